@@ -1,0 +1,97 @@
+"""Values as views: a tensor is its line, a container its tensors, anything else a bounded repr."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerstep.analysis.tensor import Summary, shape_line, summarize, tensors_in
+from layerstep.engine.guard import observing
+from layerstep.views import Fields, Span, TensorView, Text, View
+
+__all__ = ["module_line", "present", "short", "tensor_view"]
+
+MOST_TENSORS = 12
+MOST_CHARACTERS = 2_000
+
+
+def tensor_view(tensor: torch.Tensor, *, limit: int | None = None) -> TensorView:
+    """The tensor line; with a limit, of a sample of that many elements."""
+    with observing():
+        return _from_summary(summarize(tensor, limit=limit))
+
+
+def _from_summary(summary: Summary) -> TensorView:
+    stats = summary.stats
+    return TensorView(
+        dtype=summary.dtype,
+        shape=summary.shape,
+        device=summary.device,
+        layout=summary.layout,
+        mean=stats.mean if stats else None,
+        std=stats.std if stats else None,
+        min=stats.min if stats else None,
+        max=stats.max if stats else None,
+        nan=stats.nan if stats else 0,
+        inf=stats.posinf + stats.neginf if stats else 0,
+        zero=stats.zero if stats else 0,
+        count=stats.count if stats else 0,
+        sampled=stats.sampled if stats else None,
+        nbytes=summary.nbytes,
+        requires_grad=summary.requires_grad,
+        note=summary.note,
+    )
+
+
+def present(value: Any, *, limit: int | None = None) -> View:
+    """A value as a view, never a flood."""
+    if isinstance(value, torch.Tensor):
+        return tensor_view(value, limit=limit)
+    if isinstance(value, nn.Module):
+        return Text(module_line(value))
+    leaves = tensors_in(value, most=MOST_TENSORS + 1)
+    if leaves:
+        items: list[tuple[str, View]] = [
+            (place, tensor_view(tensor, limit=limit)) for place, tensor in leaves[:MOST_TENSORS]
+        ]
+        if len(leaves) > MOST_TENSORS:
+            items.append(("…", Text("more tensors; index to see them")))
+        return Fields((Span(type(value).__name__, "type"),), tuple(items))
+    return Text(_repr(value))
+
+
+def short(value: Any) -> str:
+    """A value on one line: shapes, not values, for tensors; the value itself if it is one number."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and value.layout is torch.strided:
+        with observing():
+            try:
+                return f"{value.item():.6g}"
+            except Exception:  # meta, fake, vmapped: there is no value to show
+                return shape_line(value)
+    if isinstance(value, torch.Tensor) or tensors_in(value, most=1):
+        return shape_line(value)
+    return " ".join(_repr(value).split())[:120]
+
+
+def module_line(module: nn.Module) -> str:
+    """A module on one line: its class and what its `extra_repr` says."""
+    try:
+        extra = " ".join(module.extra_repr().split())
+    except Exception:  # the user's extra_repr may fail on a half-built module
+        extra = ""
+    return f"{type(module).__name__}({extra[:100]})"
+
+
+def _repr(value: Any) -> str:
+    if isinstance(value, str):
+        return value if len(value) <= MOST_CHARACTERS else value[:MOST_CHARACTERS] + "…"
+    shortener = reprlib.Repr()
+    shortener.maxother = shortener.maxstring = MOST_CHARACTERS
+    shortener.maxlist = shortener.maxtuple = shortener.maxdict = shortener.maxset = 40
+    try:
+        return shortener.repr(value)[:MOST_CHARACTERS]
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"

@@ -1,0 +1,135 @@
+"""The library: `DebugConsole`, `attach`, `set_trace`. It owns no logic, only the way in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import IO, Any, Self
+
+from torch import nn
+
+from layerstep.commands.break_ import add_point
+from layerstep.commands.why_not import silence_of
+from layerstep.config import is_disabled
+from layerstep.engine.session import Session
+from layerstep.errors import UserError
+from layerstep.frontends.choose import is_child, open_session
+from layerstep.views import Notice, View
+
+__all__ = ["DebugConsole", "attach", "set_trace"]
+
+_current: Session | None = None
+"""The session of this process: `set_trace()` joins it instead of opening a second one."""
+
+
+def use_session(session: Session | None) -> None:
+    """Make a session the one that `set_trace()` joins."""
+    global _current
+    _current = session
+
+
+class DebugConsole:
+    """A debugger on one model.
+
+        console = DebugConsole(model)
+        console.breakpoint("encoder.0.attn")
+        out = console.run(x)              # or:  with console: train()
+
+    `commands` are lines taken before anyone is asked: first before the run up to the first that resumes,
+    then at each stop; when they run out and there is no terminal, the console detaches.
+    `input` is a text stream of lines, `output` where the text goes (stderr).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        commands: Iterable[str] | None = None,
+        input: Any = None,
+        output: IO[str] | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise UserError(
+                f"DebugConsole wants an nn.Module, not {type(model).__name__}", "hand it the model"
+            )
+        self.model = model
+        self.session, _ = open_session(commands=commands or (), input=input, output=output)
+        self.session.add_model(model)
+
+    def breakpoint(
+        self, where: str, phase: str = "exit", *, condition: str | None = None, temporary: bool = False
+    ) -> int:
+        """Set a breakpoint; its number. As `break WHERE PHASE if CONDITION` at the prompt."""
+        text = f"{where} {phase}" + (f" if {condition}" if condition else "")
+        return add_point(self.session, text, temporary=temporary).number
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model with the points in effect, and take everything off again."""
+        with self:
+            return self.model(*args, **kwargs)
+
+    def attach(self) -> Self:
+        """Let the points take effect until `detach()`."""
+        if not is_disabled():
+            use_session(self.session)
+            self.session.attach()
+            if self.session.script:
+                self.session.start(ask=False)
+        return self
+
+    def detach(self) -> None:
+        """Take everything off the model."""
+        self.session.detach()
+        if _current is self.session:
+            use_session(None)
+
+    def execute(self, line: str) -> View | None:
+        """Answer one line: in the paused thread if the run is paused, else here."""
+        return self.submit(line).result()
+
+    def submit(self, line: str) -> Future[View | None]:
+        """Hand in one line from any thread."""
+        return self.session.submit(line)
+
+    def __enter__(self) -> Self:
+        return self.attach()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self.session.is_attached:
+            tell_silent_points(self.session)
+        self.detach()
+
+
+def attach(model: nn.Module, **options: Any) -> DebugConsole:
+    """A console whose points take effect at once, until its `detach()`; the options of `DebugConsole`."""
+    return DebugConsole(model, **options).attach()
+
+
+def set_trace() -> None:
+    """Pause here. `PYTHONBREAKPOINT=layerstep.set_trace` makes `breakpoint()` do this."""
+    global _current
+    if is_disabled() or is_child():
+        return
+    if _current is None:
+        _current, _ = open_session()
+        _current.attach()
+    _current.stop_here(sys._getframe(1), "set_trace()")
+
+
+def tell_silent_points(session: Session) -> None:
+    """A point that never fired says so and why: silence is the worst bug."""
+    silent = [(point, reason) for point in session.points.shown if (reason := silence_of(session, point))]
+    for point, reason in silent[:5]:
+        if point.enabled:
+            session.say(
+                Notice(
+                    f"{point.kind} {point.number} at {point.where.text if point.where else '**'}: {reason}",
+                    level="warn",
+                )
+            )
+    if len(silent) > 5:
+        session.say(Notice(f"{len(silent) - 5} more points never fired", "`info breaks`", level="warn"))

@@ -1,0 +1,107 @@
+"""The command line: `layerstep run script.py`, `layerstep demo`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from layerstep import __version__
+from layerstep.config import is_disabled
+from layerstep.errors import Quit, UserError
+
+__all__ = ["main"]
+
+
+class _Given(argparse.Action):
+    """-e and -x, in the order in which they were given."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        namespace.given = [*(getattr(namespace, "given", None) or []), (option_string, values)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="layerstep", description="A debugger for PyTorch models.")
+    parser.add_argument("--version", action="version", version=f"layerstep {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="run | demo", required=True)
+    run = commands.add_parser(
+        "run",
+        help="run a script under the debugger",
+        usage="layerstep run [options] (script.py | -m module) [args …]",
+    )
+    run.add_argument("-e", metavar="COMMAND", action=_Given, help="run a command first; may be given again")
+    run.add_argument("-x", metavar="FILE", action=_Given, help="run the commands in a file first")
+    run.add_argument("--batch", action="store_true", help="ask nobody: detach when the commands run out")
+    run.add_argument("--json", metavar="FILE", help="write every view as a line of JSON; - is stdout")
+    run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
+    run.add_argument("script", nargs="?", help="the script to run")
+    run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    run.set_defaults(given=[])
+    commands.add_parser("demo", help="a guided first session on a small transformer")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: the script's own; 2 for wrong use; 130 after `quit`."""
+    options = _parser().parse_args(argv)
+    try:
+        if options.command == "demo":
+            from layerstep.demo.tour import play
+
+            return play()
+        return _run(options)
+    except UserError as error:
+        print(f"layerstep: {error}", file=sys.stderr)
+        return error.exit_code
+    except Quit as leaving:
+        return int(leaving.code or 0)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if not options.module and not options.script:
+        raise UserError("nothing to run", "layerstep run script.py, or layerstep run -m module")
+    from layerstep.program import ModuleProgram, Program
+
+    program = Program(options.script, options.args) if not options.module else ModuleProgram(options.module)
+    if is_disabled():
+        return program.run()
+    from layerstep.frontends.choose import open_session
+    from layerstep.program import debug
+
+    lines = list(_commands(options.given))
+    with _json_file(options.json) as json:
+        use_pipe = not lines or not os.environ.get("CI")
+        session, _ = open_session(commands=lines, json=json, use_pipe=use_pipe, batch=options.batch)
+        return debug(program, session)
+
+
+def _commands(given: Sequence[tuple[str, str]]) -> Iterator[str]:
+    from layerstep.lines import joined
+
+    for option, value in given:
+        if option == "-e":
+            yield value
+            continue
+        try:
+            yield from joined(Path(value).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"cannot read {value}", getattr(error, "strerror", None) or "it is no text"
+            ) from None
+
+
+@contextlib.contextmanager
+def _json_file(name: str | None) -> Iterator[IO[str] | None]:
+    if name is None or name == "-":
+        yield sys.stdout if name else None
+        return
+    try:
+        file = open(name, "w")  # noqa: SIM115 - closed below, after the run
+    except OSError as error:
+        raise UserError(f"cannot write {name}", error.strerror or "") from None
+    with file:
+        yield file

@@ -1,0 +1,1 @@
+"""One file a command. Each registers itself; nothing lists them."""

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import re
+
+from layerstep.engine.events import Phase
+from layerstep.engine.expression import Expression
+from layerstep.engine.points import Point, PointKind
+from layerstep.engine.session import Session
+from layerstep.engine.where import Where
+from layerstep.errors import BadArguments, UnknownPath
+from layerstep.registry import command
+from layerstep.views import Notice
+
+__all__ = ["add_point", "described", "split_condition"]
+
+
+def split_condition(text: str) -> tuple[str, Expression | None]:
+    """`WHERE … if EXPR` as its two parts."""
+    match = re.search(r"(?:^|\s)if(?:\s+|$)", text)
+    if match is None:
+        return text.strip(), None
+    return text[: match.start()].strip(), Expression.parse(text[match.end() :])
+
+
+def add_point(session: Session, text: str, *, temporary: bool = False) -> Point:
+    """Set a breakpoint from `WHERE [enter|exit] [if EXPR]`; without WHERE, at the selected module."""
+    place, condition = split_condition(text)
+    phase = Phase.EXIT
+    words = place.split()
+    if words and words[-1] in ("enter", "exit"):
+        phase = Phase(words.pop())
+    if len(words) > 1:
+        raise BadArguments(f"{' '.join(words[1:])!r} is too much", "break WHERE [enter|exit] [if EXPR]")
+    where = Where.parse(words[0] if words else _here(session))
+    point = session.points.add(PointKind.BREAK, where, phase=phase, condition=condition, temporary=temporary)
+    set_or_leave_pending(session, point)
+    return point
+
+
+def set_or_leave_pending(session: Session, point: Point) -> None:
+    """Look a new point up. It stays pending only while models may still come."""
+    assert point.where is not None
+    try:
+        found = point.where.look_up(session.models)
+    except UnknownPath as error:
+        ambiguous = "is the end of" in error.message
+        if ambiguous or (not session.discovery.is_on and len(session.models)):
+            session.points.delete(point)
+            raise
+        if session.models.main is not None and not ambiguous:
+            point.trouble = str(error)
+        return
+    point.targets = [(path, id(module)) for path, module in found]
+    session.rearm()
+
+
+def _here(session: Session) -> str:
+    frame = session.pause.frame if session.pause is not None else None
+    if frame is None or frame.module is None:
+        raise BadArguments("WHERE is missing", "a path, a glob, /regex/ or type:Class")
+    return frame.path.partition("|")[0]
+
+
+def described(point: Point) -> str:
+    """Where a point is, in a few words."""
+    if point.is_pending:
+        return f"{point.where.text if point.where else ''} (pending: no such module yet)"
+    if len(point.targets) == 1:
+        return point.targets[0][0]
+    return f"{point.where.text if point.where else '**'} ({len(point.targets)} modules)"
+
+
+@command(
+    "break",
+    "b",
+    group="stop",
+    usage="[WHERE] [enter|exit] [if EXPR]",
+    examples=("break blocks.1.attn", "break blocks.*.mlp enter", "break type:LayerNorm if out.std() > 2"),
+    complete="where",
+)
+def break_(session: Session, rest: str) -> Notice:
+    """Stop when a module has finished, or when it is entered.
+
+    WHERE is a path or any unique tail of one (`1.attn`), a glob (`blocks.*.attn`; `**` crosses segments), a
+    `/regex/`, or `type:LayerNorm`. Without WHERE: the module that the run is stopped at.
+    EXPR is Python over `inp`, `out`, `kwargs`, `mod`, `name`, `forward` and the caller's own variables;
+    a condition that raises stops too and shows the error.
+    Before a script has made its model a point is pending, and says so when it is set.
+    """
+    point = add_point(session, rest)
+    late = point.trouble
+    hint = f"not in the models so far: {late}" if late else ""
+    return Notice(
+        f"break {point.number} at {described(point)}{_suffix(point)}", hint, level="warn" if late else "good"
+    )
+
+
+def _suffix(point: Point) -> str:
+    words = " enter" if point.phase is Phase.ENTER else ""
+    return words + (f" if {point.condition.text}" if point.condition is not None else "")
+
+
+@command(
+    "tbreak",
+    group="stop",
+    usage="[WHERE] [enter|exit] [if EXPR]",
+    examples=("tbreak head",),
+    complete="where",
+)
+def tbreak(session: Session, rest: str) -> Notice:
+    """Stop once: a breakpoint that is gone after its first stop. As `break` otherwise."""
+    point = add_point(session, rest, temporary=True)
+    return Notice(f"break {point.number} at {described(point)}{_suffix(point)}, once", level="good")

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+
+from layerstep.config import Config
+from layerstep.engine.session import Session
+from layerstep.registry import command
+from layerstep.views import Column, Notice, Table, View
+
+__all__ = ["setting_help"]
+
+
+def setting_help() -> dict[str, str]:
+    """The comment below each setting in the source, by name."""
+    source = inspect.getsource(Config)
+    return dict(re.findall(r'^    (\w+): .*\n    """(.*)"""', source, re.MULTILINE))
+
+
+@command(
+    "config",
+    group="self",
+    usage="[NAME [VALUE]]",
+    examples=("config", "config recompute on"),
+    complete="setting",
+)
+def config(session: Session, rest: str) -> View:
+    """List the settings, or change one for this session.
+
+    The lasting ones are in `config.toml` in the user's configuration directory, or `LAYERSTEP_NAME` in
+    the environment.
+    """
+    name, _, text = rest.partition(" ")
+    if text.strip():
+        session.config = session.config.with_value(name, text)
+        session.results.budget = session.kept.budget = session.config.keep_bytes
+        return Notice(f"{name} is {_shown(getattr(session.config, name))}", level="good")
+    words = setting_help()
+    chosen = [field.name for field in fields(Config) if not name or field.name == name]
+    if not chosen:
+        session.config.with_value(name, "")  # raises, with what is near
+    rows = tuple((key, _shown(getattr(session.config, key)), words.get(key, "")) for key in chosen)
+    return Table((Column("setting", "key"), Column("value", right=True), Column("")), rows)
+
+
+def _shown(value: object) -> str:
+    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)

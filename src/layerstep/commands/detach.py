@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from layerstep.engine.events import Kind, Resume
+from layerstep.engine.session import Session
+from layerstep.errors import UserError
+from layerstep.registry import command
+
+
+@command("detach", group="run", examples=("detach",))
+def detach(session: Session, rest: str) -> Resume:
+    """Take everything off the run and let it go on by itself.
+
+    Ctrl-D at the prompt and the end of a pipe do the same.
+    """
+    if session.pause is None:
+        raise UserError("nothing is paused", "a library user calls `.detach()`")
+    return Resume(Kind.DETACH)

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from layerstep.commands.step import count_of
+from layerstep.engine.session import Session
+from layerstep.registry import command
+from layerstep.views import Column, Table
+
+
+@command("history", group="self", usage="[N]", examples=("history", "history 5"))
+def history(session: Session, rest: str) -> Table:
+    """Show the last N lines typed in this session, 20 if N is left out. Ctrl-R searches older ones."""
+    count = count_of(rest) if rest else 20
+    first = max(len(session.history) - count, 0)
+    rows = tuple((str(i + 1), line) for i, line in enumerate(session.history[first:], start=first))
+    return Table((Column("no", right=True), Column("line", "code")), rows)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from layerstep.commands.break_ import described
+from layerstep.commands.why_not import silence_of
+from layerstep.engine.events import Phase
+from layerstep.engine.points import Point
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
+from layerstep.registry import command
+from layerstep.views import Column, Table, View
+
+
+@command(
+    "info",
+    group="stop",
+    usage="breaks | models | cost",
+    examples=("info breaks", "info models", "info cost"),
+    complete="choice:breaks models cost",
+)
+def info(session: Session, rest: str) -> View:
+    """List the points, the models of the run, or what is installed and why.
+
+    `info breaks` says of each point how often it was hit, and of a silent one the reason.
+    """
+    topics: dict[str, Callable[[Session], View]] = {"breaks": _breaks, "models": _models, "cost": _cost}
+    matches = [topic for topic in topics if topic.startswith(rest or "breaks")]
+    if len(matches) != 1:
+        raise BadArguments(f"no topic {rest!r}")
+    return topics[matches[0]](session)
+
+
+def _breaks(session: Session) -> Table:
+    columns = (
+        Column("no", right=True),
+        Column("what", "code"),
+        Column("where", "path"),
+        Column("hits", right=True),
+        Column("state"),
+    )
+    rows = tuple(_point(session, point) for point in session.points.shown)
+    return Table(columns, rows, note="" if rows else "no points; `break WHERE` sets one")
+
+
+def _point(session: Session, point: Point) -> tuple[str, ...]:
+    what = f"{point.kind}{' enter' if point.phase is Phase.ENTER else ''}{' once' if point.temporary else ''}"
+    notes = []
+    if point.condition is not None:
+        notes.append(f"if {point.condition.text}")
+    if point.ignore:
+        notes.append(f"ignored {point.ignore} more times")
+    if point.commands:
+        notes.append(f"then {'; '.join(point.commands)}")
+    if reason := silence_of(session, point):
+        notes.append(reason)
+    return (str(point.number), what, described(point), str(point.hits), "\n".join(notes))
+
+
+def _models(session: Session) -> Table:
+    columns = (
+        Column("name", "path"),
+        Column("type", "type"),
+        Column("modules", right=True),
+        Column("parameters", right=True),
+        Column("forwards", right=True),
+        Column("notes"),
+    )
+    rows = []
+    for model in session.models:
+        root = model.root
+        if root is None:
+            continue
+        sizes = [getattr(p, "numel", lambda: 0) for p in root.parameters()]
+        count = sum(_numel(size) for size in sizes)
+        notes = [
+            note
+            for note, holds in (("compiled", model.compiled), ("no parameters", model.is_helper))
+            if holds
+        ]
+        notes.append("training" if root.training else "eval")
+        rows.append(
+            (
+                model.name,
+                type(root).__name__,
+                str(len(model.names)),
+                f"{count:,}",
+                str(model.forwards),
+                ", ".join(notes),
+            )
+        )
+    return Table(columns, tuple(rows), note="" if rows else "no model has run yet")
+
+
+def _numel(read: Callable[[], int]) -> int:
+    try:
+        return read()
+    except Exception:  # a lazy parameter has no size yet
+        return 0
+
+
+def _cost(session: Session) -> Table:
+    arming = session.arming
+    rows = []
+    if len(arming.taps):
+        active = [point for point in session.points if point.enabled and not point.is_pending]
+        why = f"{len(active)} points and their ancestors" if active else session.intent.kind.value
+        rows.append(
+            (
+                "taps",
+                f"{len(arming.taps)} hooks on {arming.taps.modules} modules",
+                why,
+                "about 1 µs a hook and call",
+            )
+        )
+    if session.discovery.is_on:
+        rows.append(
+            (
+                "discovery",
+                "nn.Module.__call__ with one look-up more",
+                "finds models as they are called",
+                "about 0.1 µs a call",
+            )
+        )
+    if arming.is_eager:
+        rows.append(
+            (
+                "stance",
+                "torch.compile runs eagerly",
+                "hooks do not fire in compiled code",
+                "the speed of eager",
+            )
+        )
+    if session.interrupts.is_on:
+        rows.append(("Ctrl-C", "a SIGINT handler", "stops at the next module", "nothing"))
+    columns = (Column("installed"), Column("what"), Column("why"), Column("cost"))
+    return Table(
+        columns,
+        tuple(rows),
+        note="" if rows else "nothing is installed: the run costs what it costs without layerstep",
+    )

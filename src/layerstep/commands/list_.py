@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import inspect
+import os
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from layerstep.engine.events import Phase
+from layerstep.engine.session import Session
+from layerstep.errors import UserError
+from layerstep.registry import command
+from layerstep.views import Source
+
+
+@command("list", "l", group="look", usage="[PATH]", examples=("list", "list blocks.0.attn"), complete="path")
+def list_(session: Session, rest: str) -> Source:
+    """Show source: the function that is running, with an arrow at its line.
+
+    At a module's exit that is the forward of its caller, at the line of the call; at an entry it is the
+    module's own forward. With PATH: the forward of that module.
+    """
+    if rest:
+        path, module = session.models.find(rest)
+        return _forward(module, path)
+    pause = session.pause
+    if pause is None or not pause.stack:
+        raise UserError("nothing has stopped yet", "`list PATH` shows the forward of a module")
+    frame = pause.frame
+    assert frame is not None
+    if pause.phase is Phase.ENTER and pause.selected == 0 and frame.module is not None:
+        return _forward(frame.module, frame.path, at_start=True)
+    # Frame i is in the middle of the call that frame i - 1 came from.
+    running = pause.stack[max(pause.selected - 1, 0)].caller if frame.module is not None else frame.caller
+    if running is None:
+        raise UserError("there is no source here", "the call came from outside of Python")
+    return _around(running, session.config.context)
+
+
+def _forward(module: nn.Module, path: str, *, at_start: bool = False) -> Source:
+    function: Any = inspect.unwrap(type(module).forward)
+    try:
+        lines, first = inspect.getsourcelines(function)
+        file = inspect.getsourcefile(function) or ""
+    except (OSError, TypeError):
+        raise UserError(
+            f"there is no source for {type(module).__name__}.forward", "it is not written in Python"
+        ) from None
+    text = tuple(line.rstrip("\n") for line in lines[:200])
+    return Source(file, first, text, first if at_start else None, f"{path}  {type(module).__name__}.forward")
+
+
+def _around(frame: FrameType, context: int) -> Source:
+    code = frame.f_code
+    try:
+        lines, first = (
+            inspect.getsourcelines(code) if code.co_name != "<module>" else inspect.findsource(code)
+        )
+    except (OSError, TypeError):
+        raise UserError(f"the source of {os.path.basename(code.co_filename)} is not to be found") from None
+    first = max(first, 1)
+    low = max(frame.f_lineno - context, first)
+    high = min(frame.f_lineno + context + 1, first + len(lines))
+    shown = tuple(line.rstrip("\n") for line in lines[low - first : high - first])
+    name = "" if code.co_name == "<module>" else code.co_qualname
+    return Source(code.co_filename, low, shown, frame.f_lineno, name)

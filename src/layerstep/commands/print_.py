@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from layerstep.analysis.present import present
+from layerstep.commands.inspect import value_of
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
+from layerstep.registry import command
+from layerstep.views import Fields, View
+
+
+@command(
+    "print",
+    "p",
+    group="look",
+    usage="EXPR",
+    examples=("print out[0, 0, :3]", "p name"),
+    complete="expression",
+)
+def print_(session: Session, rest: str) -> View:
+    """Show the value of an expression and keep it as `$1`, `$2`, ….
+
+    Tensors show as their line; `inspect` shows values. A tensor of up to eight elements shows them here.
+    """
+    if not rest:
+        raise BadArguments("print what?")
+    value = value_of(session, rest)
+    number = session.results.keep(value)
+    return Fields((), ((f"${number}" if number is not None else "=", present(_small(value))),))
+
+
+def _small(value: object) -> object:
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and 0 < value.numel() <= 8:
+        try:
+            return value.detach().cpu().tolist()
+        except Exception:  # meta, fake, vmapped: there are no values to list
+            return value
+    return value

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments, UserError
+from layerstep.lines import joined
+from layerstep.registry import command
+from layerstep.views import Group, Notice, View
+
+
+@command("save", group="stop", usage="FILE", examples=("save points.txt",), complete="file")
+def save(session: Session, rest: str) -> Notice:
+    """Write the points, watches and aliases to a file as commands; `source FILE` sets them again."""
+    if not rest:
+        raise BadArguments("save where?")
+    lines: list[str] = []
+    for number, point in enumerate(session.points.shown, start=1):
+        lines.append(point.line())
+        if point.ignore:
+            lines.append(f"ignore {number} {point.ignore}")
+        if not point.enabled:
+            lines.append(f"disable {number}")
+        if point.commands:
+            lines += [f"commands {number}", *point.commands, "end"]
+    lines += [f"watch {watch.expression.text}" for watch in session.watches.values()]
+    lines += [f"alias {name} = {body}" for name, body in session.aliases.items()]
+    try:
+        Path(rest).expanduser().write_text("\n".join(lines) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write {rest}", error.strerror or "") from None
+    return Notice(f"{len(lines)} lines in {rest}", level="good")
+
+
+@command(
+    "source", group="stop", usage="FILE", examples=("save points.txt\nsource points.txt",), complete="file"
+)
+def source(session: Session, rest: str) -> View:
+    """Run the commands in a file, as if typed; lines that begin with # are passed over.
+
+    A line that resumes is refused: `-x FILE` on the command line runs a whole session.
+    """
+    if not rest:
+        raise BadArguments("source which file?")
+    try:
+        text = Path(rest).expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {rest}", getattr(error, "strerror", None) or "it is no text") from None
+    views: list[View] = []
+    offset = max((point.number for point in session.points.shown), default=0)
+    for line in joined(text):
+        view, resume = session.run_line(_renumbered(line, offset))
+        if resume is not None:
+            views.append(Notice(f"{line!r} in {rest} would resume; left out", level="warn"))
+        elif view is not None:
+            views.append(view)
+    return Notice(f"{len(views)} commands from {rest}", level="good") if views else Group(())
+
+
+def _renumbered(line: str, offset: int) -> str:
+    """`commands 1` in a saved file means the first point that this file sets."""
+    return re.sub(r"^(commands|ignore|disable) (\d+)", lambda m: f"{m[1]} {int(m[2]) + offset}", line)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from layerstep.engine.session import Session
+from layerstep.errors import UserError
+from layerstep.registry import command
+from layerstep.views import Notice
+
+
+@command(
+    "transcript",
+    group="self",
+    usage="[FILE]",
+    examples=("transcript session.txt", "transcript"),
+    complete="file",
+)
+def transcript(session: Session, rest: str) -> Notice:
+    """Write what is typed and shown from here on to a file as well; without FILE, stop that."""
+    if not rest:
+        before, session.transcript = session.transcript, None
+        return Notice(f"{before} is complete" if before else "no transcript is being written")
+    path = Path(rest).expanduser()
+    try:
+        with contextlib.closing(path.open("a")):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write {rest}", error.strerror or "") from None
+    session.transcript = str(path)
+    return Notice(f"writing to {rest}", level="good")

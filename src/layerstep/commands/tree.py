@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from layerstep.engine._torch import is_scripted
+from layerstep.engine.models import Model
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments, UserError
+from layerstep.registry import command
+from layerstep.views import Group, Node, Tree, View
+
+FEWEST_FOLDED = 3
+"""So many equal neighbours are drawn once."""
+
+
+@command(
+    "tree",
+    group="look",
+    usage="[PATH] [DEPTH]",
+    examples=("tree", "tree blocks.0", "tree 2"),
+    complete="path",
+)
+def tree(session: Session, rest: str) -> View:
+    """Draw the modules: types, parameters, points, where the run is.
+
+    Equal neighbours are folded into one line. `tree PATH` begins at a module; a number limits the depth.
+    """
+    words = rest.split()
+    depth = int(words.pop()) if words and words[-1].isdigit() and _is_depth(session, rest) else 0
+    if len(words) > 1:
+        raise BadArguments(f"{' '.join(words[1:])!r} is too much")
+    drawing = _Drawing(session, depth)
+    if words:
+        path, module = session.models.find(words[0])
+        return Tree(drawing.node(module, path, words[0], 1), drawing.note)
+    models = [model for model in session.models if not model.is_helper] or list(session.models)
+    if not models:
+        raise UserError("no model has run yet", "`continue` starts the run")
+    trees = tuple(
+        Tree(drawing.node(root, _prefix(session, m), m.name, 1))
+        for m in models
+        if (root := m.root) is not None
+    )
+    last = Tree(trees[-1].root, drawing.note)
+    return last if len(trees) == 1 else Group((*trees[:-1], last))
+
+
+def _is_depth(session: Session, rest: str) -> bool:
+    """`tree 2` is a depth unless there is a module called 2."""
+    return len(rest.split()) > 1 or session.models.at(rest) is None
+
+
+def _prefix(session: Session, model: Model) -> str:
+    return model.name if session.models.are_several or model.is_helper else ""
+
+
+class _Drawing:
+    def __init__(self, session: Session, depth: int) -> None:
+        self.depth = depth
+        self.most = session.config.max_lines
+        self.lines = 0
+        self.marks: dict[int, list[str]] = {}
+        for point in session.points.shown:
+            for _, key in point.targets:
+                self.marks.setdefault(key, []).append(("●" if point.enabled else "○") + str(point.number))
+        stack = session.pause.stack if session.pause is not None else []
+        self.running = {id(frame.module): frame.state for frame in stack}
+        self.here = id(stack[0].module) if stack else 0
+        self._shapes: dict[int, int] = {}
+
+    @property
+    def note(self) -> str:
+        return (
+            f"cut at {self.most} lines; `tree PATH` or `tree DEPTH` shows less"
+            if self.lines >= self.most
+            else ""
+        )
+
+    def node(self, module: nn.Module, path: str, label: str, level: int) -> Node:
+        self.lines += 1
+        children: list[Node] = []
+        if (not self.depth or level <= self.depth) and not is_scripted(module):
+            children = self._children(module, path, level)
+        return Node(
+            label, type(module).__name__, _detail(module, bool(children)), self._mark(module), tuple(children)
+        )
+
+    def _children(self, module: nn.Module, path: str, level: int) -> list[Node]:
+        named = [(name, child) for name, child in module._modules.items() if child is not None]
+        nodes: list[Node] = []
+        index = 0
+        while index < len(named) and self.lines < self.most:
+            run = self._run(named, index)
+            name, child = named[index]
+            label = f"{name}…{named[index + run - 1][0]}" if run > 1 else name
+            node = self.node(child, f"{path}.{name}" if path else name, label, level + 1)
+            if run > 1:
+                node = Node(
+                    node.label,
+                    f"{run} × {node.kind}",
+                    f"{node.detail} each".strip(),
+                    node.mark,
+                    node.children,
+                )
+            nodes.append(node)
+            index += run
+        return nodes
+
+    def _run(self, named: list[tuple[str, nn.Module]], start: int) -> int:
+        """How many neighbours from here look the same and have nothing to show of their own."""
+        first = named[start][1]
+        if self._is_special(first):
+            return 1
+        end = start + 1
+        while (
+            end < len(named)
+            and self._shape(named[end][1]) == self._shape(first)
+            and not self._is_special(named[end][1])
+        ):
+            end += 1
+        return end - start if end - start >= FEWEST_FOLDED else 1
+
+    def _is_special(self, module: nn.Module) -> bool:
+        if not self.marks and not self.running:
+            return False
+        return any(id(part) in self.marks or id(part) in self.running for part in module.modules())
+
+    def _shape(self, module: nn.Module) -> int:
+        """A number that equal subtrees share: types, names and parameter shapes."""
+        key = id(module)
+        if key not in self._shapes:
+            own = tuple(
+                (n, tuple(getattr(p, "shape", ()))) for n, p in module._parameters.items() if _has_size(p)
+            )
+            below = tuple((n, self._shape(c)) for n, c in module._modules.items() if c is not None)
+            self._shapes[key] = hash((type(module), module.extra_repr(), own, below))
+        return self._shapes[key]
+
+    def _mark(self, module: nn.Module) -> str:
+        marks = list(self.marks.get(id(module), []))
+        if id(module) in self.running:
+            marks.append("← here" if id(module) == self.here else "← running")
+        return " ".join(marks)
+
+
+def _has_size(parameter: Tensor | None) -> bool:
+    return parameter is not None and not is_lazy(parameter)
+
+
+def _detail(module: nn.Module, has_children: bool) -> str:
+    extra = "" if has_children else " ".join(module.extra_repr().split())[:60]
+    lazy = any(not _has_size(p) for p in module.parameters())
+    count = "lazy" if lazy else f"{sum(p.numel() for p in module.parameters()):,}"
+    return "  ".join(part for part in (extra, "" if count == "0" else count) if part)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from layerstep.analysis.tensor import shape_line
+from layerstep.engine.session import Session
+from layerstep.engine.stack import Frame, location_of
+from layerstep.registry import command
+from layerstep.views import Stack, StackFrame
+
+__all__ = ["stack_row"]
+
+
+@command("where", "w", "bt", group="look", examples=("where",), needs_pause=True)
+def where(session: Session, rest: str) -> Stack:
+    """Show the modules that are running, innermost first: type, shapes in and out, the line that called each.
+
+    `up`, `down` and `frame N` choose another one to look from.
+    """
+    pause = session.pause
+    assert pause is not None
+    frames = tuple(
+        stack_row(index, frame, selected=index == pause.selected) for index, frame in enumerate(pause.stack)
+    )
+    return Stack(frames)
+
+
+def stack_row(index: int, frame: Frame, *, selected: bool) -> StackFrame:
+    inputs = [shape_line(value) for value in frame.args[:4]]
+    inputs += [f"{key}={shape_line(value)}" for key, value in list(frame.kwargs.items())[:4]]
+    place, _, code = location_of(frame.caller).partition("  ") if frame.caller is not None else ("", "", "")
+    return StackFrame(
+        index=index,
+        path=frame.path or "(no module)",
+        kind=type(frame.module).__name__ if frame.module is not None else "",
+        state=frame.state,
+        inputs=", ".join(inputs),
+        output=shape_line(frame.output) if frame.has_output else "",
+        location=place,
+        code=code,
+        selected=selected,
+    )

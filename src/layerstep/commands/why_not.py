@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+
+from torch import nn
+
+from layerstep.engine._torch import is_scripted
+from layerstep.engine.models import Model
+from layerstep.engine.points import Point
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
+from layerstep.registry import command
+from layerstep.views import Notice
+
+__all__ = ["silence_of"]
+
+
+@command(
+    "why-not",
+    group="look",
+    usage="PATH | N",
+    examples=("why-not blocks.0.attn", "why-not blocks"),
+    complete="path",
+)
+def why_not(session: Session, rest: str) -> Notice:
+    """Say why a module or a point does not stop.
+
+    Never called, called past its hooks, used by its parent, scripted, compiled, not reached yet: PATH is a
+    module, N the number of a point.
+    """
+    if not rest:
+        raise BadArguments("why-not what?")
+    if rest.isdigit():
+        point = session.points.get(rest)
+        return Notice(silence_of(session, point) or f"point {rest} has stopped or logged {point.hits} times")
+    inside = _inside_script(session, rest)
+    if inside:
+        return Notice(inside)
+    path, module = session.models.find(rest)
+    return Notice(
+        _reason(session, module, path)
+        or f"nothing keeps {path} from stopping; `break {path}` when it is called next"
+    )
+
+
+def silence_of(session: Session, point: Point) -> str:
+    """Why a point has not fired, in one line; empty if it has."""
+    if point.hits or point.kind == "until":
+        return ""
+    if not point.enabled:
+        return "disabled"
+    if point.is_pending:
+        return f"pending: {point.trouble}" if point.trouble else "pending: no model has run yet"
+    if point.condition is not None and point.tried:
+        return f"reached {point.tried} times, the condition never held"
+    if point.recomputed:
+        return "never fired, because it was only recomputed in backward; `config recompute on` stops there"
+    reasons = [
+        _reason(session, module, path)
+        for path, _ in point.targets[:50]
+        if (module := session.models.at(path)) is not None
+    ]
+    if reasons and all(reasons):
+        return f"never fired, because {reasons[0]}"
+    return (
+        "never fired"
+        if session.models.main and session.models.main.forwards
+        else "never fired: no forward yet"
+    )
+
+
+def _reason(session: Session, module: nn.Module, path: str) -> str:
+    """What keeps this module's hooks from being run; empty if nothing does."""
+    model = session.models.owner_of(module)
+    kind = type(module).__name__
+    if "forward" not in _defined(type(module)):
+        items = f"{path}.*"
+        return f"{kind} has no forward of its own: it is never called, its items are; break at {items}"
+    if type(module).__call__ is not nn.Module.__call__ and "__call__" in _defined(type(module)):
+        return f"{kind} overrides __call__: its hooks do not run, those of its children do"
+    if model is None:
+        return ""
+    by_parent = _taken_by_parent(model, module)
+    if by_parent:
+        return by_parent
+    if model.forwards == 0:
+        return f"{model.name} has not been called yet"
+    if model.compiled and not session.arming.is_eager and session.arming.taps.modules:
+        return f"{model.name} is compiled and runs without hooks"
+    return ""
+
+
+def _defined(kind: type) -> set[str]:
+    return {name for base in kind.__mro__ if base not in (nn.Module, object) for name in base.__dict__}
+
+
+def _taken_by_parent(model: Model, module: nn.Module) -> str:
+    """The parent may read the weights itself or call `.forward` past the hooks: its source tells."""
+    for path in model.names.paths_of(module):
+        parent = model.names.parent_of(path)
+        if parent is None:
+            continue
+        name, owner = path.rpartition(".")[2], type(parent).__name__
+        if isinstance(parent, nn.MultiheadAttention) and name == "out_proj":
+            return (
+                f"{owner} reads the weights of {name} and never calls it; break at {path.rpartition('.')[0]}"
+            )
+        calls, direct, reads = _uses(type(parent), name)
+        if calls:
+            return ""
+        if direct:
+            return f"{owner}.forward calls {name}.forward(…), past the hooks; break at its children"
+        if reads:
+            return f"{owner}.forward uses {name}.{reads} itself and never calls {name}; break at {owner}"
+    return ""
+
+
+def _uses(kind: type, name: str) -> tuple[bool, bool, str]:
+    """How a class uses `self.NAME` in its forward: calls it, calls its `.forward`, reads an attribute."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind.forward)))  # type: ignore[attr-defined]
+    except (OSError, TypeError, SyntaxError):
+        return True, False, ""
+    calls = direct = False
+    reads = ""
+    mentioned = False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == name:
+            mentioned = True
+        if isinstance(node, ast.Call) and _is_child(node.func, name):
+            calls = True
+        elif isinstance(node, ast.Attribute) and _is_child(node.value, name):
+            direct = direct or node.attr == "forward"
+            reads = reads or (node.attr if node.attr in ("weight", "bias") else "")
+    return calls or not mentioned, direct, reads
+
+
+def _is_child(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.value, ast.Name)
+
+
+def _inside_script(session: Session, path: str) -> str:
+    """A path below a TorchScript module has no name of ours: say why."""
+    head = path
+    while "." in head:
+        head = head.rpartition(".")[0]
+        module = session.models.at(head)
+        if module is not None and is_scripted(module):
+            return f"{head} is a TorchScript module and runs as one call; break at {head}"
+    return ""

@@ -1,0 +1,97 @@
+"""Settings: defaults, then the user's file, then the environment, then `config` at the prompt.
+
+The file is TOML in the user's configuration directory. A file in the working directory is never read:
+a repository must not configure a debugger by being opened.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from layerstep.errors import BadArguments
+
+__all__ = ["Config", "config_file", "is_disabled", "load_config", "state_dir"]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting, with its default. The comment below each is its help."""
+
+    recompute: bool = False
+    """stop also when activation checkpointing runs a forward again during backward"""
+    keep_bytes: int = 256 << 20
+    """how much the inputs and outputs of passed modules and $1… may hold alive"""
+    sample_above: int = 1 << 25
+    """the line at a stop looks at no more elements of a tensor than this; `stats` looks at all"""
+    max_lines: int = 200
+    """no answer is longer than this"""
+    context: int = 8
+    """source lines shown on either side of the arrow by `list`"""
+    pager: bool = True
+    """show long answers through $PAGER on a terminal"""
+
+    def with_value(self, name: str, text: str) -> Config:
+        """The same settings but one, given as text."""
+        known = {field.name: field for field in fields(self)}
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else "`config` lists them"
+            raise BadArguments(f"no setting {name!r}", hint)
+        return replace(self, **{name: _parse(name, getattr(self, name), text)})
+
+
+def _parse(name: str, current: Any, text: str) -> Any:
+    text = text.strip().lower()
+    if isinstance(current, bool):
+        if text in ("on", "true", "1", "yes"):
+            return True
+        if text in ("off", "false", "0", "no"):
+            return False
+        raise BadArguments(f"{name} is on or off, not {text!r}")
+    try:
+        value = int(text.replace("_", ""))
+    except ValueError:
+        raise BadArguments(f"{name} is a whole number, not {text!r}") from None
+    if value < 1:
+        raise BadArguments(f"{name} is at least 1")
+    return value
+
+
+def is_disabled() -> bool:
+    """`LAYERSTEP=0` makes everything inert."""
+    return os.environ.get("LAYERSTEP", "") == "0"
+
+
+def config_file() -> Path:
+    from platformdirs import user_config_path
+
+    return Path(os.environ.get("LAYERSTEP_CONFIG") or user_config_path("layerstep") / "config.toml")
+
+
+def state_dir() -> Path:
+    """Where the history of typed lines is kept."""
+    from platformdirs import user_state_path
+
+    return Path(os.environ.get("LAYERSTEP_STATE") or user_state_path("layerstep"))
+
+
+def load_config() -> Config:
+    """The settings of this user; a wrong one is a `BadArguments` that names its origin."""
+    config = Config()
+    path = config_file()
+    try:
+        given = tomllib.loads(path.read_text()) if path.is_file() else {}
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise BadArguments(f"cannot read {path}: {error}") from None
+    for name, value in given.items():
+        config = config.with_value(name, str(value))
+    for field in fields(Config):
+        text = os.environ.get(f"LAYERSTEP_{field.name.upper()}")
+        if text is not None:
+            config = config.with_value(field.name, text)
+    return config

@@ -1,0 +1,47 @@
+"""The guided tour: a word about each command, then the command, which Enter takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from layerstep.frontends.choose import open_session
+from layerstep.frontends.terminal.prompt import Terminal
+from layerstep.program import Program, debug
+
+__all__ = ["STEPS", "play"]
+
+STEPS: tuple[tuple[str, str], ...] = (
+    ("A small transformer runs three batches; the last one gives nan. Which layer makes it?", "help"),
+    (
+        "Stop at the first module whose output has a nan in it. `**` is every module.",
+        "break ** if out.isnan().any()",
+    ),
+    ("Nothing has run yet: start the script.", "continue"),
+    ("It stopped. Which modules are running, with which shapes, called from where?", "where"),
+    ("The input is clean, so this layer makes the nan. What does it compute?", "list blocks.1.norm1"),
+    (
+        "A division by the root mean square. Which tokens have none? Any line may be Python.",
+        "inp.abs().amax(-1)[1]",
+    ),
+    (
+        "The padding is all zeros. What keeps the others from 0/0?",
+        "print [b.norm1.eps for b in model.blocks]",
+    ),
+    ("Block 1 was built without an epsilon: the fault. The tree shows where we are.", "tree"),
+    ("Go on layer by layer: each step computes one more module.", "step"),
+    ("See the source that is running, with an arrow at the line.", "list"),
+    ("Did looking change anything in the run?", "perturbed?"),
+    ("Let the script end by itself.", "detach"),
+)
+
+
+def play() -> int:
+    """Run the tour: typed on a terminal, played by itself elsewhere."""
+    session, _ = open_session()
+    script = Program(str(Path(__file__).with_name("script.py")), [])
+    if isinstance(session.frontend, Terminal):
+        session.frontend.guide.extend(STEPS)
+    else:
+        for word, line in STEPS:
+            session.script.extend((f"# {word}", line))
+    return debug(script, session)

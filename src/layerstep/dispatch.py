@@ -1,0 +1,211 @@
+"""From a line to a view: a command if its first word is one, else Python in the paused frame."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from layerstep.analysis.present import present, short, tensor_view
+from layerstep.analysis.tensor import tensors_in
+from layerstep.engine.events import Phase, Resume
+from layerstep.engine.expression import has_calls
+from layerstep.engine.guard import Outcome
+from layerstep.engine.pause import Pause
+from layerstep.engine.scope import EvaluationFailed
+from layerstep.engine.session import Session, Watch
+from layerstep.engine.stack import Frame, location_of
+from layerstep.errors import BadArguments, UnknownCommand, UserError
+from layerstep.lines import WORD, is_python_after
+from layerstep.registry import Command, command_names, find_command, near
+from layerstep.views import Fields, Group, Notice, Span, Text, View
+
+__all__ = ["Dispatcher"]
+
+_MOST_SHOWN = 6
+
+
+class Dispatcher:
+    """The interpreter that sessions are given."""
+
+    def __init__(self) -> None:
+        self._repeat = ""
+
+    def interpret(self, session: Session, line: str) -> View | Resume | None:
+        """Answer one line; an empty one repeats the last step-like command."""
+        text = line.strip()
+        if not text:
+            text = self._repeat
+            if not text:
+                return None
+        elif text.startswith("#"):
+            return Text("")
+        else:
+            session.history.append(text)
+        self._repeat = ""
+        if text.startswith("!"):
+            return _python(session, text[1:].strip())
+        text = expand_alias(session, text)
+        command, rest = find(session, text)
+        if command is None:
+            return _python(session, text)
+        answer = _run(session, command, rest)
+        if command.repeats:
+            self._repeat = text
+        return answer
+
+    def describe(self, session: Session, pause: Pause) -> View:
+        """What is shown at a stop."""
+        if pause.event is None:
+            return _describe_line(session, pause)
+        frame = pause.stack[0]
+        title = [
+            Span(frame.path, "path"),
+            Span("entered" if pause.phase is Phase.ENTER else "done", "good"),
+            Span(type(frame.module).__name__, "type"),
+            Span(f"forward {pause.forward}", "dim"),
+        ]
+        if pause.reason:
+            title.append(Span(pause.reason, "dim"))
+        limit = session.config.sample_above
+        items = [*_values("inp", frame.inp, limit), *_values("kwargs", frame.kwargs, limit)]
+        if frame.has_output:
+            items += _values("out", frame.output, limit)
+        if pause.python is not None:
+            items.append(("at", Text(location_of(pause.python))))
+        items += [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
+        stop = Fields(tuple(title), tuple(items))
+        return Group((Notice(pause.trouble, level="error"), stop)) if pause.trouble else stop
+
+
+def find(session: Session, text: str) -> tuple[Command | None, str]:
+    """The command that a line names, and the rest of the line; None where the line is Python."""
+    match = WORD.fullmatch(text)
+    if match is None:
+        return None, text
+    word, rest = match.groups()
+    exact = find_command(word, prefix=False)
+    if is_python_after(word, rest):
+        return None, text
+    if exact is not None:
+        return exact, rest.strip()
+    if session.scope.knows(word) or (rest and not rest[0].isspace()):
+        return None, text
+    return find_command(word), rest.strip()
+
+
+def _run(session: Session, command: Command, rest: str) -> View | Resume | None:
+    if command.needs_pause and (session.pause is None or not session.pause.stack):
+        hint = "`continue` starts the run" if session.pause is not None else "it answers at a stop"
+        raise UserError(f"{command.name}: nothing has stopped yet", hint)
+    try:
+        if command.parser is None:
+            answer: View | Resume | None = command.function(session, rest)
+        else:
+            answer = command.function(session, command.parser.parse_args(shlex.split(rest)))
+        return answer
+    except BadArguments as error:
+        if error.hint:
+            raise
+        raise BadArguments(error.message, f"usage: {command.name} {command.usage}".rstrip()) from None
+    except ValueError as error:  # shlex: an open quote
+        if command.parser is None:
+            raise
+        raise BadArguments(str(error), f"usage: {command.name} {command.usage}") from None
+
+
+def expand_alias(session: Session, text: str) -> str:
+    """Replace the user's own words: %1 … %9 are the arguments, %* all of them."""
+    word, _, rest = text.partition(" ")
+    body = session.aliases.get(word)
+    if body is None:
+        return text
+    words = rest.split()
+    if "%" not in body:
+        return f"{body} {rest}".strip()
+    for number in range(9, 0, -1):
+        body = body.replace(f"%{number}", words[number - 1] if number <= len(words) else "")
+    return body.replace("%*", rest).strip()
+
+
+def _python(session: Session, text: str) -> View | None:
+    try:
+        value, printed, outcome = session.evaluate(text, deep=has_calls(text) or "=" in text)
+    except EvaluationFailed as failure:
+        raise _clearer(text, failure) from None
+    views: list[View] = []
+    if printed:
+        views.append(Text(printed.rstrip("\n")))
+    if value is not None:
+        number = session.results.keep(value)
+        shown = present(value)
+        label = f"${number}" if number is not None else "="
+        views.append(Fields((), ((label, shown),)))
+    views += _side_effects(outcome)
+    return Group(tuple(views)) if views else None
+
+
+def _clearer(text: str, failure: EvaluationFailed) -> UserError:
+    """A line that is no Python either was probably meant to be a command."""
+    match = WORD.match(text)
+    word = match[1] if match else ""
+    is_name = isinstance(failure.error, NameError) and getattr(failure.error, "name", word) == word
+    if word and word not in command_names() and (is_name or isinstance(failure.error, SyntaxError)):
+        close = near(word, command_names())
+        if close or is_name:
+            hint = "" if close else "`help` lists the commands"
+            return UnknownCommand(f"no command or name {word!r}", hint, suggestions=close)
+    return failure
+
+
+def _side_effects(outcome: Outcome) -> list[View]:
+    notices: list[View] = []
+    if outcome.changed:
+        notices.append(
+            Notice(f"this line changed {_some(outcome.changed)}", "`perturbed?` keeps the list", level="warn")
+        )
+    if outcome.restored:
+        notices.append(Notice(f"put back after this line: {_some(outcome.restored)}"))
+    return notices
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def _values(label: str, value: Any, limit: int) -> list[tuple[str, View]]:
+    """The lines of one input or output: a line a tensor, a word for the rest."""
+    if isinstance(value, (tuple, dict)) and not value:
+        return []
+    leaves = tensors_in(value, most=_MOST_SHOWN + 1)
+    if not leaves:
+        return [(label, Text(short(value)))]
+    rows: list[tuple[str, View]] = [
+        (label + place, tensor_view(tensor, limit=limit)) for place, tensor in leaves[:_MOST_SHOWN]
+    ]
+    if len(leaves) > _MOST_SHOWN:
+        rows.append((label, Text(f"… more tensors: `inspect {label}`")))
+    return rows
+
+
+def _watched(session: Session, watch: Watch) -> View:
+    try:
+        value = watch.expression.evaluate(session.scope)
+        now = short(value)
+    except Exception as error:
+        now = f"<{type(error).__name__}: {error}>".split("\n")[0][:100]
+    before, watch.last = watch.last, now
+    changed = "" if before is None or before == now else f"   was {before}"
+    return Text(f"{watch.expression.text} = {now}{changed}")
+
+
+def _describe_line(session: Session, pause: Pause) -> View:
+    title = [Span(pause.reason or "paused", "good")]
+    inner = pause.stack[0] if pause.stack else None
+    if isinstance(inner, Frame) and inner.module is not None:
+        title += [Span(inner.path, "path"), Span(type(inner.module).__name__, "type")]
+    items: list[tuple[str, View]] = []
+    if pause.python is not None:
+        items.append(("at", Text(location_of(pause.python))))
+    items += [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
+    return Fields(tuple(title), tuple(items))

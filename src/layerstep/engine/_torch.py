@@ -1,0 +1,193 @@
+"""Every private torch API in use, each with a self-test at first use and a fallback.
+
+Seen on torch 2.13.0. Where a self-test fails, the fallback named in the docstring is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = [
+    "call_frames",
+    "called_module",
+    "entered_with_hooks",
+    "is_compiled",
+    "is_in_backward",
+    "is_scripted",
+    "is_tracing",
+    "is_wrapper",
+    "modes_off",
+    "module_call_code",
+    "set_eager_stance",
+    "unwrap",
+]
+
+module_call_code: CodeType = nn.Module._call_impl.__code__
+"""`Module._call_impl` runs once per module call; its frames are the module stack."""
+
+
+def call_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of running module calls, innermost first.
+
+    Fallback: none is needed. If torch renames the function, this module fails to import
+    and the self-test in the suite names the line.
+    """
+    code = module_call_code
+    while frame is not None:
+        if frame.f_code is code:
+            yield frame
+        frame = frame.f_back
+
+
+def called_module(frame: FrameType) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """The module that a call frame runs, and what it was called with."""
+    names = frame.f_locals
+    return names["self"], names.get("args", ()), names.get("kwargs", {})
+
+
+def entered_with_hooks(frame: FrameType) -> bool:
+    """Did this module call take the path that runs hooks?
+
+    A call that began without hooks returns straight from `forward`: a hook added meanwhile
+    never fires. Fallback: if the local is renamed this says no, and `finish` arms every module.
+    """
+    return "inner" in frame.f_locals
+
+
+def is_in_backward() -> bool:
+    """Is an autograd graph task running in this thread? Then a forward is a recomputation.
+
+    Fallback: no, so that a recomputed module stops like any other.
+    """
+    return _graph_task_id() != -1
+
+
+def _graph_task_id() -> int:
+    probe = getattr(torch._C, "_current_graph_task_id", None)
+    return probe() if probe is not None else -1
+
+
+def is_tracing() -> bool:
+    """Is the call being compiled, exported, traced or symbolically executed rather than run?"""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return True
+    if torch.compiler.is_exporting():
+        return True
+    fx = sys.modules.get("torch.fx._symbolic_trace")
+    probe = getattr(fx, "is_fx_symbolic_tracing", None)
+    return bool(probe and probe()) or _fake_mode_is_active()
+
+
+def _fake_mode_is_active() -> bool:
+    """Fallback: no; then a stop shows fake tensors, shapes without values."""
+    stack = getattr(torch.utils._python_dispatch, "_get_current_dispatch_mode_stack", None)
+    return stack is not None and any(type(mode).__name__ == "FakeTensorMode" for mode in stack())
+
+
+@functools.cache
+def _can_leave_modes() -> bool:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[object] = []
+
+    class Probe(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:  # otherwise its first op imports torch._dynamo: 1.2 s
+            return False
+
+    try:
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        one = torch.ones((), device="cpu")
+        with Probe(), _disable_current_modes():  # type: ignore[no-untyped-call]
+            one.add(1)
+    except Exception:
+        return False
+    return not seen
+
+
+@contextlib.contextmanager
+def modes_off() -> Iterator[None]:
+    """Leave the user's dispatch and function modes, so that they do not see our ops.
+
+    Fallback: the modes stay on and count what the debugger computes.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch._C.DisableTorchFunction())
+        if torch._C._len_torch_dispatch_stack() > 0 and _can_leave_modes():
+            from torch.utils._python_dispatch import _disable_current_modes
+
+            stack.enter_context(_disable_current_modes())
+        yield
+
+
+_WRAPPERS = {
+    "torch.nn.parallel.distributed.DistributedDataParallel": "module",
+    "torch.nn.parallel.data_parallel.DataParallel": "module",
+    "torch._dynamo.eval_frame.OptimizedModule": "_orig_mod",
+}
+"""Modules that only wrap another: their own segment is not part of a path."""
+
+
+_wrapped_names: dict[type, str | None] = {}
+
+
+def _wrapped_name(kind: type) -> str | None:
+    if kind not in _wrapped_names:
+        bases = (f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__)
+        _wrapped_names[kind] = next((_WRAPPERS[base] for base in bases if base in _WRAPPERS), None)
+    return _wrapped_names[kind]
+
+
+def is_wrapper(module: nn.Module) -> bool:
+    """Is this DDP, DataParallel or torch.compile's wrapper around the real module?"""
+    return _wrapped_name(type(module)) is not None
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The module inside DDP's `module.` and compile's `_orig_mod.`."""
+    while (name := _wrapped_name(type(module))) is not None:
+        inner = module._modules.get(name)
+        if inner is None:
+            break
+        module = inner
+    return module
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Is this module called through torch.compile, by wrapper or by `module.compile()`?"""
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    return _wrapped_name(type(module)) == "_orig_mod"
+
+
+def is_scripted(module: nn.Module) -> bool:
+    """A TorchScript module is one call: nothing inside it can be stopped at."""
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+def set_eager_stance(eager: bool) -> str | None:
+    """Make compiled code run eagerly, or as before; the stance that was in force, None if unknown.
+
+    Hooks added after `torch.compile` never fire in compiled code (measured on 2.13), and only the stance
+    `force_eager` wakes them without a recompilation. Importing dynamo costs over a second, so it is left
+    alone unless something else has imported it.
+    """
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is None:
+        return None
+    before = getattr(getattr(dynamo, "_stance", None), "stance", "default")
+    torch.compiler.set_stance("force_eager" if eager else "default")
+    return str(before)

@@ -1,0 +1,136 @@
+"""Expressions as the user types them: Python, with module paths and `$n` in it.
+
+`h.1.attn.output` is no Python: the segments that are numbers are rewritten to look-ups in the
+scope. Strings and comments are left alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import string
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from layerstep.errors import BadCondition
+
+__all__ = ["PATH_NAME", "RESULTS_NAME", "Expression", "Template", "has_calls", "rewrite"]
+
+PATH_NAME = "__path__"
+RESULTS_NAME = "__results__"
+
+_TOKENS = re.compile(
+    r"""
+    (?P<skip> [rRbBfFuU]{0,2}(?:'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"
+            | '(?:\\.|[^'\\\n])*' | "(?:\\.|[^"\\\n])*") | \#[^\n]* )
+  | (?P<result> \$(?:\d+|_) )
+  | (?P<dotted> (?<![\w.])[A-Za-z_]\w*(?:\.\w+)*\.\d+(?:\.\w+)*(?!\w) )
+    """,
+    re.VERBOSE,
+)
+
+
+def rewrite(text: str) -> str:
+    """The text as Python that the scope can evaluate."""
+
+    def one(match: re.Match[str]) -> str:
+        if match["skip"]:
+            return match[0]
+        if match["result"]:
+            number = match["result"][1:]
+            return f"{RESULTS_NAME}[{-1 if number == '_' else number}]"
+        head, *rest = match["dotted"].split(".")
+        attributes = (f"[{segment}]" if segment.isdigit() else f".{segment}" for segment in rest)
+        return f"{PATH_NAME}({head!r})" + "".join(attributes)
+
+    return _TOKENS.sub(one, text)
+
+
+def has_calls(text: str) -> bool:
+    """Could evaluating this do more than read? Unparsable text counts as yes."""
+    try:
+        tree = ast.parse(rewrite(text))
+    except (SyntaxError, ValueError):
+        return True
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(not (isinstance(call.func, ast.Name) and call.func.id == PATH_NAME) for call in calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A condition or a watched expression, compiled once."""
+
+    text: str
+    code: CodeType
+    calls: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Expression:
+        text = text.strip()
+        if not text:
+            raise BadCondition("an expression is missing")
+        try:
+            code = compile(rewrite(text), "<expression>", "eval")
+        except (SyntaxError, ValueError) as error:
+            reason = error.msg if isinstance(error, SyntaxError) else str(error)
+            hint = "compare with ==" if re.search(r"(?<![=!<>])=(?!=)", text) else ""
+            raise BadCondition(f"{text!r} is no expression: {reason}", hint) from None
+        return cls(text, code, has_calls(text))
+
+    def evaluate(self, scope: dict[str, Any]) -> Any:
+        return eval(self.code, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The message of a logpoint: text with `{expression:format}` in it."""
+
+    text: str
+    pieces: tuple[tuple[str, Expression | None, str, str], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Template:
+        try:
+            fields = list(string.Formatter().parse(text))
+        except ValueError as error:
+            raise BadCondition(f"bad template: {error}", "write a brace as {{") from None
+        pieces = tuple(
+            (literal, Expression.parse(name) if name is not None else None, conversion or "", spec or "")
+            for literal, name, spec, conversion in fields
+        )
+        return cls(text, pieces)
+
+    @property
+    def quoted(self) -> str:
+        return '"' + self.text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    @property
+    def calls(self) -> bool:
+        return any(expression is not None and expression.calls for _, expression, _, _ in self.pieces)
+
+    def format(self, scope: dict[str, Any]) -> str:
+        """The message; a part that fails shows its error in its place."""
+        out = []
+        for literal, expression, conversion, spec in self.pieces:
+            out.append(literal)
+            if expression is not None:
+                out.append(_one(expression, conversion, spec, scope))
+        return "".join(out)
+
+
+def _one(expression: Expression, conversion: str, spec: str, scope: dict[str, Any]) -> str:
+    try:
+        value = expression.evaluate(scope)
+        if conversion:
+            value = ascii(value) if conversion == "a" else repr(value) if conversion == "r" else str(value)
+        shape = getattr(value, "shape", None)
+        if not spec and expression.text.endswith(".shape") and isinstance(value, tuple):
+            return str(list(value))
+        if not spec and shape is not None and len(shape):
+            return f"<{tuple(shape)}>"  # a whole tensor would be a flood
+        if hasattr(value, "item") and shape is not None and not len(shape):
+            value = value.item()
+        return format(value, spec)
+    except Exception as error:
+        return f"<{type(error).__name__}: {error}>".replace("\n", " ")[:120]

@@ -1,0 +1,197 @@
+"""The one way for the debugger to compute: nothing of the run may notice.
+
+`observing` is for our own arithmetic. `undisturbed` is for lines that the user types: the random streams are
+put back, buffers that called modules changed are put back, and what was changed on purpose is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from layerstep.engine._torch import modes_off
+from layerstep.engine.models import Models
+from layerstep.engine.taps import watching_calls
+
+__all__ = ["Outcome", "RandomState", "fingerprint", "observing", "undisturbed"]
+
+FINGERPRINT_BYTES = 1 << 30
+"""Values beyond this are not read for a fingerprint; their version counters still are."""
+
+
+@contextlib.contextmanager
+def observing() -> Iterator[None]:
+    """No grad, no autocast, none of the user's modes."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(modes_off())
+        stack.enter_context(torch.no_grad())
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.amp.autocast(device, enabled=False))
+        yield
+
+
+class RandomState:
+    """The random streams of a process: torch on every device in use, `random`, numpy."""
+
+    def __init__(self) -> None:
+        self.torch = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        self.python = random.getstate()
+        self.numpy: Any = np.random.get_state()
+
+    def changed(self) -> list[str]:
+        """The streams that have moved since."""
+        now = RandomState()
+        moved = []
+        if not torch.equal(now.torch, self.torch):
+            moved.append("torch")
+        if len(now.cuda) != len(self.cuda) or any(map(_differ, now.cuda, self.cuda)):
+            moved.append("cuda")
+        if now.python != self.python:
+            moved.append("random")
+        if now.numpy[2] != self.numpy[2] or not np.array_equal(now.numpy[1], self.numpy[1]):
+            moved.append("numpy")
+        return moved
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.torch)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    return not torch.equal(one, other)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a line did to the run."""
+
+    restored: list[str] = field(default_factory=list)
+    """Put back: random streams, buffers of modules that the line called."""
+    changed: list[str] = field(default_factory=list)
+    """Left as the line made it: parameters, buffers, gradients."""
+
+
+@contextlib.contextmanager
+def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
+    """Run a line at the prompt. `deep` watches modules and tensors too: for lines that call something."""
+    outcome = Outcome()
+    streams = RandomState()
+    buffers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def save_buffers(module: nn.Module) -> None:
+        with observing():
+            for buffer in module._buffers.values():
+                if buffer is not None and id(buffer) not in buffers:
+                    buffers[id(buffer)] = (buffer, buffer.detach().clone())
+
+    before = _versions(models) if deep else {}
+    try:
+        with watching_calls(save_buffers) if deep else contextlib.nullcontext():
+            yield outcome
+    finally:
+        with observing():
+            if moved := streams.changed():
+                streams.restore()
+                outcome.restored.append(f"random streams ({', '.join(moved)})")
+            called = _restore(buffers)
+            outcome.restored.extend(_names_of(models, called))
+        if deep:
+            after = _versions(models)
+            undone = {id(tensor) for tensor in called}
+            outcome.changed = [
+                name for name in after if before.get(name) != after[name] and after[name][0] not in undone
+            ]
+
+
+def _restore(buffers: dict[int, tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Put back the buffers that are not what they were.
+
+    By value and through `.data`: batch norm writes its statistics without a version bump, and a
+    bump here would make autograd refuse a graph that saved them.
+    """
+    undone = []
+    for buffer, saved in buffers.values():
+        if buffer.shape == saved.shape and not _equal(buffer, saved):
+            buffer.data.copy_(saved)
+            undone.append(buffer)
+    return undone
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _names_of(models: Models, tensors: list[Tensor]) -> list[str]:
+    wanted = {id(tensor) for tensor in tensors}
+    return [name for name, tensor in _state(models) if id(tensor) in wanted]
+
+
+def _state(models: Models) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter, buffer and gradient, by name."""
+    for path, module in models.everything():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield f"{path}.{name}", parameter
+                if parameter.grad is not None:
+                    yield f"{path}.{name}.grad", parameter.grad
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                yield f"{path}.{name}", buffer
+
+
+def _versions(models: Models) -> dict[str, tuple[int, int]]:
+    return {name: (id(tensor), _version(tensor)) for name, tensor in _state(models)}
+
+
+def _version(tensor: Tensor) -> int:
+    try:
+        return tensor._version
+    except RuntimeError:  # inference tensors keep no version counter
+        return -1
+
+
+def fingerprint(models: Models) -> dict[str, int]:
+    """A number for the values of every parameter, buffer and gradient.
+
+    Unlike version counters it sees writes through `.data` and numpy.
+    """
+    marks: dict[str, int] = {}
+    left = FINGERPRINT_BYTES
+    with observing():
+        for name, tensor in _state(models):
+            size = _size(tensor)
+            if size is not None and size <= left:
+                left -= size
+                marks[name] = _checksum(tensor)
+    return marks
+
+
+def _size(tensor: Tensor) -> int | None:
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+    if not plain or tensor.is_meta or tensor.is_quantized:
+        return None
+    return tensor.numel() * tensor.element_size()
+
+
+def _checksum(tensor: Tensor) -> int:
+    """Sums by row and by column of the raw bytes: both would have to agree for a change to hide."""
+    raw: Any = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    width = 1 << 15
+    whole = raw[: raw.size // width * width].reshape(-1, width // 8, 8).view(np.uint64)[..., 0]
+    rest = raw[whole.size * 8 :]
+    mark = zlib.crc32(whole.sum(axis=0, dtype=np.uint64).tobytes())
+    mark = zlib.crc32(whole.sum(axis=1, dtype=np.uint64).tobytes(), mark)
+    return zlib.crc32(rest.tobytes(), mark)

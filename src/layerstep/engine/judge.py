@@ -1,0 +1,98 @@
+"""Asks the points at an event: whose condition holds, who only logs, who stops the run."""
+
+from __future__ import annotations
+
+import contextlib
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from layerstep.engine.events import Event, Phase
+from layerstep.engine.expression import Expression
+from layerstep.engine.guard import undisturbed
+from layerstep.engine.points import Point
+from layerstep.engine.scope import Scope
+from layerstep.engine.stack import Frame, caller_of
+from layerstep.views import Text
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Judge"]
+
+
+class Judge:
+    """Decides for a session. The order is gdb's: condition, then hit count, then what is to be ignored."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def ask(self, points: tuple[Point, ...], event: Event, frame: FrameType) -> tuple[Point | None, str]:
+        """The point that stops here, and what went wrong with its condition."""
+        hit, trouble = None, ""
+        for point in points:
+            stops, problem = self._ask_one(point, event, frame)
+            if stops and hit is None:
+                hit, trouble = point, problem
+        return hit, trouble
+
+    def _ask_one(self, point: Point, event: Event, frame: FrameType) -> tuple[bool, str]:
+        if not point.enabled:
+            return False, ""
+        place = self._place(event, frame)
+        if not self._is_called_as(point, place):
+            return False, ""
+        if point.condition is not None:
+            point.tried += 1
+            holds, problem = self._holds(point.condition, place)
+            if problem:
+                point.hits += 1
+                return True, problem
+            if not holds:
+                return False, ""
+        point.hits += 1
+        if point.ignore > 0:
+            point.ignore -= 1
+            return False, ""
+        if point.template is not None:
+            self._log(point, place)
+            return False, ""
+        return True, ""
+
+    def _place(self, event: Event, frame: FrameType) -> Frame:
+        place = Frame(
+            self._session.models, event.module, args=event.args, kwargs=event.kwargs, caller=caller_of(frame)
+        )
+        place.state = "entering"
+        if event.phase is Phase.EXIT:
+            place.state, place.output = "done", event.output
+        return place
+
+    def _is_called_as(self, point: Point, place: Frame) -> bool:
+        """A module with two paths: is it called by the one that this point names?"""
+        if point.where is None or not point.where.is_one or place.module is None:
+            return True
+        if len(self._session.models.paths_of(place.module)) < 2:
+            return True
+        return "|" in place.path or any(place.path == path for path, _ in point.targets)
+
+    def _holds(self, condition: Expression, place: Frame) -> tuple[bool, str]:
+        try:
+            with self._session.evaluating(), self._quietly(condition.calls):
+                return bool(condition.evaluate(self._scope(place))), ""
+        except Exception as error:
+            text = f"condition {condition.text!r} raised {type(error).__name__}: {error}"
+            return False, text.partition("\n")[0]
+
+    def _log(self, point: Point, place: Frame) -> None:
+        assert point.template is not None
+        with self._session.evaluating(), self._quietly(point.template.calls):
+            text = point.template.format(self._scope(place))
+        self._session.say(Text(text), "log")
+
+    def _scope(self, place: Frame) -> Scope:
+        session = self._session
+        return Scope(session.models, place, kept=session.kept, results=session.results)
+
+    def _quietly(self, calls: bool) -> contextlib.AbstractContextManager[Any]:
+        """A condition that only reads needs no guard; one that calls could draw random numbers."""
+        return undisturbed(self._session.models, deep=False) if calls else contextlib.nullcontext()

@@ -1,0 +1,201 @@
+"""The models of a run, and the paths of their modules.
+
+With one model a path is as in its `state_dict`; with several it carries the model's name.
+A module without parameters that a script calls by itself (a loss, say) has a name
+too, but does not make the model beside it one of several.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+
+from torch import nn
+
+from layerstep.engine._torch import is_compiled, unwrap
+from layerstep.engine.names import Names
+from layerstep.errors import UnknownPath
+
+__all__ = ["Model", "Models"]
+
+
+class Model:
+    """One model: its name, its paths, how often it ran."""
+
+    def __init__(self, root: nn.Module, name: str) -> None:
+        self._given = weakref.ref(root)
+        self.name = name
+        self.forwards = 0
+        self.compiled = is_compiled(root) or any(is_compiled(module) for module in root.modules())
+        self.is_helper = next(root.parameters(), None) is None
+        self._names: Names | None = None
+
+    @property
+    def given(self) -> nn.Module | None:
+        """The module as the script calls it, wrappers and all."""
+        return self._given()
+
+    @property
+    def root(self) -> nn.Module | None:
+        given = self._given()
+        return unwrap(given) if given is not None else None
+
+    @property
+    def names(self) -> Names:
+        if self._names is None:
+            root = self.root
+            self._names = Names(root if root is not None else nn.Module())
+        return self._names
+
+    def refresh(self) -> None:
+        """The model may have changed while it ran: look again when asked next."""
+        self._names = None
+
+
+class Models:
+    """Every model that the run has called or that was handed over."""
+
+    def __init__(self) -> None:
+        self._models: list[Model] = []
+
+    def __iter__(self) -> Iterator[Model]:
+        self._models = [model for model in self._models if model.given is not None]
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def add(self, root: nn.Module, name: str) -> Model:
+        """Take in a model; a known one that turns out to be a part of it gives way."""
+        inside = {id(module) for module in root.modules()}
+        self._models = [model for model in self if id(model.given) not in inside]
+        model = Model(root, self._free_name(name or type(unwrap(root)).__name__, unwrap(root)))
+        self._models.append(model)
+        return model
+
+    def _free_name(self, name: str, root: nn.Module) -> str:
+        taken = {model.name for model in self._models} | set(root._modules)
+        if name in taken:
+            name = type(root).__name__
+        base, number = name, 2
+        while name in taken:
+            name, number = f"{base}{number}", number + 1
+        return name
+
+    def refresh(self) -> None:
+        for model in self:
+            model.refresh()
+
+    @property
+    def main(self) -> Model | None:
+        """The model that `model` means at the prompt: the first with parameters."""
+        models = list(self)
+        return next((m for m in models if not m.is_helper), models[0] if models else None)
+
+    @property
+    def are_several(self) -> bool:
+        return sum(not model.is_helper for model in self) > 1
+
+    def owner_of(self, module: nn.Module) -> Model | None:
+        return next((model for model in self if model.names.paths_of(module)), None)
+
+    def by_root(self, module: nn.Module) -> Model | None:
+        inner = unwrap(module)
+        return next((model for model in self if model.root is inner), None)
+
+    def full_path(self, model: Model, path: str) -> str:
+        """A path as the user sees it."""
+        if not path:
+            return model.name
+        if model.is_helper or self.are_several:
+            return f"{model.name}.{path}"
+        return path
+
+    def paths_of(self, module: nn.Module) -> list[str]:
+        """Every path of a module as the user sees it."""
+        model = self.owner_of(module)
+        if model is None:
+            return []
+        return [self.full_path(model, path) for path in model.names.paths_of(module)]
+
+    def path_of(self, module: nn.Module) -> str:
+        """The path of a module; a module of no known model is shown by its type."""
+        paths = self.paths_of(module)
+        return "|".join(paths) if paths else f"<{type(module).__name__}>"
+
+    def everything(self) -> Iterator[tuple[str, nn.Module]]:
+        """(path as the user sees it, module) of all models."""
+        for model in self:
+            for path, module in model.names:
+                yield self.full_path(model, path), module
+
+    def at(self, path: str) -> nn.Module | None:
+        """The module at exactly this path as the user sees it."""
+        for model in self:
+            if path == model.name:
+                return model.root
+            if (module := model.names.module_at(path)) is not None and path:
+                return module
+        for model in self:
+            head, _, rest = path.partition(".")
+            if head == model.name and (module := model.names.module_at(rest)) is not None:
+                return module
+        return None
+
+    def find(self, text: str) -> tuple[str, nn.Module]:
+        """The module at a path or at any unique tail of one."""
+        exact = [
+            (self.full_path(model, text), module)
+            for model in self
+            if text and (module := model.names.module_at(text)) is not None
+        ]
+        named = self._below_name(text)
+        if named is not None and not exact:
+            return named
+        if len(exact) == 1:
+            return exact[0]
+        tails = exact or self.ending_in(text)
+        if len(tails) == 1:
+            return tails[0]
+        if tails:
+            raise _ambiguous(text, [path for path, _ in tails])
+        raise self.unknown(text)
+
+    def _below_name(self, text: str) -> tuple[str, nn.Module] | None:
+        head, _, rest = text.partition(".")
+        for model in self:
+            if head == model.name and (module := model.names.module_at(rest)) is not None:
+                return self.full_path(model, rest), module
+        return None
+
+    def ending_in(self, tail: str) -> list[tuple[str, nn.Module]]:
+        """(path, module) of all paths that end in `tail`; one entry for a shared module."""
+        found: dict[int, tuple[str, nn.Module]] = {}
+        for model in self:
+            for path in model.names.ending_in(tail):
+                module = model.names.module_at(path)
+                if module is not None:
+                    found.setdefault(id(module), (self.full_path(model, path), module))
+        return list(found.values())
+
+    def unknown(self, text: str) -> UnknownPath:
+        """The error for a path that is nowhere, with what is near."""
+        import difflib
+
+        paths = [path for path, _ in self.everything()]
+        if not paths:
+            return UnknownPath(f"no module {text!r}", "no model has run yet")
+        close = difflib.get_close_matches(text, paths[:20_000], n=3, cutoff=0.6)
+        if not close:
+            last = text.rpartition(".")[2]
+            segments = {path.rpartition(".")[2] for path in paths[:20_000]}
+            close = difflib.get_close_matches(last, sorted(segments), n=3, cutoff=0.6)
+        return UnknownPath(
+            f"no module {text!r}", "" if close else "`tree` shows the paths", suggestions=close
+        )
+
+
+def _ambiguous(text: str, paths: list[str]) -> UnknownPath:
+    shown = ", ".join(paths[:4]) + (", …" if len(paths) > 4 else "")
+    hint = f"{shown}; all of them: **.{text}"
+    return UnknownPath(f"{text!r} is the end of {len(paths)} paths", hint)

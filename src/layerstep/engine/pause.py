@@ -1,0 +1,130 @@
+"""A pause: where the run stands still, and the inbox that its thread serves meanwhile.
+
+The paused thread is the only one that evaluates, touches tensors or resumes, so grad mode, autocast,
+streams and modes are right by construction. Front ends only post lines, from any thread.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import FrameType
+
+from layerstep.engine.events import Event, Phase, Resume
+from layerstep.engine.points import Point
+from layerstep.engine.scope import Scope
+from layerstep.engine.stack import Frame, forget_locals
+from layerstep.errors import UserError
+from layerstep.views import View
+
+__all__ = ["Inbox", "Pause"]
+
+POLL_SECONDS = 0.2
+"""A blocking get without a timeout would keep Python's signal handlers from running on Windows."""
+
+
+@dataclass(slots=True, eq=False)
+class Pause:
+    """The run at a standstill."""
+
+    scope: Scope
+    stack: list[Frame] = field(default_factory=list)
+    event: Event | None = None
+    reason: str = ""
+    point: Point | None = None
+    trouble: str = ""
+    """A condition that raised: the stop shows why."""
+    forward: int = 0
+    python: FrameType | None = None
+    """The frame of the user's code that runs: the caller of the module, or of `set_trace()`."""
+    selected: int = 0
+    thread: int = field(default_factory=threading.get_ident)
+    is_start: bool = False
+    """Before the run: no event, no stack; lines are taken, and then the run begins."""
+    asks: bool = True
+    """Is somebody asked when the given lines run out?"""
+
+    @property
+    def frame(self) -> Frame | None:
+        """The selected frame."""
+        return self.stack[self.selected] if self.stack else None
+
+    @property
+    def depth(self) -> int:
+        return self.stack[0].depth if self.stack else 0
+
+    @property
+    def phase(self) -> Phase | None:
+        return self.event.phase if self.event is not None else None
+
+    def select(self, index: int) -> Frame:
+        if not self.stack:
+            raise UserError("no module is running here", "`continue` to a stop")
+        if not 0 <= index < len(self.stack):
+            edge = "innermost" if index < 0 else "outermost"
+            raise UserError(f"this is the {edge} frame", f"there are frames 0 to {len(self.stack) - 1}")
+        self.selected = index
+        self.scope.frame = self.stack[index]
+        return self.stack[index]
+
+    def release(self) -> None:
+        """Let go of everything the pause looked at."""
+        callers = {id(f): f for f in (self.python, *(frame.caller for frame in self.stack)) if f is not None}
+        for caller in callers.values():
+            forget_locals(caller)
+        self.scope.frame = None
+        self.scope.stack = []
+        self.stack = []
+        self.event = None
+        self.python = None
+
+
+class Inbox:
+    """Lines from any thread, served by the paused one."""
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[tuple[str, Future[View | None]]] = queue.SimpleQueue()
+
+    def post(self, line: str) -> Future[View | None]:
+        future: Future[View | None] = Future()
+        self._lines.put((line, future))
+        return future
+
+    def serve(
+        self,
+        run: Callable[[str], tuple[View | None, Resume | None]],
+        *,
+        until: Callable[[], bool],
+        leaving: Callable[[], None],
+    ) -> Resume | None:
+        """Answer lines until one of them resumes (its resume) or `until` says so (None).
+
+        `leaving` is called before whoever sent that line hears of it, so that it does not ask again.
+        """
+        while not until():
+            try:
+                line, future = self._lines.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                continue
+            if not future.set_running_or_notify_cancel():
+                continue
+            view, resume = run(line)
+            if resume is not None:
+                leaving()
+            future.set_result(view)
+            if resume is not None:
+                return resume
+        return None
+
+    def refuse(self, reason: str) -> None:
+        """Nobody will answer what is still here."""
+        while True:
+            try:
+                _, future = self._lines.get_nowait()
+            except queue.Empty:
+                return
+            if future.set_running_or_notify_cancel():
+                future.set_exception(UserError(reason))

@@ -1,0 +1,101 @@
+"""The plan: the least instrumentation that the active points and the intent need.
+
+Nothing armed, nothing installed. A point needs taps on its module; its ancestors get an exit tap so that
+their calls take torch's hook path, because a call that began without hooks can no longer be
+finished at (`entered_with_hooks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from torch import nn
+
+from layerstep.engine.events import Kind, Phase
+from layerstep.engine.models import Model, Models
+from layerstep.engine.points import Point, Points
+from layerstep.engine.stepper import Intent, Reach
+from layerstep.engine.taps import Wanted
+
+__all__ = ["Plan", "make_plan"]
+
+Plan = dict[int, tuple[nn.Module, Wanted]]
+
+
+def make_plan(models: Models, points: Points, *, intent: Intent, enclosing: Iterable[nn.Module] = ()) -> Plan:
+    """The taps wanted at each module, by id."""
+    wanted: dict[int, tuple[nn.Module, dict[Phase, tuple[Point, ...]]]] = {}
+
+    def want(module: nn.Module, phase: Phase, *at: Point) -> None:
+        _, phases = wanted.setdefault(id(module), (module, {}))
+        phases[phase] = (*phases.get(phase, ()), *at)
+
+    active = [point for point in points if point.enabled and not point.is_pending]
+    for model in models:
+        _want_points(model, active, want)
+    _want_steps(models, intent, enclosing, want)
+    if wanted or intent.reach is Reach.ROOTS:
+        for model in models:
+            if (root := model.root) is not None:
+                want(root, Phase.ENTER)
+    return dict(wanted)
+
+
+_PHASES = {
+    Kind.STEP: (Phase.EXIT,),
+    Kind.NEXT: (Phase.EXIT,),
+    Kind.FINISH: (Phase.EXIT,),
+    Kind.INTO: (Phase.ENTER, Phase.EXIT),  # the exit tap only makes the call take the hook path
+    Kind.INTERRUPT: (Phase.ENTER, Phase.EXIT),
+}
+
+
+def _want_steps(
+    models: Models, intent: Intent, enclosing: Iterable[nn.Module], want: Callable[..., None]
+) -> None:
+    if intent.reach is Reach.ALL:
+        for model in models:
+            for module in _modules(model):
+                for phase in _PHASES[intent.kind]:
+                    want(module, phase)
+    if intent.reach is Reach.ENCLOSING:
+        for module in enclosing:
+            want(module, Phase.EXIT)
+
+
+def _modules(model: Model) -> list[nn.Module]:
+    return list({id(module): module for _, module in model.names}.values())
+
+
+def _want_points(model: Model, active: list[Point], want: Callable[..., None]) -> None:
+    everywhere = [point for point in active if point.where is None]
+    if everywhere:
+        for module in _modules(model):
+            for point in everywhere:
+                want(module, point.phase, point)
+    for point in active:
+        for path, key in point.targets:
+            found = _module_of(model, path, key)
+            if found is None:
+                continue
+            module, local = found
+            want(module, point.phase, point)
+            for ancestor in _ancestors(model, module, local):
+                want(ancestor, Phase.EXIT)
+
+
+def _module_of(model: Model, path: str, key: int) -> tuple[nn.Module, str] | None:
+    for local in (path, path.removeprefix(model.name + "."), ""):
+        module = model.names.module_at(local)
+        if module is not None and id(module) == key:
+            return module, local
+    return None
+
+
+def _ancestors(model: Model, module: nn.Module, local: str) -> Iterable[nn.Module]:
+    for path in {local, *model.names.paths_of(module)}:
+        while path:
+            path = path.rpartition(".")[0]
+            ancestor = model.names.module_at(path)
+            if ancestor is not None:
+                yield ancestor

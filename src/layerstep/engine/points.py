@@ -1,0 +1,152 @@
+"""Points: what to stop at, what to log. A point knows its own history, so it can explain its silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from layerstep.engine.events import Phase
+from layerstep.engine.models import Models
+from layerstep.engine.where import Where
+from layerstep.errors import BadArguments, UnknownPath
+
+if TYPE_CHECKING:
+    from layerstep.engine.expression import Expression, Template
+
+__all__ = ["Point", "PointKind", "Points"]
+
+
+class PointKind(StrEnum):
+    BREAK = "break"
+    LOG = "log"
+    UNTIL = "until"
+
+
+@dataclass(slots=True, eq=False)
+class Point:
+    """A breakpoint, a logpoint, or the hidden end of an `until`."""
+
+    number: int
+    kind: PointKind
+    where: Where | None
+    """None is every module, as `until EXPR` wants it."""
+    phase: Phase = Phase.EXIT
+    condition: Expression | None = None
+    template: Template | None = None
+    temporary: bool = False
+    enabled: bool = True
+    ignore: int = 0
+    commands: tuple[str, ...] = ()
+    hits: int = 0
+    tried: int = 0
+    """How often the condition was asked."""
+    recomputed: int = 0
+    """How often it was passed by in a recomputation during backward."""
+    targets: list[tuple[str, int]] = field(default_factory=list)
+    """(path, id of the module) of every place it is set at; empty while it is pending."""
+    trouble: str = ""
+    """Why it is pending, if it is."""
+
+    @property
+    def is_pending(self) -> bool:
+        return self.where is not None and not self.targets
+
+    def line(self) -> str:
+        """The command that sets this point again."""
+        word = "tbreak" if self.temporary else self.kind.value
+        parts = [word, self.where.text if self.where else "**"]
+        if self.phase is Phase.ENTER:
+            parts.append("enter")
+        if self.template is not None:
+            parts.append(self.template.quoted)
+        if self.condition is not None:
+            parts.append(f"if {self.condition.text}")
+        return " ".join(parts)
+
+
+class Points:
+    """The points of a session, numbered from 1; numbers are not given twice."""
+
+    def __init__(self) -> None:
+        self._points: dict[int, Point] = {}
+        self._last = 0
+
+    def __iter__(self) -> Iterator[Point]:
+        return iter(list(self._points.values()))
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @property
+    def shown(self) -> list[Point]:
+        """The points that the user set."""
+        return [point for point in self if point.kind is not PointKind.UNTIL]
+
+    def add(self, kind: PointKind, where: Where | None, **options: object) -> Point:
+        number = 0
+        if kind is not PointKind.UNTIL:
+            self._last += 1
+            number = self._last
+        point = Point(number, kind, where, **options)  # type: ignore[arg-type]
+        self._points[number] = point
+        return point
+
+    def get(self, text: str | int) -> Point:
+        """The point of that number."""
+        try:
+            return self._points[int(text)]
+        except (KeyError, ValueError):
+            known = ", ".join(str(point.number) for point in self.shown)
+            hint = f"there are {known}" if known else "there are none yet; `break WHERE` sets one"
+            raise BadArguments(f"no point {text}", hint) from None
+
+    def delete(self, point: Point) -> None:
+        self._points.pop(point.number, None)
+
+    def forget_until(self) -> None:
+        """Any stop ends an `until`."""
+        self._points.pop(0, None)
+
+    def resolve(self, models: Models) -> list[tuple[Point, int]]:
+        """Look up where the points are; the points that found new places, with how many."""
+        grown = []
+        for point in self:
+            before = len(point.targets)
+            self._resolve(point, models)
+            if len(point.targets) > before:
+                grown.append((point, len(point.targets) - before))
+        return grown
+
+    @staticmethod
+    def _resolve(point: Point, models: Models) -> None:
+        if point.where is None:
+            return
+        if point.where.is_one and point.targets:
+            path, key = point.targets[0]
+            module = models.at(path)
+            if module is not None and id(module) == key:
+                return
+        try:
+            found = point.where.look_up(models)
+        except UnknownPath as error:
+            point.trouble = str(error)
+            if not point.targets:
+                return
+            found = []
+        point.trouble = point.trouble if not found else ""
+        point.targets = [(path, id(module)) for path, module in found]
+
+    def at(self, module: nn.Module, phase: Phase) -> tuple[Point, ...]:
+        """The enabled points set at a module."""
+        key = id(module)
+        return tuple(
+            point
+            for point in self
+            if point.enabled
+            and point.phase is phase
+            and (point.where is None or any(target == key for _, target in point.targets))
+        )

@@ -1,0 +1,295 @@
+"""Names at the prompt and in conditions.
+
+`inp`, `kwargs`, `out`, `mod`, `name`, `model`, `forward`, `$1`…, module paths with `.input`, `.output` and
+every attribute of the module, then the paused frame's own locals and globals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerstep.engine._torch import unwrap
+from layerstep.engine.expression import PATH_NAME, RESULTS_NAME, rewrite
+from layerstep.engine.models import Models
+from layerstep.engine.stack import Frame
+from layerstep.errors import BadArguments, UnknownPath, UserError
+
+__all__ = ["SPECIAL_NAMES", "EvaluationFailed", "Kept", "PathRef", "Results", "Scope", "run_python"]
+
+SPECIAL_NAMES = ("inp", "kwargs", "out", "mod", "name", "model", "forward")
+
+
+class EvaluationFailed(UserError):
+    """The user's own expression raised; the message is its last line."""
+
+    def __init__(self, error: BaseException) -> None:
+        lines = traceback.format_exception_only(type(error), error)
+        super().__init__(
+            lines[-1].strip() if not isinstance(error, SyntaxError) else f"SyntaxError: {error.msg}"
+        )
+        self.error = error
+
+
+class Kept:
+    """Inputs and outputs of modules that a pause or a step has passed, bounded in bytes."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._calls: OrderedDict[int, tuple[Any, Any, Any, int]] = OrderedDict()
+        self._bytes = 0
+
+    def keep(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self._drop(id(module))
+        size = _nbytes((args, kwargs, output))
+        self._calls[id(module)] = (args, kwargs, output, size)
+        self._bytes += size
+        while self._bytes > self.budget and len(self._calls) > 1:
+            self._drop(next(iter(self._calls)))
+
+    def _drop(self, key: int) -> None:
+        entry = self._calls.pop(key, None)
+        if entry is not None:
+            self._bytes -= entry[3]
+
+    def clear(self) -> None:
+        self._calls.clear()
+        self._bytes = 0
+
+    def get(self, module: nn.Module) -> tuple[Any, Any, Any] | None:
+        entry = self._calls.get(id(module))
+        return entry[:3] if entry is not None else None
+
+
+def _nbytes(value: Any, depth: int = 4) -> int:
+    if isinstance(value, torch.Tensor):
+        try:
+            return value.numel() * value.element_size()
+        except Exception:  # uninitialised parameters and other tensors without a size
+            return 0
+    if depth and isinstance(value, dict):
+        return sum(_nbytes(item, depth - 1) for item in list(value.values())[:64])
+    if depth and isinstance(value, (tuple, list)):
+        return sum(_nbytes(item, depth - 1) for item in value[:64])
+    return 0
+
+
+class Results:
+    """`$1`, `$2`, …: earlier results. Tensors are copied, so that a later in-place op cannot change
+    them, and results too large to copy are not kept."""
+
+    def __init__(self, budget: int, most: int = 100) -> None:
+        self.budget = budget
+        self.most = most
+        self._values: OrderedDict[int, Any] = OrderedDict()
+        self._last = 0
+
+    def keep(self, value: Any) -> int | None:
+        """The number under which a value is kept, None if it is not."""
+        size = _nbytes(value)
+        if value is None or size > self.budget:
+            return None
+        if isinstance(value, torch.Tensor):
+            value = value.detach().clone()
+        self._last += 1
+        self._values[self._last] = value
+        while len(self._values) > self.most or sum(map(_nbytes, self._values.values())) > self.budget:
+            self._values.popitem(last=False)
+        return self._last
+
+    def __getitem__(self, number: int) -> Any:
+        key = self._last if number == -1 else number
+        if key in self._values:
+            return self._values[key]
+        hint = f"there are $1 to ${self._last}" if self._last else "nothing has been shown yet"
+        raise BadArguments(f"no result ${number}" if number != -1 else "no result yet", hint)
+
+
+class PathRef:
+    """A module path in an expression; it becomes the module as soon as it cannot grow longer."""
+
+    __slots__ = ("_scope", "_text")
+
+    def __init__(self, scope: Scope, text: str) -> None:
+        self._scope = scope
+        self._text = text
+
+    def __getattr__(self, name: str) -> Any:
+        longer = f"{self._text}.{name}"
+        if self._scope.models.ending_in(longer) or self._scope.models.at(longer) is not None:
+            return PathRef(self._scope, longer)
+        module = self.module
+        if name in ("input", "kwargs", "output"):
+            return self._scope.seen(module, name, self._text)
+        return getattr(module, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int) and index >= 0:
+            return self.__getattr__(str(index))
+        return self.module[index]  # type: ignore[index]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self.module)
+
+    @property
+    def module(self) -> nn.Module:
+        return self._scope.models.find(self._text)[1]
+
+
+class Scope(dict[str, Any]):
+    """The namespace of one place in the run. Missing names are looked up when asked for.
+
+    It is the globals and the locals of what it evaluates: comprehensions and functions typed at
+    the prompt see the same names. Assignments stay in it and never reach the run.
+    """
+
+    def __init__(
+        self, models: Models, frame: Frame | None, *, kept: Kept | None = None, results: Results | None = None
+    ) -> None:
+        super().__init__()
+        self.models = models
+        self.frame = frame
+        self.stack: list[Frame] = []
+        self.kept = kept
+        self[PATH_NAME] = self.path
+        self[RESULTS_NAME] = results
+        self["__name__"] = "__layerstep__"
+
+    def __missing__(self, key: str) -> Any:
+        if key in SPECIAL_NAMES:
+            return self._special(key)
+        caller = self.frame.caller if self.frame is not None else None
+        if caller is not None:
+            if key in (local := caller.f_locals):
+                return local[key]
+            if key in caller.f_globals:
+                return caller.f_globals[key]
+        if key == "torch":
+            return torch
+        if self.models.ending_in(key):
+            return PathRef(self, key)
+        raise KeyError(key)
+
+    def knows(self, key: str) -> bool:
+        """Would this name be found, paths and builtins aside?"""
+        if key in self or key in SPECIAL_NAMES:
+            return True
+        caller = self.frame.caller if self.frame is not None else None
+        return caller is not None and (key in caller.f_locals or key in caller.f_globals)
+
+    def names(self) -> list[str]:
+        """What can be typed here, for completion."""
+        caller = self.frame.caller if self.frame is not None else None
+        own = [key for key in self if not key.startswith("__")]
+        local = [key for key in caller.f_locals if key.isidentifier()] if caller is not None else []
+        return [*SPECIAL_NAMES, *own, *local]
+
+    def path(self, name: str) -> Any:
+        """The first segment of a path that has numbers in it: a path if there is one, else the name."""
+        if self.models.ending_in(name):
+            return PathRef(self, name)
+        try:
+            return self[name]
+        except KeyError:
+            raise self.models.unknown(name) from None
+
+    def _special(self, key: str) -> Any:
+        main = self.models.main
+        if key == "model":
+            owner = self._owner()
+            return owner.root if owner is not None else (main.root if main is not None else None)
+        if key == "forward":
+            owner = self._owner() or main
+            return owner.forwards if owner is not None else 0
+        frame = self.frame
+        if frame is None or frame.module is None:
+            raise UserError(f"{key}: no module call is at hand here", "`continue` to a stop, or `up`")
+        if key == "out" and not frame.has_output:
+            raise UserError(f"out: {frame.path} has not finished", "`finish` runs to its end")
+        attribute = {"out": "output", "mod": "module", "name": "path"}.get(key, key)
+        return getattr(frame, attribute)
+
+    def _owner(self) -> Any:
+        if self.frame is None or self.frame.module is None:
+            return None
+        return self.models.owner_of(self.frame.module)
+
+    def seen(self, module: nn.Module, what: str, path: str) -> Any:
+        """The input or output of a module as last seen in this forward."""
+        running = next((frame for frame in self.stack if frame.module is module), None)
+        if running is not None:
+            if what == "output" and not running.has_output:
+                raise UserError(f"{path} has not finished", "`finish` runs to its end")
+            return {"input": running.inp, "kwargs": running.kwargs, "output": running.output}[what]
+        call = self.kept.get(unwrap(module)) if self.kept is not None else None
+        if call is None:
+            raise UnknownPath(
+                f"{path}.{what} was not kept",
+                "stop there or step over it first; only what is passed so is kept",
+            )
+        args, kwargs, output = call
+        if what == "input":
+            return args[0] if len(args) == 1 else args
+        return kwargs if what == "kwargs" else output
+
+
+class _Routed(io.TextIOBase):
+    """A stdout that keeps what one thread writes and passes on what the others do."""
+
+    def __init__(self, owner: int, through: Any) -> None:
+        self.owner = owner
+        self.through = through
+        self.kept = io.StringIO()
+
+    def write(self, text: str) -> int:
+        target = self.kept if threading.get_ident() == self.owner else self.through
+        return int(target.write(text))
+
+    def flush(self) -> None:
+        self.through.flush()
+
+
+@contextlib.contextmanager
+def _stdout_of_this_thread() -> Iterator[io.StringIO]:
+    routed = _Routed(threading.get_ident(), sys.stdout)
+    before, sys.stdout = sys.stdout, routed
+    try:
+        yield routed.kept
+    finally:
+        sys.stdout = before
+
+
+def run_python(
+    text: str, scope: Scope, *, wrap: Callable[[], Any] = contextlib.nullcontext
+) -> tuple[Any, str]:
+    """Evaluate or execute a text in a scope: the value (None for statements) and what it printed."""
+    source = rewrite(text)
+    try:
+        try:
+            code, is_value = compile(source, "<prompt>", "eval"), True
+        except SyntaxError:
+            code, is_value = compile(source, "<prompt>", "exec"), False
+    except (SyntaxError, ValueError, OverflowError) as error:
+        raise EvaluationFailed(error) from None
+    with _stdout_of_this_thread() as printed, wrap():
+        try:
+            value = eval(code, scope)
+        except UserError:
+            raise
+        except Exception as error:
+            raise EvaluationFailed(error) from error
+    if isinstance(value, PathRef):
+        value = value.module
+    return (value if is_value else None), printed.getvalue()

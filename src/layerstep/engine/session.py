@@ -1,0 +1,455 @@
+"""The session: it owns the models, the points and the taps, decides at each event, and pauses.
+
+It is given an interpreter for lines and listeners for what there is to say; it prints nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any, Protocol
+
+from torch import nn
+
+from layerstep.config import Config
+from layerstep.engine import stepper
+from layerstep.engine._torch import is_in_backward, is_tracing
+from layerstep.engine.arming import Arming
+from layerstep.engine.discover import Discovery, name_of
+from layerstep.engine.events import Event, Kind, Phase, Resume
+from layerstep.engine.expression import Expression
+from layerstep.engine.guard import Outcome, RandomState, undisturbed
+from layerstep.engine.interrupts import Interrupts
+from layerstep.engine.judge import Judge
+from layerstep.engine.models import Model, Models
+from layerstep.engine.pause import Inbox, Pause
+from layerstep.engine.points import Point, PointKind, Points
+from layerstep.engine.scope import Kept, Results, Scope, run_python
+from layerstep.engine.stack import Frame, build_stack, call_depth, is_ours
+from layerstep.errors import Quit, UserError
+from layerstep.views import Notice, Text, View
+
+END_OF_INPUT = "\x04"
+
+__all__ = ["Frontend", "Interpreter", "Message", "Session", "Watch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something to show: a stop, the answer to a line, a logpoint's line, a notice."""
+
+    kind: str
+    view: View
+    line: str = ""
+
+
+class Frontend(Protocol):
+    """Somebody who can be asked for lines while the run is paused."""
+
+    def paused(self) -> None: ...
+
+    def resumed(self) -> None: ...
+
+
+class Interpreter(Protocol):
+    """Lines and stops as views; handed in, so that the engine knows no command."""
+
+    def interpret(self, session: Session, line: str) -> View | Resume | None: ...
+
+    def describe(self, session: Session, pause: Pause) -> View: ...
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """An expression shown at every stop, and how it looked at the last one."""
+
+    expression: Expression
+    last: str | None = None
+
+
+class Session:
+    """One debugger on one process."""
+
+    def __init__(self, interpreter: Interpreter, config: Config | None = None) -> None:
+        self.config = config or Config()
+        self.models = Models()
+        self.points = Points()
+        self.watches: dict[int, Watch] = {}
+        self.aliases: dict[str, str] = {}
+        self.history: list[str] = []
+        self.results = Results(self.config.keep_bytes)
+        self.kept = Kept(self.config.keep_bytes)
+        self.scope = Scope(self.models, None, kept=self.kept, results=self.results)
+        self.script: deque[str] = deque()
+        """Lines taken before anybody is asked."""
+        self.frontend: Frontend | None = None
+        self.transcript: str | None = None
+        self.pause: Pause | None = None
+        self.intent = stepper.GO
+        self.is_attached = False
+        self.is_quitting = False
+        self.disturbed: list[tuple[str, Outcome]] = []
+        self.baseline: tuple[RandomState, dict[str, int]] | None = None
+        """What `perturbed?` compares with: taken before the first line of a pause that could write."""
+        self.arming = Arming(self)
+        self.discovery = Discovery(self._arrived)
+        self.interrupts = Interrupts(self._interrupted)
+        self._judge = Judge(self)
+        self._interpreter = interpreter
+        self._listeners: list[Callable[[Message], None]] = []
+        self._inbox = Inbox()
+        self._turn = threading.RLock()
+        self._evaluating = 0
+        _leave_forked_children(self)
+
+    # -- what there is to say ------------------------------------------------------------
+
+    def listen(self, listener: Callable[[Message], None]) -> None:
+        self._listeners.append(listener)
+
+    def say(self, view: View, kind: str = "notice", line: str = "") -> None:
+        for listener in self._listeners:
+            listener(Message(kind, view, line))
+
+    # -- attaching -----------------------------------------------------------------------
+
+    def attach(self, *, discover: bool = False) -> None:
+        """Let points take effect; `discover` also finds models as they are called."""
+        self.is_attached = True
+        if discover:
+            self.discovery.start()
+        if self.frontend is not None:
+            self.interrupts.start()
+        self.rearm()
+
+    def detach(self) -> None:
+        """Take everything off the run."""
+        self.is_attached = False
+        self.discovery.stop()
+        self.interrupts.stop()
+        self.arming.clear()
+        self.kept.clear()
+        self.intent = stepper.GO
+        self.points.forget_until()
+
+    def add_model(self, root: nn.Module, name: str = "") -> Model:
+        """Take in a model and set the points that waited for it."""
+        model = self.models.add(root, name)
+        self.resolve_points(tell=True)
+        self.rearm()
+        return model
+
+    def resolve_points(self, *, tell: bool) -> None:
+        waiting = {point for point in self.points if point.is_pending}
+        for point, count in self.points.resolve(self.models):
+            if tell and point.kind is not PointKind.UNTIL:
+                what = point.targets[0][0] if len(point.targets) == 1 else f"{count} modules"
+                word = "is now set at" if point in waiting else "also takes"
+                self.say(Notice(f"{point.kind} {point.number} {word} {what}"))
+
+    def rearm(self) -> None:
+        """Make the taps what the points and the intent need."""
+        if self.is_attached:
+            enclosing = [f.module for f in self.pause.stack if f.module is not None] if self.pause else []
+            self.arming.apply(self.intent, enclosing)
+
+    # -- events, in the user's thread ----------------------------------------------------
+
+    def report(
+        self, phase: Phase, points: tuple[Point, ...], module: Any, args: Any, kwargs: Any, output: Any
+    ) -> None:
+        """What taps call. Never raises but to quit: a bug of ours detaches and lets the run go on."""
+        if self._evaluating == threading.get_ident() or not self.is_attached:
+            return
+        try:
+            self._consider(points, Event(phase, module, args, kwargs, output))
+        except Exception as error:
+            self._fail(error)
+
+    def _consider(self, points: tuple[Point, ...], event: Event) -> None:
+        if is_in_backward() and not self.config.recompute:
+            for point in points:
+                point.recomputed += 1
+            return
+        if event.phase is Phase.ENTER and not self.discovery.is_on:
+            self._count(event.module)
+        if points and is_tracing():
+            return
+        frame = sys._getframe(3)
+        hit, trouble = self._judge.ask(points, event, frame) if points else (None, "")
+        stepped = self._step(event, frame) if self.arming.sink.listening else False
+        if (hit is not None or stepped) and not is_tracing():
+            self._stop(event, frame, hit, trouble)
+
+    def _count(self, module: nn.Module) -> None:
+        model = self.models.by_root(module)
+        if model is not None:
+            model.forwards += 1
+            self.kept.clear()
+
+    def _step(self, event: Event, frame: FrameType) -> bool:
+        intent = self.intent
+        if event.phase is Phase.EXIT:
+            self.kept.keep(event.module, event.args, event.kwargs, event.output)
+        is_root, forward = False, 0
+        if intent.kind is Kind.FORWARD:
+            model = self.models.by_root(event.module)
+            is_root, forward = model is not None and not model.is_helper, model.forwards if model else 0
+        depth = call_depth(frame) if intent.needs_depth else 0
+        moment = stepper.Moment(event.phase, threading.get_ident(), depth, is_root, forward)
+        stop, self.intent = stepper.decide(intent, moment)
+        return stop
+
+    def _fail(self, error: Exception) -> None:
+        with contextlib.suppress(Exception):
+            self.detach()
+        where = error.__traceback__
+        while where is not None and where.tb_next is not None:
+            where = where.tb_next
+        at = f" at {os.path.basename(where.tb_frame.f_code.co_filename)}:{where.tb_lineno}" if where else ""
+        with contextlib.suppress(Exception):
+            text = f"a bug in layerstep: {type(error).__name__}: {error}{at}"
+            self.say(Notice(text, "detached; the run goes on untouched", level="error"))
+
+    # -- models found by the way ---------------------------------------------------------
+
+    def _arrived(self, module: nn.Module, frame: FrameType, is_new: bool) -> None:
+        if self._evaluating == threading.get_ident() or not self.is_attached:
+            return
+        try:
+            if is_new:
+                self._meet(module, frame)
+            model = self.models.by_root(module)
+            if model is not None:
+                model.forwards += 1
+                if self.arming.sink.listening:
+                    self.kept.clear()
+        except Exception as error:
+            self._fail(error)
+
+    def _meet(self, module: nn.Module, frame: FrameType) -> None:
+        one_before = self.models.main is not None and not self.models.are_several
+        model = self.models.add(module, name_of(module, frame))
+        if not model.is_helper:
+            root = model.root
+            count = len(model.names)
+            self.say(Notice(f"model {model.name}: {type(root).__name__}, {count} modules"))
+            if one_before and self.models.are_several:
+                self.say(Notice("paths now begin with the model's name", f"{model.name}.…"))
+        self.resolve_points(tell=True)
+        self.rearm()
+
+    # -- stopping ------------------------------------------------------------------------
+
+    def _stop(self, event: Event, frame: FrameType, point: Point | None, trouble: str) -> None:
+        self.models.refresh()
+        stack = build_stack(frame, self.models, event=event)
+        owner = self.models.owner_of(event.module)
+        reason = f"{point.kind} {point.number}" if point is not None and point.number else ""
+        pause = Pause(
+            self.scope,
+            stack,
+            event,
+            reason=reason,
+            point=point,
+            trouble=trouble,
+            forward=owner.forwards if owner is not None else 0,
+            python=stack[0].caller if stack else None,
+        )
+        if event.phase is Phase.EXIT:
+            self.kept.keep(event.module, event.args, event.kwargs, event.output)
+        if point is not None and point.temporary:
+            self.points.delete(point)
+        self.hold(pause)
+
+    def stop_here(self, frame: FrameType | None, reason: str) -> None:
+        """Pause at a line of the user's code, as `set_trace()` does."""
+        while frame is not None and is_ours(frame):
+            frame = frame.f_back
+        self.models.refresh()
+        stack = build_stack(frame, self.models, event=None)
+        for entry in stack:
+            if entry.module is not None and entry is stack[-1] and not self.models.owner_of(entry.module):
+                self.add_model(entry.module)
+        if stack:
+            stack[0].caller = frame
+        else:
+            stack = [Frame(self.models, None, caller=frame)]
+        self.hold(Pause(self.scope, stack, reason=reason, python=frame))
+
+    def start(self, *, ask: bool) -> None:
+        """Take the lines that come before the run; `ask` for more when the given ones run out."""
+        self.hold(Pause(self.scope, is_start=True, asks=ask))
+
+    def hold(self, pause: Pause) -> None:
+        """Stand still in this thread until a line resumes; a second thread waits its turn."""
+        with self._turn:
+            if not (self.is_attached or pause.is_start):
+                return
+            self.pause = pause
+            self.points.forget_until()
+            self.intent = stepper.GO
+            self.baseline = None
+            self.scope.stack = pause.stack
+            self.scope.frame = pause.frame
+            try:
+                resume = self._serve(pause)
+                self._leave(pause, resume)
+            finally:
+                pause.release()
+                self.pause = None
+                self._inbox.refuse("the run has gone on")
+
+    def _serve(self, pause: Pause) -> Resume:
+        own = pause.point.commands if pause.point is not None else ()
+        if not (own and own[0] == "silent") and not pause.is_start:
+            self._describe(pause)
+        for line in own:
+            if line != "silent" and (resume := self.run_line(line)[1]) is not None:
+                return resume
+        while self.script:
+            if (resume := self.run_line(self.script.popleft())[1]) is not None:
+                return resume
+        if self.frontend is None or not pause.asks:
+            return Resume(Kind.CONTINUE if pause.is_start else Kind.DETACH)
+        self.frontend.paused()
+        try:
+            resume_or_none = self._inbox.serve(
+                self.run_line, until=lambda: self.frontend is None, leaving=self.frontend.resumed
+            )
+        finally:
+            if self.frontend is not None:
+                self.frontend.resumed()
+        return resume_or_none or Resume(Kind.DETACH)
+
+    def _describe(self, pause: Pause) -> None:
+        with self.evaluating(), undisturbed(self.models, deep=False):
+            view = self._interpreter.describe(self, pause)
+        self.say(view, "stop")
+
+    def _leave(self, pause: Pause, resume: Resume) -> None:
+        if resume.kind is Kind.QUIT:
+            self.is_quitting = True
+            self.detach()
+            if threading.current_thread() is not threading.main_thread():
+                import _thread
+
+                _thread.interrupt_main()
+            raise Quit
+        if resume.kind is Kind.DETACH:
+            self.detach()
+            return
+        intent = stepper.begin(resume, phase=pause.phase, depth=pause.depth, thread=threading.get_ident())
+        if resume.kind is Kind.FINISH and any(f.depth == intent.depth and not f.hooked for f in pause.stack):
+            intent = replace(intent, everywhere=True)
+        self.intent = intent
+        if resume.kind is Kind.CONTINUE:
+            self.kept.clear()
+        self.rearm()
+
+    # -- lines ---------------------------------------------------------------------------
+
+    def submit_end(self) -> Future[View | None]:
+        """The end of input: the run starts if it has not, else it goes on alone."""
+        return self._inbox.post(END_OF_INPUT)
+
+    def give_up(self, error: Exception) -> None:
+        """A front end has failed: nobody can be asked any more, so the run must not wait."""
+        self.frontend = None
+        self.say(
+            Notice(
+                f"the prompt failed: {type(error).__name__}: {error}",
+                "detached; the run goes on",
+                level="error",
+            )
+        )
+
+    def run_line(self, line: str) -> tuple[View | None, Resume | None]:
+        """Interpret one line here and now, show the answer, and say whether the run goes on."""
+        if line == END_OF_INPUT:
+            starting = self.pause is not None and self.pause.is_start
+            return None, Resume(Kind.CONTINUE if starting else Kind.DETACH)
+        try:
+            with self.evaluating(), undisturbed(self.models, deep=False):
+                answer = self._interpreter.interpret(self, line)
+        except UserError as error:
+            answer = Notice(error.message, error.hint, level="error")
+        except KeyboardInterrupt:
+            answer = Notice("interrupted", level="warn")
+        except Exception as error:
+            text = f"a bug in layerstep, in {line.split()[0]!r}: {type(error).__name__}: {error}"
+            answer = Notice(text, "the run is as it was", level="error")
+        if isinstance(answer, Resume):
+            self.say(Text(""), "resume", line)
+            return None, answer
+        if answer is not None:
+            self.say(answer, "answer", line)
+        return answer, None
+
+    def submit(self, line: str) -> Future[View | None]:
+        """Hand in a line from any thread; the paused thread answers, or this one if nothing is paused."""
+        if self.pause is not None and self.pause.thread != threading.get_ident():
+            return self._inbox.post(line)
+        future: Future[View | None] = Future()
+        view, resume = self.run_line(line)
+        if resume is not None:
+            view = Notice("nothing is paused", f"{line!r} has nothing to resume", level="error")
+        future.set_result(view)
+        return future
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Meanwhile taps in this thread stay silent: an expression that runs the model does not re-enter."""
+        before, self._evaluating = self._evaluating, threading.get_ident()
+        try:
+            yield
+        finally:
+            self._evaluating = before
+
+    def evaluate(self, text: str, *, deep: bool = True) -> tuple[Any, str, Outcome]:
+        """Python in the paused frame: its value, what it printed, and what it did to the run."""
+        if deep and self.baseline is None:
+            from layerstep.engine.guard import fingerprint
+
+            self.baseline = (RandomState(), fingerprint(self.models))
+        with undisturbed(self.models, deep=deep) as outcome:
+            value, printed = run_python(text, self.scope)
+        if outcome.changed or outcome.restored:
+            self.disturbed.append((text, outcome))
+        return value, printed, outcome
+
+    # -- Ctrl-C --------------------------------------------------------------------------
+
+    def _interrupted(self) -> bool:
+        """The first Ctrl-C: stop at the next boundary. False where it should interrupt at once."""
+        if self.is_quitting:
+            raise Quit
+        if not self.is_attached or self._evaluating:
+            return False
+        if self.pause is None:
+            self.intent = stepper.interrupt()
+            self.rearm()
+            self.say(Notice("stopping at the next module", "Ctrl-C again interrupts the program"))
+        return True
+
+
+def _leave_forked_children(session: Session) -> None:
+    """A forked child (a DataLoader worker) must never prompt: it lets go of everything."""
+    reference = weakref.ref(session)
+
+    def in_child() -> None:
+        child = reference()
+        if child is not None and child.is_attached:
+            child.frontend = None
+            child.interrupts.stop()
+            child.detach()
+
+    os.register_at_fork(after_in_child=in_child)

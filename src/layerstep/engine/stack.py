@@ -1,0 +1,192 @@
+"""The module stack at a pause, rebuilt from Python frames: nothing is tracked while the model runs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import os
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from layerstep.engine._torch import call_frames, called_module, entered_with_hooks, is_wrapper
+from layerstep.engine.events import Event, Phase
+from layerstep.engine.models import Models
+
+__all__ = [
+    "Frame",
+    "build_stack",
+    "call_depth",
+    "call_text",
+    "caller_of",
+    "forget_locals",
+    "is_ours",
+    "location_of",
+]
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_DEMO = os.path.join(_OURS, "demo", "")
+"""The demo is a user's program, though it lies among our files."""
+_MODULE_FILE = nn.Module._call_impl.__code__.co_filename
+_NOTHING = object()
+
+
+class Frame:
+    """One module call on the stack. `caller` is the Python frame that made the call."""
+
+    __slots__ = (
+        "_models",
+        "_path",
+        "args",
+        "caller",
+        "depth",
+        "hooked",
+        "kwargs",
+        "module",
+        "output",
+        "state",
+    )
+
+    def __init__(
+        self,
+        models: Models,
+        module: nn.Module | None,
+        *,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        state: str = "running",
+        output: Any = _NOTHING,
+        caller: FrameType | None = None,
+        depth: int = 0,
+        hooked: bool = True,
+    ) -> None:
+        self._models = models
+        self._path: str | None = None
+        self.module = module
+        self.args = args
+        self.kwargs = kwargs or {}
+        self.state = state
+        self.output = output
+        self.caller = caller
+        self.depth = depth
+        self.hooked = hooked
+
+    @property
+    def path(self) -> str:
+        """The path of the module; of a shared one, that by which it was called here."""
+        if self._path is None:
+            self._path = self._find_path()
+        return self._path
+
+    def _find_path(self) -> str:
+        if self.module is None:
+            return ""
+        paths = self._models.paths_of(self.module)
+        if len(paths) > 1 and self.caller is not None:
+            name = _called_name(self.caller)
+            by_name = [path for path in paths if path.rpartition(".")[2] == name]
+            paths = by_name or paths
+        return "|".join(paths) if paths else self._models.path_of(self.module)
+
+    @property
+    def has_output(self) -> bool:
+        return self.output is not _NOTHING
+
+    @property
+    def inp(self) -> Any:
+        """The positional input: the value itself if there is one, else the tuple of them."""
+        return self.args[0] if len(self.args) == 1 else self.args
+
+
+def is_ours(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return file.startswith(_OURS) and not file.startswith(_DEMO)
+
+
+def caller_of(frame: FrameType) -> FrameType | None:
+    """The frame that called the module of this call frame: past torch's `__call__` and ours."""
+    found = frame.f_back
+    while found is not None and (found.f_code.co_filename == _MODULE_FILE or is_ours(found)):
+        found = found.f_back
+    return found
+
+
+def call_depth(frame: FrameType | None) -> int:
+    """How many module calls are running here. The innermost one counts."""
+    return sum(1 for _ in call_frames(frame))
+
+
+def build_stack(frame: FrameType | None, models: Models, *, event: Event | None) -> list[Frame]:
+    """The module calls that are running, innermost first; an event's own module leads."""
+    calls = list(_real_calls(frame))
+    depth = len(calls)
+    stack = []
+    for index, (call, module, args, kwargs) in enumerate(calls):
+        entry = Frame(
+            models,
+            module,
+            args=args,
+            kwargs=kwargs,
+            caller=caller_of(call),
+            depth=depth - index,
+            hooked=entered_with_hooks(call),
+        )
+        if event is not None and index == 0:
+            entry.args, entry.kwargs = event.args, event.kwargs
+            entry.state = "entering" if event.phase is Phase.ENTER else "done"
+            if event.phase is Phase.EXIT:
+                entry.output = event.output
+        stack.append(entry)
+    return stack
+
+
+def _real_calls(
+    frame: FrameType | None,
+) -> Iterator[tuple[FrameType, nn.Module, tuple[Any, ...], dict[str, Any]]]:
+    for call in call_frames(frame):
+        module, args, kwargs = called_module(call)
+        if not is_wrapper(module):
+            yield call, module, args, kwargs
+
+
+def call_text(frame: FrameType) -> str:
+    """The exact text of the call that a frame is in the middle of."""
+    positions = list(frame.f_code.co_positions())
+    first, last, start, end = positions[frame.f_lasti // 2]
+    if first is None or last != first or start is None or end is None:
+        return ""
+    line = linecache.getline(frame.f_code.co_filename, first)
+    return line.encode()[start:end].decode(errors="replace")
+
+
+def _called_name(frame: FrameType) -> str:
+    """`b` for a frame that is in the middle of `self.b(x)`."""
+    try:
+        call = ast.parse(call_text(frame), mode="eval").body
+    except (SyntaxError, ValueError):
+        return ""
+    function = call.func if isinstance(call, ast.Call) else None
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def location_of(frame: FrameType) -> str:
+    """`model.py:41  x = self.attn(x)`: where a frame is, and the text of the line."""
+    code = frame.f_code
+    text = linecache.getline(code.co_filename, frame.f_lineno).strip()
+    return f"{os.path.basename(code.co_filename)}:{frame.f_lineno}  {text}".rstrip()
+
+
+def forget_locals(frame: FrameType) -> None:
+    """Drop the copy of a frame's locals that looking at them left behind.
+
+    Up to Python 3.12 `frame.f_locals` is a snapshot which the frame keeps: it would hold tensors
+    alive that the function has let go of. Frames of modules and classes have no snapshot, their
+    `f_locals` is the namespace itself and must not be touched.
+    """
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(frame.f_locals, dict):
+        frame.f_locals.clear()

@@ -1,0 +1,121 @@
+"""When does a step end? A pure state machine: (intent, moment) -> stop or go.
+
+It knows neither torch nor hooks: only phases, depths, threads and counts, so that
+every rule of stepping can be tested without a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from layerstep.engine.events import Kind, Phase, Resume
+
+__all__ = ["GO", "Intent", "Moment", "Reach", "begin", "decide", "interrupt"]
+
+
+class Reach(Enum):
+    """Which modules must report for an intent to be decided."""
+
+    NOTHING = 0
+    ROOTS = 1
+    ENCLOSING = 2
+    ALL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What the run is on its way to."""
+
+    kind: Kind = Kind.CONTINUE
+    count: int = 1
+    depth: int = 0
+    """`next` and `finish` end at an exit no deeper than this; the outermost module has depth 1."""
+    thread: int = 0
+    """Steps belong to the thread that was paused; 0 is any thread."""
+    forward: int = 0
+    everywhere: bool = False
+    """`finish` must hear of every module: the enclosing one began before it could be tapped."""
+
+    @property
+    def reach(self) -> Reach:
+        return Reach.ALL if self.everywhere else _REACH[self.kind]
+
+    @property
+    def needs_depth(self) -> bool:
+        """Depth is found by walking frames (7 to 23 µs), so it is asked for only when it decides."""
+        return self.kind in (Kind.NEXT, Kind.FINISH)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An event as the stepper sees it."""
+
+    phase: Phase
+    thread: int
+    depth: int = 0
+    is_root: bool = False
+    forward: int = 0
+
+
+GO = Intent()
+"""Run until a point says otherwise."""
+
+_REACH = {
+    Kind.CONTINUE: Reach.NOTHING,
+    Kind.DETACH: Reach.NOTHING,
+    Kind.QUIT: Reach.NOTHING,
+    Kind.FORWARD: Reach.ROOTS,
+    Kind.FINISH: Reach.ENCLOSING,
+    Kind.STEP: Reach.ALL,
+    Kind.NEXT: Reach.ALL,
+    Kind.INTO: Reach.ALL,
+    Kind.INTERRUPT: Reach.ALL,
+}
+
+
+def begin(resume: Resume, *, phase: Phase | None, depth: int, thread: int) -> Intent:
+    """The intent of a resume given where the run is paused.
+
+    `phase` is None where no module call is at hand: before the run, or in `set_trace()`
+    (then `depth` counts the modules that are running).
+    """
+    limit = depth
+    if resume.kind is Kind.FINISH and phase is Phase.EXIT:
+        limit = depth - 1
+    if resume.kind is Kind.NEXT and phase is None:
+        limit = depth + 1
+    bound = 0 if phase is None and depth == 0 else thread
+    return Intent(resume.kind, resume.count, limit, bound, resume.forward)
+
+
+def interrupt() -> Intent:
+    """Stop at the next boundary, in whichever thread it comes."""
+    return Intent(Kind.INTERRUPT)
+
+
+def decide(intent: Intent, moment: Moment) -> tuple[bool, Intent]:
+    """Does the run stop here, and if not, what is it on its way to now?"""
+    if intent.thread and moment.thread != intent.thread:
+        return False, intent
+    if not _ends(intent, moment):
+        return False, intent
+    if intent.count > 1:
+        return False, replace(intent, count=intent.count - 1)
+    return True, GO
+
+
+def _ends(intent: Intent, moment: Moment) -> bool:
+    match intent.kind:
+        case Kind.STEP:
+            return moment.phase is Phase.EXIT
+        case Kind.INTO:
+            return moment.phase is Phase.ENTER
+        case Kind.NEXT | Kind.FINISH:
+            return moment.phase is Phase.EXIT and moment.depth <= intent.depth
+        case Kind.FORWARD:
+            return moment.phase is Phase.ENTER and moment.is_root and moment.forward >= intent.forward
+        case Kind.INTERRUPT:
+            return True
+        case _:
+            return False

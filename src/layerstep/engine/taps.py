@@ -1,0 +1,170 @@
+"""Taps: the only place that registers torch hooks.
+
+A tap is installed on a module while a plan wants it and is gone otherwise. It copies and
+pickles as a no-op, so a model stays copyable and savable while it is being debugged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from layerstep.engine.events import Phase
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+    from layerstep.engine.points import Point
+
+__all__ = ["Sink", "Taps", "Wanted", "no_tap", "watching_calls"]
+
+Wanted = Mapping[Phase, tuple["Point", ...]]
+"""What a plan wants at a module: the points to ask at each phase (none: only the stepper)."""
+
+
+def no_tap(*_: Any) -> None:
+    """What a tap turns into when its module is copied or pickled."""
+
+
+class Sink:
+    """Where taps report to. `listening` is false while nobody steps: taps without points return at once."""
+
+    __slots__ = ("listening", "report")
+
+    def __init__(self, report: Callable[[Phase, tuple[Point, ...], Any, Any, Any, Any], Any]) -> None:
+        self.listening = False
+        self.report = report
+
+
+class _Tap:
+    __slots__ = ("points", "sink")
+
+    def __init__(self, sink: Sink, points: tuple[Point, ...]) -> None:
+        self.sink = sink
+        self.points = points
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return no_tap
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return _no_tap_again, ()
+
+
+def _no_tap_again() -> Callable[..., None]:
+    return no_tap
+
+
+class EnterTap(_Tap):
+    """A forward pre-hook."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if self.points or self.sink.listening:
+            return self.sink.report(Phase.ENTER, self.points, module, args, kwargs, None)
+        return None
+
+
+class RootTap(EnterTap):
+    """The pre-hook of an outermost module: it always reports, so that forwards are counted."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return self.sink.report(Phase.ENTER, self.points, module, args, kwargs, None)
+
+
+class ExitTap(_Tap):
+    """A forward hook."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        if self.points or self.sink.listening:
+            return self.sink.report(Phase.EXIT, self.points, module, args, kwargs, output)
+        return None
+
+
+class _Installed:
+    """The taps on one module."""
+
+    __slots__ = ("handles", "module", "taps")
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = weakref.ref(module)
+        self.taps: dict[Phase, _Tap] = {}
+        self.handles: dict[Phase, RemovableHandle] = {}
+
+
+class Taps:
+    """The taps that are installed now."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.roots: set[int] = set()
+        """The ids of the modules whose calls are counted."""
+        self._installed: dict[int, _Installed] = {}
+
+    def __len__(self) -> int:
+        return sum(len(entry.handles) for entry in self._installed.values())
+
+    @property
+    def modules(self) -> int:
+        return len(self._installed)
+
+    def apply(self, plan: Mapping[int, tuple[nn.Module, Wanted]]) -> None:
+        """Install what the plan wants and remove the rest; what is right already is not touched."""
+        for key in [key for key in self._installed if key not in plan]:
+            self._remove(key)
+        for key, (module, wanted) in plan.items():
+            entry = self._installed.get(key)
+            if entry is None or entry.module() is not module:
+                entry = self._installed[key] = _Installed(module)
+            for phase in [phase for phase in entry.handles if phase not in wanted]:
+                entry.handles.pop(phase).remove()
+                del entry.taps[phase]
+            for phase, points in wanted.items():
+                if phase in entry.taps:
+                    entry.taps[phase].points = points
+                else:
+                    self._install(entry, module, phase, points)
+
+    def _install(self, entry: _Installed, module: nn.Module, phase: Phase, points: tuple[Point, ...]) -> None:
+        # Called through the class: a ScriptModule refuses its own register methods, yet
+        # runs hooks that are registered this way (its outermost call, which is the leaf we want).
+        if phase is Phase.ENTER:
+            tap: _Tap = (RootTap if id(module) in self.roots else EnterTap)(self.sink, points)
+            handle = nn.Module.register_forward_pre_hook(module, tap, with_kwargs=True)  # type: ignore[arg-type]
+        else:
+            tap = ExitTap(self.sink, points)
+            handle = nn.Module.register_forward_hook(module, tap, with_kwargs=True)
+        entry.taps[phase] = tap
+        entry.handles[phase] = handle
+
+    def _remove(self, key: int) -> None:
+        for handle in self._installed.pop(key).handles.values():
+            handle.remove()
+
+    def clear(self) -> None:
+        """Remove every tap."""
+        for key in list(self._installed):
+            self._remove(key)
+
+
+@contextlib.contextmanager
+def watching_calls(called: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Report each module that is called meanwhile, before it runs; for expressions at the prompt."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    def hook(module: nn.Module, args: Any) -> None:
+        called(module)
+
+    handle = register_module_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()

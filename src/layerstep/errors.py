@@ -1,0 +1,100 @@
+"""Every error layerstep raises on purpose.
+
+    LayerstepError
+    ├─ UserError            wrong input: one line, a hint, suggestions; exit code 2
+    │  ├─ UnknownCommand    no command or name of that spelling
+    │  ├─ UnknownPath       no module at that path, or several
+    │  ├─ BadCondition      an expression that does not compile
+    │  └─ BadArguments      a command used with the wrong words
+    ├─ UnsupportedModel     a model that cannot be stopped in, and what still works
+    ├─ MissingExtra         an optional dependency is absent; names the pip command
+    ├─ RecordingError       a file of ours that cannot be read
+    └─ InternalError        a bug of ours: detach, say so once, let the run go on
+
+`Quit` is not among them: it is a `SystemExit`, so that no `except Exception` in a
+training loop can swallow the user's wish to leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "BadArguments",
+    "BadCondition",
+    "InternalError",
+    "LayerstepError",
+    "MissingExtra",
+    "Quit",
+    "RecordingError",
+    "UnknownCommand",
+    "UnknownPath",
+    "UnsupportedModel",
+    "UserError",
+]
+
+QUIT_EXIT_CODE = 130
+"""What a shell reports for a program that its user interrupted."""
+
+
+class LayerstepError(Exception):
+    """Base of all; never raised itself."""
+
+
+class UserError(LayerstepError):
+    """Wrong input. `str()` is the one line that the user sees."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str = "", *, suggestions: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.suggestions = tuple(suggestions)
+        if not hint and suggestions:
+            hint = "did you mean " + ", ".join(suggestions) + "?"
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class UnknownCommand(UserError):
+    """No command or name of that spelling."""
+
+
+class UnknownPath(UserError):
+    """No module at that path, or several."""
+
+
+class BadCondition(UserError):
+    """An expression that does not compile."""
+
+
+class BadArguments(UserError):
+    """A command used with the wrong words."""
+
+
+class UnsupportedModel(LayerstepError):
+    """A model that cannot be stopped in."""
+
+
+class MissingExtra(LayerstepError):
+    """An optional dependency is absent."""
+
+    def __init__(self, extra: str) -> None:
+        super().__init__(f"this needs an extra: pip install 'layerstep[{extra}]'")
+
+
+class RecordingError(LayerstepError):
+    """A file of ours that cannot be read."""
+
+
+class InternalError(LayerstepError):
+    """A bug of ours."""
+
+
+class Quit(SystemExit):
+    """The user typed `quit`: unwinds the run and ends the process with code 130."""
+
+    def __init__(self) -> None:
+        super().__init__(QUIT_EXIT_CODE)

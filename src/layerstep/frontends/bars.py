@@ -1,0 +1,51 @@
+"""Progress bars of the program: taken off the screen for our text, drawn again after it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+__all__ = ["Bars"]
+
+
+class Bars:
+    """tqdm's and rich's bars. Only what the program itself has imported is touched."""
+
+    def __init__(self) -> None:
+        self._lives: list[Any] = []
+
+    def clear(self) -> None:
+        with contextlib.suppress(Exception):  # a bar must never be the reason that a stop fails
+            for bar in self._tqdm():
+                bar.clear(nolock=True)
+        with contextlib.suppress(Exception):
+            for live in self._rich():
+                transient, live.transient = live.transient, True  # stop() then erases what it drew
+                live.stop()
+                live.transient = transient
+                self._lives.append(live)
+
+    def draw(self) -> None:
+        with contextlib.suppress(Exception):
+            for bar in self._tqdm():
+                bar.refresh(nolock=True)
+        while self._lives:
+            with contextlib.suppress(Exception):
+                self._lives.pop().start(refresh=True)
+
+    @staticmethod
+    def _tqdm() -> list[Any]:
+        module = sys.modules.get("tqdm.std")
+        bars = [bar for bar in getattr(module.tqdm, "_instances", ())] if module is not None else []
+        return [bar for bar in bars if not bar.disable]
+
+    @staticmethod
+    def _rich() -> list[Any]:
+        module = sys.modules.get("rich")
+        console = getattr(module, "_console", None)
+        stack = getattr(console, "_live_stack", None)
+        if stack is None:
+            live = getattr(console, "_live", None)
+            stack = [live] if live is not None else []
+        return [live for live in stack if live.is_started]

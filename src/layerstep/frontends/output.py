@@ -1,0 +1,111 @@
+"""Where messages go: the screen, a JSON file, a transcript. All are listeners of a session."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import IO
+
+from rich.console import Console
+from rich.text import Text as RichText
+
+from layerstep.engine.session import Message, Session
+from layerstep.frontends.bars import Bars
+from layerstep.render.json import to_line
+from layerstep.render.screen import make_console, to_rich, to_text
+from layerstep.views import Text
+
+__all__ = ["PROMPT", "JsonLines", "Screen", "write_transcript"]
+
+PROMPT = "(layerstep) "
+
+
+class Screen:
+    """Shows messages on a terminal or in a pipe; lines that nobody typed there are echoed."""
+
+    def __init__(self, session: Session, file: IO[str], *, console: Console | None = None) -> None:
+        with contextlib.suppress(AttributeError, ValueError):
+            file.reconfigure(errors="replace")  # type: ignore[attr-defined]  # a C locale has no μ
+        self.console = console or make_console(file)
+        self.typed: str | None = None
+        self.can_page = False
+        self._session = session
+        self._bars = Bars()
+        self._is_paused = False
+        self._lock = threading.RLock()
+
+    def __call__(self, message: Message) -> None:
+        with self._lock:
+            if message.kind == "stop":
+                self._is_paused = True
+                self._bars.clear()
+                self.console.print()
+            elif not self._is_paused:
+                self._bars.clear()
+            if message.line and message.line != self.typed:
+                self.console.print(RichText.assemble((PROMPT, "prompt"), message.line))
+            self.typed = None
+            if message.kind == "resume":
+                self._is_paused = False
+            elif not (isinstance(message.view, Text) and not message.view.text):
+                self._show(message)
+            if not self._is_paused:
+                self._bars.draw()
+
+    def _show(self, message: Message) -> None:
+        with self.console.capture() as captured:
+            self.console.print(to_rich(message.view))
+        lines = [line.rstrip() for line in captured.get().splitlines()]
+        most = self._session.config.max_lines
+        if len(lines) > most:
+            lines = [*lines[:most], f"… {len(lines) - most} more lines; `config max_lines N` shows more"]
+        text = "\n".join(lines)
+        paged = self.can_page and self._session.config.pager and message.kind == "answer"
+        if not (paged and len(lines) >= self.console.height and _page(text, self.console.file)):
+            self.console.file.write(text + "\n")
+            self.console.file.flush()
+
+
+def _page(text: str, file: IO[str]) -> bool:
+    command = shlex.split(os.environ.get("PAGER") or "less -RFX")
+    if not command or shutil.which(command[0]) is None:
+        return False
+    try:
+        subprocess.run(command, input=text, text=True, stdout=file, check=False)
+    except (OSError, io.UnsupportedOperation):
+        return False
+    return True
+
+
+class JsonLines:
+    """Writes every message as one JSON object a line."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Message) -> None:
+        if message.kind == "resume":
+            return
+        with self._lock:
+            self._file.write(to_line(message.view, kind=message.kind, line=message.line) + "\n")
+            self._file.flush()
+
+
+def write_transcript(session: Session, message: Message) -> None:
+    """Append a message to the file that `transcript FILE` named."""
+    if session.transcript is None:
+        return
+    echo = f"{PROMPT}{message.line}\n" if message.line else ""
+    text = "" if message.kind == "resume" else to_text(message.view, width=88) + "\n"
+    try:
+        with Path(session.transcript).open("a") as file:
+            file.write(echo + text)
+    except OSError:
+        session.transcript = None  # the disk is full or gone: never a reason to stop the run

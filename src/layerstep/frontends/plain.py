@@ -1,0 +1,106 @@
+"""Lines from a pipe, a file, `input()` or a dumb terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections.abc import Callable
+from typing import IO
+
+from layerstep.engine.session import Session
+from layerstep.frontends.output import PROMPT, Screen
+from layerstep.lines import is_complete
+
+__all__ = ["Plain"]
+
+CI_GRACE_SECONDS = 2.0
+"""In CI an open, silent pipe counts as the end of input: a job must not hang on it."""
+
+
+class Plain:
+    """Reads lines in a thread of its own and posts them; the end of input detaches."""
+
+    def __init__(
+        self,
+        session: Session,
+        screen: Screen,
+        stream: IO[str] | None = None,
+        *,
+        ask: Callable[[str], str] | None = None,
+    ) -> None:
+        self._session = session
+        self._screen = screen
+        self._stream = stream
+        self._ask = ask
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_over = False
+        self._has_read = False
+
+    def paused(self) -> None:
+        self._wanted.set()
+        if self._is_over:
+            self._session.submit_end()
+        elif self._thread is None:
+            self._thread = threading.Thread(target=self._read, name="layerstep-plain", daemon=True)
+            self._thread.start()
+
+    def resumed(self) -> None:
+        self._wanted.clear()
+
+    def _read(self) -> None:
+        try:
+            while self._wanted.wait():
+                text = self._next()
+                self._wanted.wait()
+                if text is None:
+                    self._is_over = True
+                    self._session.submit_end()
+                    return
+                if self._ask is not None or self._is_terminal:
+                    self._screen.typed = text
+                self._session.submit(text).result()
+        except Exception as error:
+            self._is_over = True
+            self._session.give_up(error)
+
+    @property
+    def _is_terminal(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def _next(self) -> str | None:
+        """One whole input: a line, or several where the first says that it goes on. None at the end."""
+        text = ""
+        while True:
+            line = self._line(PROMPT if not text else "... ")
+            if line is None:
+                return text or None
+            text = f"{text}\n{line}" if text else line
+            if is_complete(text):
+                return text
+
+    def _line(self, prompt: str) -> str | None:
+        if self._ask is not None:
+            try:
+                return self._ask(prompt)
+            except EOFError:
+                return None
+        assert self._stream is not None
+        if self._is_terminal:
+            self._screen.console.file.write(prompt)
+            self._screen.console.file.flush()
+        elif not self._has_read and os.environ.get("CI") and not self._has_data():
+            return None
+        self._has_read = True
+        line = self._stream.readline()
+        return line.rstrip("\n") if line else None
+
+    def _has_data(self) -> bool:
+        """Does anybody feed this pipe? Asked before the first line only: later ones may be in a buffer."""
+        assert self._stream is not None
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            ready, _, _ = select.select([self._stream.fileno()], [], [], CI_GRACE_SECONDS)
+            return bool(ready)
+        return True

@@ -1,0 +1,1 @@
+"""The prompt on a real terminal, by prompt_toolkit."""

@@ -1,0 +1,151 @@
+"""The prompt: history, completion, highlighting, a toolbar; in a thread of its own.
+
+The model's thread is inside a hook and serves the inbox. prompt_toolkit wants an event loop, and the
+program may already run one (a notebook, an async trainer), so it gets its own thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.output import ColorDepth, Output, create_output
+
+from layerstep.config import state_dir
+from layerstep.engine.session import Session
+from layerstep.frontends.completion import complete
+from layerstep.frontends.output import PROMPT, Screen
+from layerstep.frontends.terminal.style import STYLE, LineLexer
+from layerstep.lines import is_complete
+
+__all__ = ["Terminal"]
+
+
+class _Cancelled(Exception):
+    """The run went on by another hand while the prompt was open."""
+
+
+class _Completions(Completer):
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
+        for candidate in complete(self._session, document.text_before_cursor):
+            shown = candidate.text.rpartition(".")[2] if "." in candidate.text else candidate.text
+            yield Completion(
+                candidate.text,
+                start_position=-candidate.length,
+                display=shown or candidate.text,
+                display_meta=candidate.note,
+            )
+
+
+def _history() -> History:
+    """The lines of earlier sessions, for this user's eyes only."""
+    folder = state_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = folder / "history"
+        os.close(os.open(file, os.O_CREAT | os.O_APPEND, 0o600))
+        os.chmod(file, 0o600)
+        return FileHistory(str(file))
+    except OSError:
+        return InMemoryHistory()
+
+
+class Terminal:
+    """Asks for lines on a terminal and posts them."""
+
+    def __init__(
+        self, session: Session, screen: Screen, *, input: Input | None = None, output: Output | None = None
+    ) -> None:
+        self._session = session
+        self._screen = screen
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.guide: deque[tuple[str, str]] = deque()
+        """A tour: a word about each line, and the line that Enter takes."""
+        self._prompt: PromptSession[str] = PromptSession(
+            history=_history() if input is None else InMemoryHistory(),
+            completer=_Completions(session),
+            complete_while_typing=False,
+            auto_suggest=AutoSuggestFromHistory(),
+            lexer=LineLexer(),
+            style=STYLE,
+            bottom_toolbar=self._toolbar,
+            prompt_continuation="... ",
+            multiline=Condition(lambda: not is_complete(self._prompt.default_buffer.text)),
+            input=input,
+            output=output or create_output(stdout=screen.console.file),  # type: ignore[arg-type]
+            color_depth=ColorDepth.DEPTH_1_BIT if screen.console.no_color else None,
+        )
+
+    def paused(self) -> None:
+        self._wanted.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="layerstep-terminal", daemon=True)
+            self._thread.start()
+
+    def resumed(self) -> None:
+        self._wanted.clear()
+        app = self._prompt.app
+        loop = app.loop
+        if app.is_running and loop is not None:
+            loop.call_soon_threadsafe(lambda: app.is_running and app.exit(exception=_Cancelled()))
+
+    def _run(self) -> None:
+        try:
+            while self._wanted.wait():
+                self._ask_once()
+        except Exception as error:
+            self._session.give_up(error)
+
+    def _ask_once(self) -> None:
+        word, offered = self.guide[0] if self.guide else ("", "")
+        if word:
+            self._screen.console.print(f"\n{word}", style="warn")
+        try:
+            line = self._prompt.prompt(
+                [("class:prompt", PROMPT)],
+                handle_sigint=False,
+                placeholder=[("class:auto-suggestion", offered)],
+            )
+        except KeyboardInterrupt:
+            return
+        except EOFError:
+            self._session.submit_end().exception()
+            return
+        except _Cancelled:
+            return
+        if not self._wanted.is_set():
+            return
+        if offered and line.strip() in ("", offered):
+            line = offered
+            self.guide.popleft()
+        else:
+            self._screen.typed = line
+        self._session.submit(line).result()
+
+    def _toolbar(self) -> StyleAndTextTuples:
+        """Path, forward number, points and mode."""
+        pause = self._session.pause
+        frame = pause.frame if pause is not None else None
+        path = frame.path if frame is not None and frame.module is not None else "not started"
+        points = sum(point.enabled for point in self._session.points.shown)
+        parts = [path]
+        if frame is not None and pause is not None and frame.module is not None:
+            parts += [f"forward {pause.forward}", "train" if frame.module.training else "eval"]
+        parts.append(f"{points} point{'' if points == 1 else 's'}")
+        if self._session.arming.is_eager:
+            parts.append("compiled code runs eagerly")
+        return [("class:toolbar", "  " + "   ".join(parts))]

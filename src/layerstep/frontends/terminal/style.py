@@ -1,0 +1,61 @@
+"""Colours of the prompt line: the command word, then Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prompt_toolkit.document import Document
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.lexers import Lexer, PygmentsLexer
+from prompt_toolkit.styles import Style, merge_styles
+from prompt_toolkit.styles.pygments import style_from_pygments_cls
+from pygments.lexers.python import PythonLexer
+from pygments.styles import get_style_by_name
+
+from layerstep.errors import UserError
+from layerstep.lines import WORD, is_python_after
+from layerstep.registry import find_command
+
+__all__ = ["STYLE", "LineLexer"]
+
+STYLE = merge_styles(
+    [
+        style_from_pygments_cls(get_style_by_name("default")),
+        Style.from_dict(
+            {
+                "prompt": "bold ansiblue",
+                "command": "bold",
+                "bottom-toolbar": "noreverse ansibrightblack",
+                "toolbar": "noreverse ansibrightblack",
+                "auto-suggestion": "ansibrightblack",
+            }
+        ),
+    ]
+)
+
+
+class LineLexer(Lexer):
+    """Python, but for the word of a command at the beginning."""
+
+    def __init__(self) -> None:
+        self._python = PygmentsLexer(PythonLexer)
+
+    def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
+        python = self._python.lex_document(document)
+        match = WORD.match(document.lines[0])
+        if match is None or is_python_after(match[1], match[2]):
+            return python
+        try:
+            command = find_command(match[1])
+        except UserError:
+            command = None
+        if command is None:
+            return python
+        first = document.lines[0]
+        end = match.end(1)
+        rest = self._python.lex_document(Document(first[end:]))
+
+        def line(number: int) -> StyleAndTextTuples:
+            return [("class:command", first[:end]), *rest(0)] if number == 0 else python(number)
+
+        return line

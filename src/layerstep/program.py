@@ -1,0 +1,102 @@
+"""The program under the debugger: a script or a module, run as python would run it."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import runpy
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+from layerstep.api import tell_silent_points, use_session
+from layerstep.engine.session import Session
+from layerstep.errors import Quit, UserError
+
+__all__ = ["ModuleProgram", "Program", "debug"]
+
+
+def debug(program: Program, session: Session) -> int:
+    """Run a program with a session on it, from the prompt before it starts to its end."""
+    use_session(session)
+    session.attach(discover=True)
+    try:
+        session.start(ask=True)
+        code = program.run()
+        if session.is_attached:
+            tell_silent_points(session)
+        return code
+    finally:
+        session.detach()
+        use_session(None)
+
+
+class Program:
+    """A script, run as python would: argv, `sys.path[0]`, `__main__`."""
+
+    def __init__(self, script: str, args: Sequence[str]) -> None:
+        self.script = script
+        self.args = list(args)
+        try:
+            self._source = Path(script).read_bytes()
+        except OSError as error:
+            raise UserError(f"cannot read {script}", error.strerror or "") from None
+
+    def run(self) -> int:
+        """The exit code of the program; its own exception is shown as python shows it."""
+        sys.argv = self._argv()
+        try:
+            self._execute()
+        except Quit:
+            raise
+        except SystemExit as leaving:
+            return _exit_code(leaving)
+        except BaseException as error:
+            _show(error)
+            return 130 if isinstance(error, KeyboardInterrupt) else 1
+        return 0
+
+    def _argv(self) -> list[str]:
+        return [self.script, *self.args]
+
+    def _execute(self) -> None:
+        sys.path[0] = os.path.dirname(os.path.abspath(self.script))
+        module = types.ModuleType("__main__")
+        module.__dict__.update(__file__=self.script, __builtins__=builtins, __spec__=None, __cached__=None)
+        sys.modules["__main__"] = module
+        exec(compile(self._source, self.script, "exec", dont_inherit=True), module.__dict__)
+
+
+class ModuleProgram(Program):
+    """A module, run as `python -m` would."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        if not words:
+            raise UserError("-m needs the name of a module")
+        self.script, *self.args = words
+
+    def _execute(self) -> None:
+        sys.path[0] = os.getcwd()
+        runpy.run_module(self.script, run_name="__main__", alter_sys=True)
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    """The user's traceback without the frames that started the script."""
+    trace = error.__traceback__
+    here = os.path.dirname(os.path.abspath(__file__))
+    while trace is not None and (
+        trace.tb_frame.f_code.co_filename.startswith((here, "<frozen runpy"))
+        or os.path.basename(trace.tb_frame.f_code.co_filename) == "runpy.py"
+    ):
+        trace = trace.tb_next
+    sys.excepthook(type(error), error.with_traceback(trace), trace)

@@ -1,0 +1,138 @@
+"""Commands, rules and exports register themselves; nothing keeps a list of them.
+
+`@command` on a function in a file of `layerstep.commands` is all it takes. The
+packages are walked once, then the entry points of the same names are loaded, so that
+other people's distributions add to the same table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any, NoReturn, TypeVar
+
+from layerstep.errors import BadArguments, UnknownCommand
+
+__all__ = ["GROUPS", "Arguments", "Command", "Completer", "all_commands", "command", "find_command"]
+
+GROUPS = ("run", "stop", "look", "self")
+"""The order of `help` and of the reference."""
+
+Completer = Callable[[Any, str], Iterable[str]]
+"""(session, the argument text so far) -> candidates for its last word."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: what it is called, how it is used, and the function that answers."""
+
+    name: str
+    function: Callable[[Any, Any], Any]
+    group: str
+    usage: str = ""
+    aliases: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+    complete: str | Completer = ""
+    parser: argparse.ArgumentParser | None = None
+    repeats: bool = False
+    needs_pause: bool = False
+    block: str = field(default="", kw_only=True)
+    """The word that ends a multi-line form, if there is one."""
+
+    @property
+    def summary(self) -> str:
+        return self.help.partition("\n")[0]
+
+    @property
+    def help(self) -> str:
+        """The docstring of the function, unindented."""
+        import inspect
+
+        return inspect.getdoc(self.function) or ""
+
+
+class Arguments(argparse.ArgumentParser):
+    """argparse for one command: a mistake is a `BadArguments`, never an exit."""
+
+    def __init__(self, usage: str = "") -> None:
+        super().__init__(usage=usage, add_help=False, exit_on_error=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise BadArguments(message)
+
+
+_commands: dict[str, Command] = {}
+_loaded = False
+
+
+def command(name: str, *aliases: str, group: str, **options: Any) -> Callable[[F], F]:
+    """Register a function `(session, argument) -> View | Resume` as the command `name`.
+
+    `argument` is the rest of the line as typed, or a namespace if `parser=` is given.
+    """
+
+    def register(function: F) -> F:
+        new = Command(name, function, group, aliases=aliases, **options)
+        if group not in GROUPS:
+            raise ValueError(f"{name}: no command group {group!r}; there are {', '.join(GROUPS)}")
+        for word in (name, *aliases):
+            if word in _commands and _commands[word].function.__module__ != function.__module__:
+                raise ValueError(f"two commands want the name {word!r}")
+            _commands[word] = new
+        return function
+
+    return register
+
+
+def load() -> None:
+    """Import every command file once, then other people's entry points."""
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True
+    package = importlib.import_module("layerstep.commands")
+    for module in pkgutil.iter_modules(package.__path__, "layerstep.commands."):
+        importlib.import_module(module.name)
+    for point in entry_points(group="layerstep.commands"):
+        point.load()
+
+
+def all_commands() -> list[Command]:
+    """Every command once, in the order of the groups, then by name."""
+    load()
+    unique = {id(c): c for c in _commands.values()}.values()
+    return sorted(unique, key=lambda c: (GROUPS.index(c.group), c.name))
+
+
+def find_command(word: str, *, prefix: bool = True) -> Command | None:
+    """The command called `word`, by name, alias or unique prefix of a name."""
+    load()
+    if word in _commands:
+        return _commands[word]
+    if not prefix or not word:
+        return None
+    matches = {c.name: c for c in all_commands() if c.name.startswith(word)}
+    if len(matches) == 1:
+        return next(iter(matches.values()))
+    if matches and word.isalpha():
+        names = sorted(matches)
+        raise UnknownCommand(f"{word!r} could be {', '.join(names)}", "type more of it")
+    return None
+
+
+def near(word: str, candidates: Iterable[str], *, most: int = 3) -> Sequence[str]:
+    """What the user may have meant."""
+    return difflib.get_close_matches(word, list(candidates), n=most, cutoff=0.6)
+
+
+def command_names() -> list[str]:
+    """Every word that names a command."""
+    load()
+    return sorted(_commands)

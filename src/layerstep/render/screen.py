@@ -1,0 +1,218 @@
+"""Views for a terminal, by rich. Without colour the same text serves pipes, files and transcripts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import singledispatch
+from typing import IO
+
+from rich.console import Console, RenderableType
+from rich.console import Group as RichGroup
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
+from rich.theme import Theme
+from rich.tree import Tree as RichTree
+
+from layerstep.render.tensorline import TensorLine
+from layerstep.views import (
+    Fields,
+    Group,
+    Node,
+    Notice,
+    Source,
+    Span,
+    Stack,
+    StackFrame,
+    Table,
+    TensorView,
+    Text,
+    Tree,
+    View,
+)
+
+__all__ = ["make_console", "to_rich", "to_text"]
+
+_THEME = Theme(
+    {
+        "plain": "",
+        "path": "bold cyan",
+        "type": "magenta",
+        "shape": "bold",
+        "number": "bold",
+        "dim": "dim",
+        "code": "green",
+        "good": "green",
+        "warn": "yellow",
+        "bad": "bold red",
+        "key": "bold",
+        "prompt": "bold blue",
+    }
+)
+_SIGNS = {"info": ("·", "dim"), "good": ("✓", "good"), "warn": ("!", "warn"), "error": ("✗", "bad")}
+
+
+def make_console(file: IO[str], *, width: int | None = None, colour: bool | None = None) -> Console:
+    """The one place that decides about colour: rich honours NO_COLOR, FORCE_COLOR and TERM."""
+    plain = {"color_system": None, "no_color": True, "force_terminal": False} if colour is False else {}
+    return Console(
+        file=file,
+        theme=_THEME,
+        width=width,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        **plain,  # type: ignore[arg-type]
+    )
+
+
+def to_text(view: View, *, width: int = 80) -> str:
+    """A view as plain text."""
+    import io
+
+    console = make_console(io.StringIO(), width=width, colour=False)
+    console.print(to_rich(view))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+@singledispatch
+def to_rich(view: object) -> RenderableType:
+    """A view as something rich can print."""
+    raise TypeError(f"no view: {type(view).__name__}")
+
+
+@to_rich.register
+def _(view: Text) -> RenderableType:
+    if view.lexer:
+        return Syntax(view.text, view.lexer, background_color="default", word_wrap=True)
+    return RichText(view.text)
+
+
+@to_rich.register
+def _(view: Notice) -> RenderableType:
+    sign, style = _SIGNS[view.level]
+    line = RichText.assemble((sign + " ", style), view.text)
+    return line.append(f"; {view.hint}", "dim") if view.hint else line
+
+
+@to_rich.register
+def _(view: TensorView) -> RenderableType:
+    return TensorLine(view)
+
+
+@to_rich.register
+def _(view: Fields) -> RenderableType:
+    parts: list[RenderableType] = []
+    if view.title:
+        parts.append(_spans(view.title))
+    if view.items:
+        grid = RichTable.grid(padding=(0, 2, 0, 0))
+        grid.add_column(style="dim", no_wrap=True, max_width=32, overflow="ellipsis")
+        grid.add_column(overflow="fold", ratio=1)
+        for label, value in view.items:
+            grid.add_row(label, to_rich(value))
+        parts.append(Padding(grid, (0, 0, 0, 2)) if view.title else grid)
+    return RichGroup(*parts)
+
+
+def _spans(spans: Iterable[Span]) -> RichText:
+    line = RichText()
+    for span in spans:
+        if span.text:
+            line.append("  " if line else "").append(span.text, span.role)
+    return line
+
+
+@to_rich.register
+def _(view: Table) -> RenderableType:
+    parts: list[RenderableType] = [RichText(view.title, "key")] if view.title else []
+    if view.rows:
+        table = RichTable(
+            box=None,
+            pad_edge=False,
+            padding=(0, 2, 0, 0),
+            header_style="dim",
+            show_header=any(c.name for c in view.columns),
+        )
+        for column in view.columns:
+            table.add_column(
+                column.name, style=column.role, justify="right" if column.right else "left", overflow="fold"
+            )
+        for row in view.rows:
+            table.add_row(*(RichText(cell) for cell in row))
+        parts.append(table)
+    if view.note:
+        parts.append(RichText(view.note, "dim"))
+    return RichGroup(*parts)
+
+
+@to_rich.register
+def _(view: Tree) -> RenderableType:
+    root = RichTree(_node(view.root), guide_style="dim")
+    _grow(root, view.root)
+    return RichGroup(root, RichText(view.note, "dim")) if view.note else root
+
+
+def _node(node: Node) -> RichText:
+    line = RichText.assemble((node.label, "path"), "  ", (node.kind, "type"))
+    if node.detail:
+        line.append(f"  {node.detail}", "dim")
+    return line.append(f"  {node.mark}", "warn") if node.mark else line
+
+
+def _grow(branch: RichTree, node: Node) -> None:
+    for child in node.children:
+        _grow(branch.add(_node(child)), child)
+
+
+@to_rich.register
+def _(view: Source) -> RenderableType:
+    code = Syntax("", "python", background_color="default").highlight("\n".join(view.lines))
+    digits = len(str(view.first + len(view.lines)))
+    name = RichText.assemble((os.path.basename(view.file), "path"), "  ", (view.title, "dim"))
+    lines: list[RenderableType] = [name]
+    for number, text in enumerate(code.split("\n", allow_blank=True), start=view.first):
+        arrow = "→" if number == view.current else " "
+        head = RichText.assemble((f"{arrow} ", "warn"), (f"{number:>{digits}}  ", "dim"))
+        line = head.append_text(text)
+        line.no_wrap, line.overflow = True, "ellipsis"
+        lines.append(line)
+        if len(lines) > len(view.lines):
+            break
+    return RichGroup(*lines)
+
+
+@to_rich.register
+def _(view: Stack) -> RenderableType:
+    parts: list[RenderableType] = []
+    for frame in view.frames:
+        parts.extend(_frame(frame))
+    if view.note:
+        parts.append(RichText(view.note, "dim"))
+    return RichGroup(*parts)
+
+
+def _frame(frame: StackFrame) -> Iterable[RenderableType]:
+    head = RichText.assemble(
+        ("→ " if frame.selected else "  ", "warn"),
+        (f"{frame.index}  ", "dim"),
+        (frame.path, "path"),
+        "  ",
+        (frame.kind, "type"),
+        "  ",
+        (frame.state, "dim"),
+    )
+    yield head
+    if frame.inputs or frame.output:
+        arrow = f" → {frame.output}" if frame.output else ""
+        yield Padding(RichText(f"({frame.inputs}){arrow}"), (0, 0, 0, 7))
+    if frame.location:
+        yield Padding(RichText.assemble((frame.location, "dim"), "  ", (frame.code, "code")), (0, 0, 0, 7))
+
+
+@to_rich.register
+def _(view: Group) -> RenderableType:
+    return RichGroup(*(to_rich(part) for part in view.views))

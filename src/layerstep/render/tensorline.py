@@ -1,0 +1,88 @@
+"""The tensor line: shape first, then values, then memory; it wraps between its parts, never inside one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.text import Text as RichText
+
+from layerstep.views import TensorView
+
+__all__ = ["TensorLine", "human_bytes", "number"]
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, as short as they go."""
+    if value is None:
+        return "-"
+    text = f"{value:.3g}"
+    return text.replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+
+
+def human_bytes(count: int) -> str:
+    """2.4 MB: powers of 1000, as disks and papers count."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _share(part: int, whole: int) -> str:
+    if not part:
+        return "0%"
+    percent = 100 * part / whole
+    return "<1%" if percent < 1 else ">99%" if 99 < percent < 100 else f"{percent:.0f}%"
+
+
+def _parts(view: TensorView) -> Iterator[RichText]:
+    """The pieces of the line, each of which stays whole."""
+    shape = ", ".join(map(str, view.shape))
+    head = RichText.assemble((view.dtype, "type"), (f"[{shape}]", "shape"), f" {view.device}")
+    if view.layout:
+        head.append(f" {view.layout}", "dim")
+    yield head
+    looked = view.sampled or view.count
+    if view.mean is not None:
+        yield RichText.assemble(("μ ", "dim"), number(view.mean), (" σ ", "dim"), number(view.std))
+        yield RichText(f"[{number(view.min)}, {number(view.max)}]")
+    if looked:
+        bad = RichText()
+        for name, count in (("nan", view.nan), ("inf", view.inf)):
+            bad.append(f"{name} ", "dim").append(f"{count:,} ", "bad" if count else "")
+        yield bad.append("zero ", "dim").append(_share(view.zero, looked))
+    if view.nbytes is not None:
+        yield RichText(human_bytes(view.nbytes))
+    if view.requires_grad:
+        yield RichText("grad", "good")
+    if view.sampled is not None:
+        yield RichText(f"sample of {view.sampled:,}", "warn")
+    if view.note:
+        yield RichText(view.note, "dim")
+
+
+class TensorLine:
+    """A tensor view as something rich can print at any width."""
+
+    def __init__(self, view: TensorView) -> None:
+        self.parts = list(_parts(view))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        widths = [part.cell_len for part in self.parts]
+        return Measurement(
+            min(max(widths), options.max_width), min(sum(widths) + 2 * len(widths), options.max_width)
+        )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = RichText()
+        for part in self.parts:
+            if line and line.cell_len + 2 + part.cell_len > options.max_width:
+                yield line
+                line = RichText("  ")
+                line.append_text(part)
+            else:
+                line.append("  " if line else "").append_text(part)
+        yield line

@@ -1,0 +1,169 @@
+"""What commands return: a closed set of plain, frozen, JSON-able documents.
+
+A command never prints. Each front end renders this set once, so that a new command
+appears in the terminal, in pipes and in JSON without a line of theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "Column",
+    "Fields",
+    "Group",
+    "Level",
+    "Node",
+    "Notice",
+    "Role",
+    "Source",
+    "Span",
+    "Stack",
+    "StackFrame",
+    "Table",
+    "TensorView",
+    "Text",
+    "Tree",
+    "View",
+]
+
+Role = Literal["plain", "path", "type", "number", "dim", "code", "good", "warn", "bad", "key"]
+Level = Literal["info", "good", "warn", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a line and the part it plays; renderers choose the colour."""
+
+    text: str
+    role: Role = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Free text, kept as it is; `lexer` names a pygments lexer for highlighting."""
+
+    text: str
+    lexer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One line from the debugger to the user."""
+
+    text: str
+    hint: str = ""
+    level: Level = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """The tensor line: shape first, then values, then memory."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    layout: str = ""
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+    nan: int = 0
+    inf: int = 0
+    zero: int = 0
+    count: int = 0
+    sampled: int | None = None
+    nbytes: int | None = None
+    requires_grad: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A title line, then labelled values."""
+
+    title: tuple[Span, ...]
+    items: tuple[tuple[str, View], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A table column; numbers align to the right."""
+
+    name: str
+    role: Role = "plain"
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headings, with a closing note."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One line of a tree and what hangs below it."""
+
+    label: str
+    kind: str = ""
+    detail: str = ""
+    mark: str = ""
+    children: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A module tree."""
+
+    root: Node
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Source lines with an arrow at the current one."""
+
+    file: str
+    first: int
+    lines: tuple[str, ...]
+    current: int | None = None
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    """One module on the stack: who, with what, from where."""
+
+    index: int
+    path: str
+    kind: str
+    state: str
+    inputs: str
+    output: str
+    location: str
+    code: str
+    selected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The modules that are running, innermost first."""
+
+    frames: tuple[StackFrame, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Several views, one below the other."""
+
+    views: tuple[View, ...]
+
+
+View = Text | Notice | TensorView | Fields | Table | Tree | Source | Stack | Group
