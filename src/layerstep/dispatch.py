@@ -67,7 +67,10 @@ class Dispatcher:
         if pause.reason:
             title.append(Span(pause.reason, "dim"))
         limit = session.config.sample_above
-        items = [*_values("inp", frame.inp, limit), *_values("kwargs", frame.kwargs, limit)]
+        items = _values("inp", frame.inp, limit)
+        for name, value in list(frame.kwargs.items())[:_MOST_SHOWN]:
+            if tensors_in(value, most=1):
+                items += _values(f"{name}=", value, limit)
         if frame.has_output:
             items += _values("out", frame.output, limit)
         if pause.python is not None:

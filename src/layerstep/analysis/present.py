@@ -10,12 +10,13 @@ from torch import nn
 
 from layerstep.analysis.tensor import Summary, shape_line, summarize, tensors_in
 from layerstep.engine.guard import observing
-from layerstep.views import Fields, Span, TensorView, Text, View
+from layerstep.views import Fields, Group, Span, TensorView, Text, View
 
-__all__ = ["module_line", "present", "short", "tensor_view"]
+__all__ = ["module_line", "present", "short", "small_values", "tensor_view"]
 
 MOST_TENSORS = 12
 MOST_CHARACTERS = 2_000
+MOST_VALUES = 16
 
 
 def tensor_view(tensor: torch.Tensor, *, limit: int | None = None) -> TensorView:
@@ -49,7 +50,9 @@ def _from_summary(summary: Summary) -> TensorView:
 def present(value: Any, *, limit: int | None = None) -> View:
     """A value as a view, never a flood."""
     if isinstance(value, torch.Tensor):
-        return tensor_view(value, limit=limit)
+        line = tensor_view(value, limit=limit)
+        values = small_values(value)
+        return Group((line, Text(values))) if values else line
     if isinstance(value, nn.Module):
         return Text(module_line(value))
     leaves = tensors_in(value, most=MOST_TENSORS + 1)
@@ -61,6 +64,24 @@ def present(value: Any, *, limit: int | None = None) -> View:
             items.append(("…", Text("more tensors; index to see them")))
         return Fields((Span(type(value).__name__, "type"),), tuple(items))
     return Text(_repr(value))
+
+
+def small_values(tensor: torch.Tensor) -> str:
+    """The values of a tensor of few elements; empty for any other."""
+    try:
+        if tensor.layout is not torch.strided or not 0 < tensor.numel() <= MOST_VALUES:
+            return ""
+        with observing():
+            values = tensor.detach().cpu().tolist()
+    except Exception:  # meta, fake, vmapped, lazy: there are none to list
+        return ""
+    return _rounded(values)
+
+
+def _rounded(values: Any) -> str:
+    if isinstance(values, list):
+        return "[" + ", ".join(map(_rounded, values)) + "]"
+    return f"{values:.4g}" if isinstance(values, float) else str(values)
 
 
 def short(value: Any) -> str:

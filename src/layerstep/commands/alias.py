@@ -8,9 +8,10 @@ from layerstep.views import Column, Notice, Table, View
 
 @command("alias", group="self", usage="[NAME [= LINE]]", examples=("alias so = stats out", "alias"))
 def alias(session: Session, rest: str) -> View:
-    """Give a line a name of your own: `%1` to `%9` in it are the arguments, `%*` all of them.
+    """Give a line a name of your own.
 
-    Without LINE: drop the alias. Without NAME: list them. The names of commands are not taken.
+    `%1` to `%9` in the line are the arguments, `%*` all of them. Without LINE: drop the alias. Without
+    NAME: list them. The names of commands are not taken.
     """
     if not rest:
         rows = tuple(session.aliases.items())

@@ -108,6 +108,9 @@ def _suffix(point: Point) -> str:
     complete="where",
 )
 def tbreak(session: Session, rest: str) -> Notice:
-    """Stop once: a breakpoint that is gone after its first stop. As `break` otherwise."""
+    """Stop once: a breakpoint that is gone after its first stop.
+
+    As `break` otherwise.
+    """
     point = add_point(session, rest, temporary=True)
     return Notice(f"break {point.number} at {described(point)}{_suffix(point)}, once", level="good")

@@ -8,7 +8,7 @@ from layerstep.registry import command
 
 @command("detach", group="run", examples=("detach",))
 def detach(session: Session, rest: str) -> Resume:
-    """Take everything off the run and let it go on by itself.
+    """Take everything off the run and let it go on alone.
 
     Ctrl-D at the prompt and the end of a pipe do the same.
     """

@@ -42,5 +42,8 @@ def enable(session: Session, rest: str) -> Notice:
 
 @command("disable", group="stop", usage="[N …]", examples=("disable 1",), complete="point")
 def disable(session: Session, rest: str) -> Notice:
-    """Switch points off and keep them: those named (`1 3 5-7`), or all. A disabled point costs nothing."""
+    """Switch points off: those named (`1 3 5-7`), or all.
+
+    They are kept, and cost nothing.
+    """
     return _switch(session, rest, on=False)

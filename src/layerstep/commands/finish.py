@@ -8,7 +8,7 @@ from layerstep.registry import command
 
 @command("finish", "r", group="run", examples=("finish",), repeats=True, needs_pause=True)
 def finish(session: Session, rest: str) -> Resume:
-    """Run until the module that the run is inside of has finished.
+    """Run until the enclosing module has finished.
 
     After a module has finished that is the one that called it; at its entry it is the module itself.
     """

@@ -17,7 +17,10 @@ def _select(session: Session, index: int) -> Stack:
 
 @command("up", "u", group="look", usage="[N]", examples=("up",), repeats=True, needs_pause=True)
 def up(session: Session, rest: str) -> Stack:
-    """Look from the module that called this one: `mod`, `inp`, `list` and the variables are then its own."""
+    """Look from the module that called this one.
+
+    `mod`, `inp`, `list` and the variables are then its own.
+    """
     assert session.pause is not None
     return _select(session, session.pause.selected + count_of(rest))
 
@@ -31,7 +34,10 @@ def down(session: Session, rest: str) -> Stack:
 
 @command("frame", group="look", usage="[N]", examples=("frame 0",), needs_pause=True)
 def frame(session: Session, rest: str) -> Stack:
-    """Look from frame N of `where`; without N, show the selected one."""
+    """Look from frame N of `where`.
+
+    Without N: show the selected one.
+    """
     assert session.pause is not None
     if rest and not rest.isdigit():
         raise BadArguments(f"{rest!r} is no frame number")

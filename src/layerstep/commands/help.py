@@ -3,7 +3,7 @@ from __future__ import annotations
 from layerstep.engine.session import Session
 from layerstep.errors import UnknownCommand
 from layerstep.registry import GROUPS, all_commands, command, command_names, find_command, near
-from layerstep.views import Column, Fields, Span, Table, Text, View
+from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
 
 @command(
@@ -28,16 +28,14 @@ def help_(session: Session, rest: str) -> View:
     return Fields(title, tuple(items))
 
 
-def _overview() -> Table:
-    rows = []
+def _overview() -> Group:
+    views: list[View] = []
     for group in GROUPS:
-        for entry in all_commands():
-            if entry.group == group:
-                names = ", ".join((entry.name, *entry.aliases))
-                rows.append((group, names, entry.usage, entry.summary))
-    note = "help COMMAND says more. Anything else is Python: inp, out, mod, name, model, $1, h.1.attn.output"
-    columns = (Column("", "dim"), Column("command", "key"), Column("", "code"), Column(""))
-    return Table(columns, tuple(rows), note=note)
+        entries = [entry for entry in all_commands() if entry.group == group]
+        rows = tuple((", ".join((entry.name, *entry.aliases)), entry.summary) for entry in entries)
+        views.append(Table((Column("", "key"), Column("")), rows, title=group))
+    note = "Anything else is Python in the paused frame: inp, out, mod, name, model, $1, h.1.attn.output, …"
+    return Group((*views, Notice("`help COMMAND` says more"), Notice(note)))
 
 
 @command("apropos", group="self", usage="WORD", examples=("apropos gradient", "apropos stop"))

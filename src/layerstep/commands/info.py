@@ -20,7 +20,7 @@ from layerstep.views import Column, Table, View
     complete="choice:breaks models cost",
 )
 def info(session: Session, rest: str) -> View:
-    """List the points, the models of the run, or what is installed and why.
+    """List the points, the models, or what is installed and why.
 
     `info breaks` says of each point how often it was hit, and of a silent one the reason.
     """

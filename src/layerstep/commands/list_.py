@@ -16,7 +16,7 @@ from layerstep.views import Source
 
 @command("list", "l", group="look", usage="[PATH]", examples=("list", "list blocks.0.attn"), complete="path")
 def list_(session: Session, rest: str) -> Source:
-    """Show source: the function that is running, with an arrow at its line.
+    """Show the source that is running, an arrow at its line.
 
     At a module's exit that is the forward of its caller, at the line of the call; at an entry it is the
     module's own forward. With PATH: the forward of that module.

@@ -29,7 +29,7 @@ _FORM = re.compile(
     complete="where",
 )
 def log(session: Session, rest: str) -> Notice:
-    """Print a line whenever a module has finished, without stopping.
+    """Print a line whenever a module has finished.
 
     What stands in braces is Python over the same names as a condition, with a format after a colon. A
     part that fails shows its error in its place.

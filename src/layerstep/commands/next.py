@@ -8,8 +8,9 @@ from layerstep.registry import command
 
 @command("next", "n", group="run", usage="[N]", examples=("next",), repeats=True)
 def next_(session: Session, rest: str) -> Resume:
-    """Run until the next module at this depth or above has finished.
+    """Run until the next module at this depth has finished.
 
-    Modules inside of it run without a stop, unless they have a point of their own.
+    At this depth or above, that is. Modules inside of it run without a stop, unless they have a point
+    of their own.
     """
     return Resume(Kind.NEXT, count_of(rest))

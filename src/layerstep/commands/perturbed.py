@@ -8,7 +8,7 @@ from layerstep.views import Column, Group, Notice, Table, View
 
 @command("perturbed?", group="self", examples=("perturbed?",))
 def perturbed(session: Session, rest: str) -> View:
-    """Say whether anything of the run was disturbed, and list what your own lines changed.
+    """Say whether anything of the run was disturbed.
 
     Compares the random streams and the values of all parameters, buffers and gradients with what they
     were before the first line of this pause that could write, and lists the lines of the whole session
@@ -22,10 +22,9 @@ def perturbed(session: Session, rest: str) -> View:
     restored = sum(1 for _, outcome in session.disturbed if outcome.restored)
     also = f"; {restored} lines drew random numbers or moved buffers, which were put back" if restored else ""
     if not rows:
-        checked = (
-            "unchanged" if session.baseline is not None else "untouched: no line of this pause could write"
-        )
-        return Notice(f"no: random streams, parameters, buffers and gradients {checked}{also}", level="good")
+        proof = "" if session.baseline is not None else ", for no line of this pause could write"
+        text = f"no: random streams, parameters, buffers and gradients are untouched{proof}{also}"
+        return Notice(text, level="good")
     table = Table((Column("line", "code"), Column("changed", "path")), rows[:50])
     return Group((Notice(f"yes: {len(rows)} tensors were changed{also}", level="warn"), table))
 

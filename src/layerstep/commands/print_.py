@@ -17,23 +17,12 @@ from layerstep.views import Fields, View
     complete="expression",
 )
 def print_(session: Session, rest: str) -> View:
-    """Show the value of an expression and keep it as `$1`, `$2`, ….
+    """Show the value of an expression and keep it as `$1`, ….
 
-    Tensors show as their line; `inspect` shows values. A tensor of up to eight elements shows them here.
+    A tensor shows as its line, and one of few elements with its values; `inspect` says more.
     """
     if not rest:
         raise BadArguments("print what?")
     value = value_of(session, rest)
     number = session.results.keep(value)
-    return Fields((), ((f"${number}" if number is not None else "=", present(_small(value))),))
-
-
-def _small(value: object) -> object:
-    import torch
-
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided and 0 < value.numel() <= 8:
-        try:
-            return value.detach().cpu().tolist()
-        except Exception:  # meta, fake, vmapped: there are no values to list
-            return value
-    return value
+    return Fields((), ((f"${number}" if number is not None else "=", present(value)),))

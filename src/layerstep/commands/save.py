@@ -12,7 +12,10 @@ from layerstep.views import Group, Notice, View
 
 @command("save", group="stop", usage="FILE", examples=("save points.txt",), complete="file")
 def save(session: Session, rest: str) -> Notice:
-    """Write the points, watches and aliases to a file as commands; `source FILE` sets them again."""
+    """Write points, watches and aliases to a file of commands.
+
+    `source FILE` sets them again.
+    """
     if not rest:
         raise BadArguments("save where?")
     lines: list[str] = []
@@ -37,9 +40,10 @@ def save(session: Session, rest: str) -> Notice:
     "source", group="stop", usage="FILE", examples=("save points.txt\nsource points.txt",), complete="file"
 )
 def source(session: Session, rest: str) -> View:
-    """Run the commands in a file, as if typed; lines that begin with # are passed over.
+    """Run the commands in a file, as if typed.
 
-    A line that resumes is refused: `-x FILE` on the command line runs a whole session.
+    Lines that begin with # are passed over. A line that resumes is refused: `-x FILE` on the command
+    line runs a whole session.
     """
     if not rest:
         raise BadArguments("source which file?")

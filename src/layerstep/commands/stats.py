@@ -22,9 +22,10 @@ MOST_TENSORS = 20
     complete="expression",
 )
 def stats(session: Session, rest: str) -> View:
-    """Statistics of a tensor, or of each tensor in a container, over all of its elements.
+    """Show statistics of a tensor, or of each one in a container.
 
-    Mean, std, minimum and maximum are of the finite elements; std is that of the population.
+    All elements are looked at. Mean, std, minimum and maximum are of the finite elements; std is that
+    of the population.
     """
     value = value_of(session, rest)
     leaves = tensors_in(value, most=MOST_TENSORS)

@@ -17,7 +17,10 @@ from layerstep.views import Notice
     complete="file",
 )
 def transcript(session: Session, rest: str) -> Notice:
-    """Write what is typed and shown from here on to a file as well; without FILE, stop that."""
+    """Write what is typed and shown to a file as well.
+
+    From here on; without FILE, that ends.
+    """
     if not rest:
         before, session.transcript = session.transcript, None
         return Notice(f"{before} is complete" if before else "no transcript is being written")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from layerstep.engine._torch import is_scripted
@@ -12,6 +12,8 @@ from layerstep.views import Group, Node, Tree, View
 
 FEWEST_FOLDED = 3
 """So many equal neighbours are drawn once."""
+MOST_MARKS = 24
+"""A point at more modules than this is named below the tree instead of at each of them."""
 
 
 @command(
@@ -22,7 +24,7 @@ FEWEST_FOLDED = 3
     complete="path",
 )
 def tree(session: Session, rest: str) -> View:
-    """Draw the modules: types, parameters, points, where the run is.
+    """Draw the modules, their points, and where the run is.
 
     Equal neighbours are folded into one line. `tree PATH` begins at a module; a number limits the depth.
     """
@@ -61,21 +63,25 @@ class _Drawing:
         self.most = session.config.max_lines
         self.lines = 0
         self.marks: dict[int, list[str]] = {}
+        self.notes: list[str] = []
         for point in session.points.shown:
+            sign = ("●" if point.enabled else "○") + str(point.number)
+            if len(point.targets) > MOST_MARKS:
+                self.notes.append(f"{sign} is at {len(point.targets)} modules")
+                continue
             for _, key in point.targets:
-                self.marks.setdefault(key, []).append(("●" if point.enabled else "○") + str(point.number))
+                self.marks.setdefault(key, []).append(sign)
         stack = session.pause.stack if session.pause is not None else []
-        self.running = {id(frame.module): frame.state for frame in stack}
+        self.running = {id(frame.module) for frame in stack}
         self.here = id(stack[0].module) if stack else 0
         self._shapes: dict[int, int] = {}
+        self._special: dict[int, bool] = {}
+        self._counts: dict[int, int] = {}
 
     @property
     def note(self) -> str:
-        return (
-            f"cut at {self.most} lines; `tree PATH` or `tree DEPTH` shows less"
-            if self.lines >= self.most
-            else ""
-        )
+        cut = [f"cut at {self.most} lines; `tree PATH` or `tree DEPTH` shows less"]
+        return "\n".join(self.notes + (cut if self.lines >= self.most else []))
 
     def node(self, module: nn.Module, path: str, label: str, level: int) -> Node:
         self.lines += 1
@@ -83,7 +89,11 @@ class _Drawing:
         if (not self.depth or level <= self.depth) and not is_scripted(module):
             children = self._children(module, path, level)
         return Node(
-            label, type(module).__name__, _detail(module, bool(children)), self._mark(module), tuple(children)
+            label,
+            type(module).__name__,
+            self._detail(module, is_leaf=not module._modules),
+            self._mark(module),
+            tuple(children),
         )
 
     def _children(self, module: nn.Module, path: str, level: int) -> list[Node]:
@@ -122,34 +132,45 @@ class _Drawing:
         return end - start if end - start >= FEWEST_FOLDED else 1
 
     def _is_special(self, module: nn.Module) -> bool:
-        if not self.marks and not self.running:
-            return False
-        return any(id(part) in self.marks or id(part) in self.running for part in module.modules())
+        """Does a point or the run stand in this subtree? Then it is not folded."""
+        key = id(module)
+        if key not in self._special:
+            own = key in self.marks or key in self.running
+            self._special[key] = own or any(
+                self._is_special(c) for c in module._modules.values() if c is not None
+            )
+        return self._special[key]
 
     def _shape(self, module: nn.Module) -> int:
-        """A number that equal subtrees share: types, names and parameter shapes."""
+        """A number that equal subtrees share: types, names, parameter shapes, the words of leaves."""
         key = id(module)
         if key not in self._shapes:
             own = tuple(
-                (n, tuple(getattr(p, "shape", ()))) for n, p in module._parameters.items() if _has_size(p)
+                (n, p.shape) for n, p in module._parameters.items() if p is not None and not is_lazy(p)
             )
             below = tuple((n, self._shape(c)) for n, c in module._modules.items() if c is not None)
-            self._shapes[key] = hash((type(module), module.extra_repr(), own, below))
+            words = "" if below else module.extra_repr()
+            self._shapes[key] = hash((type(module), words, own, below))
         return self._shapes[key]
+
+    def _count(self, module: nn.Module) -> int:
+        """Parameters in a subtree; -1 if some have no size yet. A tied one counts wherever it is."""
+        key = id(module)
+        if key not in self._counts:
+            own = [p for p in module._parameters.values() if p is not None]
+            below = [self._count(c) for c in module._modules.values() if c is not None]
+            lazy = any(map(is_lazy, own)) or any(count < 0 for count in below)
+            self._counts[key] = -1 if lazy else sum(p.numel() for p in own) + sum(below)
+        return self._counts[key]
+
+    def _detail(self, module: nn.Module, *, is_leaf: bool) -> str:
+        count = self._count(module)
+        size = "lazy" if count < 0 else f"{count:,}" if count else ""
+        extra = " ".join(module.extra_repr().split())[:60] if is_leaf else ""
+        return "  ".join(part for part in (size, extra) if part)
 
     def _mark(self, module: nn.Module) -> str:
         marks = list(self.marks.get(id(module), []))
         if id(module) in self.running:
             marks.append("← here" if id(module) == self.here else "← running")
         return " ".join(marks)
-
-
-def _has_size(parameter: Tensor | None) -> bool:
-    return parameter is not None and not is_lazy(parameter)
-
-
-def _detail(module: nn.Module, has_children: bool) -> str:
-    extra = "" if has_children else " ".join(module.extra_repr().split())[:60]
-    lazy = any(not _has_size(p) for p in module.parameters())
-    count = "lazy" if lazy else f"{sum(p.numel() for p in module.parameters()):,}"
-    return "  ".join(part for part in (extra, "" if count == "0" else count) if part)

@@ -17,7 +17,7 @@ from layerstep.registry import command
     complete="where",
 )
 def until(session: Session, rest: str) -> Resume:
-    """Run until a module has finished, a forward begins, or an expression holds.
+    """Run until a module, a forward, or an expression.
 
     `until PATH` stops when the module there has finished next. `until forward N` stops at the entry of
     forward N. `until EXPR` asks after every module and stops when the answer is true.

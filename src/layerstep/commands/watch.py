@@ -9,7 +9,7 @@ from layerstep.views import Column, Notice, Table, View
 
 @command("watch", group="look", usage="[EXPR]", examples=("watch out.std()", "watch"), complete="expression")
 def watch(session: Session, rest: str) -> View:
-    """Show an expression at every stop, with what it was at the last one.
+    """Show an expression at every stop, with its change.
 
     Without EXPR: list what is watched.
     """
@@ -24,7 +24,7 @@ def watch(session: Session, rest: str) -> View:
 
 @command("unwatch", group="look", usage="[N]", examples=("unwatch",))
 def unwatch(session: Session, rest: str) -> Notice:
-    """Stop showing a watched expression, or without N all of them."""
+    """Stop showing a watched expression, or all of them."""
     if not rest:
         count = len(session.watches)
         session.watches.clear()

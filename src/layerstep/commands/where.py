@@ -11,9 +11,10 @@ __all__ = ["stack_row"]
 
 @command("where", "w", "bt", group="look", examples=("where",), needs_pause=True)
 def where(session: Session, rest: str) -> Stack:
-    """Show the modules that are running, innermost first: type, shapes in and out, the line that called each.
+    """Show the modules that are running, innermost first.
 
-    `up`, `down` and `frame N` choose another one to look from.
+    Each with its type, the shapes in and out, and the line that called it. `up`, `down` and `frame N`
+    choose another one to look from.
     """
     pause = session.pause
     assert pause is not None

@@ -71,7 +71,7 @@ class Block(nn.Module):
 class TinyTransformer(nn.Module):
     """Tokens in, logits out. Token 0 is padding."""
 
-    def __init__(self, words: int = 64, width: int = 32, heads: int = 4, depth: int = 3) -> None:
+    def __init__(self, words: int = 64, width: int = 32, heads: int = 4, depth: int = 5) -> None:
         super().__init__()
         self.embed = nn.Embedding(words, width, padding_idx=0)
         # The planted fault: one block was built with another epsilon than the rest.

@@ -11,23 +11,24 @@ from layerstep.program import Program, debug
 __all__ = ["STEPS", "play"]
 
 STEPS: tuple[tuple[str, str], ...] = (
-    ("A small transformer runs three batches; the last one gives nan. Which layer makes it?", "help"),
     (
-        "Stop at the first module whose output has a nan in it. `**` is every module.",
+        "A small transformer runs three batches; the last gives nan. Which layer makes it?\n"
+        "Stop at the first module whose output has a nan. `**` is every module.",
         "break ** if out.isnan().any()",
     ),
     ("Nothing has run yet: start the script.", "continue"),
     ("It stopped. Which modules are running, with which shapes, called from where?", "where"),
     ("The input is clean, so this layer makes the nan. What does it compute?", "list blocks.1.norm1"),
     (
-        "A division by the root mean square. Which tokens have none? Any line may be Python.",
-        "inp.abs().amax(-1)[1]",
+        "A division by the root mean square. Which tokens have none? A line may be Python.",
+        "inp.abs().amax(-1)[1] == 0",
     ),
     (
         "The padding is all zeros. What keeps the others from 0/0?",
         "print [b.norm1.eps for b in model.blocks]",
     ),
-    ("Block 1 was built without an epsilon: the fault. The tree shows where we are.", "tree"),
+    ("Block 1 was built without an epsilon: the fault. Enough of this point.", "delete 1"),
+    ("The tree shows where the run is. Blocks that are alike are folded.", "tree"),
     ("Go on layer by layer: each step computes one more module.", "step"),
     ("See the source that is running, with an arrow at the line.", "list"),
     ("Did looking change anything in the run?", "perturbed?"),
@@ -43,5 +44,5 @@ def play() -> int:
         session.frontend.guide.extend(STEPS)
     else:
         for word, line in STEPS:
-            session.script.extend((f"# {word}", line))
+            session.script.extend(("# " + word.replace("\n", "\n# "), line))
     return debug(script, session)

@@ -241,7 +241,7 @@ class Session:
         if not model.is_helper:
             root = model.root
             count = len(model.names)
-            self.say(Notice(f"model {model.name}: {type(root).__name__}, {count} modules"))
+            self.say(Notice(f"found {type(root).__name__} ({model.name}), {count} modules"))
             if one_before and self.models.are_several:
                 self.say(Notice("paths now begin with the model's name", f"{model.name}.…"))
         self.resolve_points(tell=True)

@@ -107,9 +107,11 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def caller_of(frame: FrameType) -> FrameType | None:
-    """The frame that called the module of this call frame: past torch's `__call__` and ours."""
+    """The frame that called the module of this call frame: past torch's `__call__`, its class's and ours."""
     found = frame.f_back
-    while found is not None and (found.f_code.co_filename == _MODULE_FILE or is_ours(found)):
+    while found is not None and (
+        found.f_code.co_filename == _MODULE_FILE or found.f_code.co_name == "__call__" or is_ours(found)
+    ):
         found = found.f_back
     return found
 

@@ -49,7 +49,7 @@ class Screen:
             elif not self._is_paused:
                 self._bars.clear()
             if message.line and message.line != self.typed:
-                self.console.print(RichText.assemble((PROMPT, "prompt"), message.line))
+                self._echo(message.line)
             self.typed = None
             if message.kind == "resume":
                 self._is_paused = False
@@ -57,6 +57,12 @@ class Screen:
                 self._show(message)
             if not self._is_paused:
                 self._bars.draw()
+
+    def _echo(self, line: str) -> None:
+        if line.startswith("#"):
+            self.console.print(RichText(f"\n{line}", "warn"))
+        else:
+            self.console.print(RichText.assemble((PROMPT, "prompt"), line))
 
     def _show(self, message: Message) -> None:
         with self.console.capture() as captured:

@@ -157,10 +157,12 @@ def _(view: Tree) -> RenderableType:
 
 
 def _node(node: Node) -> RichText:
-    line = RichText.assemble((node.label, "path"), "  ", (node.kind, "type"))
-    if node.detail:
-        line.append(f"  {node.detail}", "dim")
-    return line.append(f"  {node.mark}", "warn") if node.mark else line
+    line = RichText.assemble(
+        (node.label, "path"), "  ", (node.kind, "type"), no_wrap=True, overflow="ellipsis"
+    )
+    if node.mark:
+        line.append(f"  {node.mark}", "warn")
+    return line.append(f"  {node.detail}", "dim") if node.detail else line
 
 
 def _grow(branch: RichTree, node: Node) -> None:
