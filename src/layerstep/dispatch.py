@@ -14,7 +14,7 @@ from layerstep.engine.pause import Pause
 from layerstep.engine.scope import EvaluationFailed
 from layerstep.engine.session import Session, Watch
 from layerstep.engine.stack import Frame, location_of
-from layerstep.errors import BadArguments, UnknownCommand, UserError
+from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
 from layerstep.lines import WORD, is_python_after
 from layerstep.registry import Command, command_names, find_command, near
 from layerstep.views import Fields, Group, Notice, Span, Text, View
@@ -106,10 +106,10 @@ def _run(session: Session, command: Command, rest: str) -> View | Resume | None:
         else:
             answer = command.function(session, command.parser.parse_args(shlex.split(rest)))
         return answer
-    except BadArguments as error:
+    except (BadArguments, BadCondition) as error:
         if error.hint:
             raise
-        raise BadArguments(error.message, f"usage: {command.name} {command.usage}".rstrip()) from None
+        raise type(error)(error.message, f"usage: {command.name} {command.usage}".rstrip()) from None
     except ValueError as error:  # shlex: an open quote
         if command.parser is None:
             raise

@@ -50,8 +50,9 @@ def is_complete(text: str) -> bool:
 
 
 def _closing(text: str) -> str:
-    """A block of several lines ends with an empty one, as in Python's own prompt."""
-    return "\n" if "\n" not in text or text.endswith("\n") else ""
+    """A block of several lines ends with a blank one, as in Python's own prompt."""
+    _, newline, last = text.rpartition("\n")
+    return "" if newline and last.strip() else "\n"
 
 
 def joined(text: str) -> list[str]:

@@ -10,9 +10,11 @@ import types
 from collections.abc import Sequence
 from pathlib import Path
 
+from layerstep import __version__
 from layerstep.api import tell_silent_points, use_session
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, UserError
+from layerstep.views import Notice
 
 __all__ = ["ModuleProgram", "Program", "debug"]
 
@@ -22,6 +24,9 @@ def debug(program: Program, session: Session) -> int:
     use_session(session)
     session.attach(discover=True)
     try:
+        if session.frontend is not None:
+            text = f"layerstep {__version__}: {os.path.basename(program.script)} has not started"
+            session.say(Notice(text, "`break WHERE` sets a point, `continue` starts it, `help` lists the commands"))
         session.start(ask=True)
         code = program.run()
         if session.is_attached:

@@ -11,7 +11,7 @@ from layerstep.errors import BadArguments, UnknownPath
 from layerstep.registry import command
 from layerstep.views import Notice
 
-__all__ = ["add_point", "described", "split_condition"]
+__all__ = ["add_point", "described", "said", "set_or_leave_pending", "split_condition"]
 
 
 def split_condition(text: str) -> tuple[str, Expression | None]:
@@ -64,7 +64,7 @@ def _here(session: Session) -> str:
 def described(point: Point) -> str:
     """Where a point is, in a few words."""
     if point.is_pending:
-        return f"{point.where.text if point.where else ''} (pending: no such module yet)"
+        return point.where.text if point.where else "**"
     if len(point.targets) == 1:
         return point.targets[0][0]
     return f"{point.where.text if point.where else '**'} ({len(point.targets)} modules)"
@@ -88,11 +88,15 @@ def break_(session: Session, rest: str) -> Notice:
     Before a script has made its model a point is pending, and says so when it is set.
     """
     point = add_point(session, rest)
-    late = point.trouble
-    hint = f"not in the models so far: {late}" if late else ""
-    return Notice(
-        f"break {point.number} at {described(point)}{_suffix(point)}", hint, level="warn" if late else "good"
-    )
+    return said(point, _suffix(point))
+
+
+def said(point: Point, words: str = "") -> Notice:
+    """The answer to setting a point."""
+    text = f"{point.kind} {point.number} at {described(point)}{words}"
+    if point.trouble:
+        return Notice(f"{text}, pending", point.trouble, level="warn")
+    return Notice(f"{text}, pending until a model runs" if point.is_pending else text, level="good")
 
 
 def _suffix(point: Point) -> str:
@@ -113,4 +117,4 @@ def tbreak(session: Session, rest: str) -> Notice:
     As `break` otherwise.
     """
     point = add_point(session, rest, temporary=True)
-    return Notice(f"break {point.number} at {described(point)}{_suffix(point)}, once", level="good")
+    return said(point, _suffix(point) + " once")

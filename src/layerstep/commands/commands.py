@@ -24,7 +24,7 @@ def commands(session: Session, rest: str) -> Notice:
     head, _, body = rest.partition("\n")
     number, _, inline = head.partition(" ")
     if not number:
-        raise BadArguments("commands of which point?")
+        raise BadArguments("commands needs a point")
     point = session.points.get(number)
     if body:
         lines = body.splitlines()

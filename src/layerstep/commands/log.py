@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 import re
 
-from layerstep.commands.break_ import described, set_or_leave_pending, split_condition
+from layerstep.commands.break_ import said, set_or_leave_pending, split_condition
 from layerstep.engine.events import Phase
 from layerstep.engine.expression import Template
 from layerstep.engine.points import PointKind
@@ -48,4 +48,4 @@ def log(session: Session, rest: str) -> Notice:
         template=Template.parse(ast.literal_eval(match["quoted"])),
     )
     set_or_leave_pending(session, point)
-    return Notice(f"log {point.number} at {described(point)}", level="good")
+    return said(point)

@@ -22,7 +22,7 @@ def print_(session: Session, rest: str) -> View:
     A tensor shows as its line, and one of few elements with its values; `inspect` says more.
     """
     if not rest:
-        raise BadArguments("print what?")
+        raise BadArguments("print needs an argument")
     value = value_of(session, rest)
     number = session.results.keep(value)
     return Fields((), ((f"${number}" if number is not None else "=", present(value)),))

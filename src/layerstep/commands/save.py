@@ -17,7 +17,7 @@ def save(session: Session, rest: str) -> Notice:
     `source FILE` sets them again.
     """
     if not rest:
-        raise BadArguments("save where?")
+        raise BadArguments("save needs a file")
     lines: list[str] = []
     for number, point in enumerate(session.points.shown, start=1):
         lines.append(point.line())
@@ -46,13 +46,13 @@ def source(session: Session, rest: str) -> View:
     line runs a whole session.
     """
     if not rest:
-        raise BadArguments("source which file?")
+        raise BadArguments("source needs a file")
     try:
         text = Path(rest).expanduser().read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {rest}", getattr(error, "strerror", None) or "it is no text") from None
     views: list[View] = []
-    offset = max((point.number for point in session.points.shown), default=0)
+    offset = session.points.last
     for line in joined(text):
         view, resume = session.run_line(_renumbered(line, offset))
         if resume is not None:

@@ -24,7 +24,7 @@ def until(session: Session, rest: str) -> Resume:
     """
     words = rest.split()
     if not words:
-        raise BadArguments("until what?")
+        raise BadArguments("until needs an argument")
     if words[0] == "forward" and len(words) == 2:
         return _forward(session, words[1])
     if len(words) == 1:

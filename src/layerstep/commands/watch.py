@@ -28,7 +28,7 @@ def unwatch(session: Session, rest: str) -> Notice:
     if not rest:
         count = len(session.watches)
         session.watches.clear()
-        return Notice(f"{count} watched expressions dropped")
+        return Notice(f"{count} dropped; nothing is watched now")
     if not rest.isdigit() or int(rest) not in session.watches:
         raise BadArguments(f"no watch {rest}", "`watch` lists them")
     dropped = session.watches.pop(int(rest))

@@ -31,7 +31,7 @@ def why_not(session: Session, rest: str) -> Notice:
     module, N the number of a point.
     """
     if not rest:
-        raise BadArguments("why-not what?")
+        raise BadArguments("why-not needs an argument")
     if rest.isdigit():
         point = session.points.get(rest)
         return Notice(silence_of(session, point) or f"point {rest} has stopped or logged {point.hits} times")

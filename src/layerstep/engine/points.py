@@ -73,7 +73,7 @@ class Points:
 
     def __init__(self) -> None:
         self._points: dict[int, Point] = {}
-        self._last = 0
+        self.last = 0
 
     def __iter__(self) -> Iterator[Point]:
         return iter(list(self._points.values()))
@@ -89,8 +89,8 @@ class Points:
     def add(self, kind: PointKind, where: Where | None, **options: object) -> Point:
         number = 0
         if kind is not PointKind.UNTIL:
-            self._last += 1
-            number = self._last
+            self.last += 1
+            number = self.last
         point = Point(number, kind, where, **options)  # type: ignore[arg-type]
         self._points[number] = point
         return point
@@ -129,6 +129,7 @@ class Points:
             path, key = point.targets[0]
             module = models.at(path)
             if module is not None and id(module) == key:
+                point.targets = [(_renamed(path, models.paths_of(module)), key)]
                 return
         try:
             found = point.where.look_up(models)
@@ -150,3 +151,8 @@ class Points:
             and point.phase is phase
             and (point.where is None or any(target == key for _, target in point.targets))
         )
+
+
+def _renamed(path: str, paths: list[str]) -> str:
+    """The path as it is shown now: with a second model it begins with the model's name."""
+    return path if path in paths else next((p for p in paths if p.endswith("." + path)), path)

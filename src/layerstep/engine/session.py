@@ -390,8 +390,7 @@ class Session:
         if isinstance(answer, Resume):
             self.say(Text(""), "resume", line)
             return None, answer
-        if answer is not None:
-            self.say(answer, "answer", line)
+        self.say(answer if answer is not None else Text(""), "answer", line)
         return answer, None
 
     def submit(self, line: str) -> Future[View | None]:

@@ -62,7 +62,7 @@ class Screen:
         if line.startswith("#"):
             self.console.print(RichText(f"\n{line}", "warn"))
         else:
-            self.console.print(RichText.assemble((PROMPT, "prompt"), line))
+            self.console.print(RichText.assemble((PROMPT, "prompt"), line.replace("\n", "\n... ")))
 
     def _show(self, message: Message) -> None:
         with self.console.capture() as captured:

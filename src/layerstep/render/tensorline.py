@@ -46,12 +46,19 @@ def _parts(view: TensorView) -> Iterator[RichText]:
         head.append(f" {view.layout}", "dim")
     yield head
     looked = view.sampled or view.count
-    if view.mean is not None:
+    if view.dtype == "bool" and looked:
+        yield RichText.assemble(("true ", "dim"), _share(looked - view.zero, looked))
+        looked = 0
+    elif view.count == 1 and view.mean is not None:
+        yield RichText.assemble(("= ", "dim"), number(view.mean))
+        looked = 0
+    elif view.mean is not None:
         yield RichText.assemble(("μ ", "dim"), number(view.mean), (" σ ", "dim"), number(view.std))
         yield RichText(f"[{number(view.min)}, {number(view.max)}]")
     if looked:
         bad = RichText()
-        for name, count in (("nan", view.nan), ("inf", view.inf)):
+        can_be_bad = not view.dtype.startswith(("i", "u", "bool"))
+        for name, count in (("nan", view.nan), ("inf", view.inf)) if can_be_bad else ():
             bad.append(f"{name} ", "dim").append(f"{count:,} ", "bad" if count else "")
         yield bad.append("zero ", "dim").append(_share(view.zero, looked))
     if view.nbytes is not None:

@@ -73,6 +73,8 @@ class Terminal:
         self._screen = screen
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
+        self._is_seen = output is None
+        """Does the user see what is typed? A test's pipe shows nothing, so the screen echoes the lines."""
         self.guide: deque[tuple[str, str]] = deque()
         """A tour: a word about each line, and the line that Enter takes."""
         self._prompt: PromptSession[str] = PromptSession(
@@ -132,7 +134,7 @@ class Terminal:
         if offered and line.strip() in ("", offered):
             line = offered
             self.guide.popleft()
-        else:
+        elif self._is_seen:
             self._screen.typed = line
         self._session.submit(line).result()
 

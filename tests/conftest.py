@@ -1,0 +1,34 @@
+"""Every test has a configuration and a history of its own, and must leave torch as it found it.
+
+This directory is importable for every test: `play`, `zoo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="rewrite the golden transcripts")
+
+
+@pytest.fixture(autouse=True)
+def _own_files(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("LAYERSTEP_CONFIG", str(folder / "config.toml"))
+    monkeypatch.setenv("LAYERSTEP_STATE", str(folder / "state"))
+    for name in ("LAYERSTEP", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    from torch import nn
+    from torch.nn.modules import module
+
+    before = nn.Module.__call__
+    yield
+    assert nn.Module.__call__ is before
+    assert not module._global_forward_hooks and not module._global_forward_pre_hooks

@@ -1,0 +1,97 @@
+"""Play a session: a script, the lines typed at the prompt, and what the screen shows.
+
+The lines go through the real prompt by prompt_toolkit's pipe input; the screen is a rich console of
+fixed width. Golden transcripts, the tutorial and the picture in the README come from here.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+
+import torch
+from prompt_toolkit.input import create_pipe_input
+from rich.console import Console
+
+from layerstep.config import Config
+from layerstep.dispatch import Dispatcher
+from layerstep.engine.session import Session
+from layerstep.errors import Quit
+from layerstep.frontends.choose import choose_frontend
+from layerstep.frontends.output import PROMPT, Screen, write_transcript
+from layerstep.program import Program, debug
+from layerstep.render.screen import make_console
+
+ROOT = Path(__file__).parent
+DEMO = ROOT.parent / "src" / "layerstep" / "demo" / "script.py"
+
+
+def script_named(name: str) -> Path:
+    return DEMO if name == "demo" else ROOT / "scripts" / f"{name}.py"
+
+
+def play(script: Path, lines: Sequence[str], *, console: Console | None = None, width: int = 80) -> tuple[str, int]:
+    """The screen after typing the lines, program output included, and the exit code."""
+    screen_file = io.StringIO()
+    console = console or make_console(screen_file, width=width, colour=False)
+    with create_pipe_input() as pipe, _as_main(), redirect_stdout(_Through(console)):
+        session = Session(Dispatcher(), Config())
+        screen = Screen(session, screen_file, console=console)
+        session.listen(screen)
+        session.listen(functools.partial(write_transcript, session))
+        session.frontend = choose_frontend(session, screen, input=pipe, use_pipe=False)
+        for line in lines:
+            pipe.send_text(line.replace("\n", "\r") + "\r")
+        pipe.send_text("\x04" * 8)
+        try:
+            code = debug(Program(str(script), []), session)
+        except Quit as leaving:
+            code = int(leaving.code or 0)
+    return _cleaned(screen_file.getvalue()), code
+
+
+class _Through(io.StringIO):
+    """The program's stdout, on the same screen."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def write(self, text: str) -> int:
+        self._console.file.write(text)
+        return len(text)
+
+
+@contextmanager
+def _as_main() -> Iterator[None]:
+    """`Program` makes itself `__main__`; put the test's own back."""
+    before = sys.argv, sys.path[0], sys.modules["__main__"]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[0], sys.modules["__main__"] = before
+        torch.set_num_threads(threads)
+
+
+def _cleaned(text: str) -> str:
+    return "\n".join(line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()).strip("\n")
+
+
+def read_transcript(path: Path) -> tuple[str, list[str], str]:
+    """A transcript file: the script's name, the lines typed, and the expected screen."""
+    head, _, body = path.read_text().partition("\n")
+    name = head.removeprefix("# script: ").strip()
+    typed: list[str] = []
+    for line in body.splitlines():
+        if line.startswith(PROMPT):
+            typed.append(line.removeprefix(PROMPT))
+        elif typed and (line == "..." or line.startswith("... ")):
+            typed[-1] += "\n" + line[4:]
+    return name, typed, body.strip("\n")
