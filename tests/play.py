@@ -35,7 +35,9 @@ def script_named(name: str) -> Path:
     return DEMO if name == "demo" else ROOT / "scripts" / f"{name}.py"
 
 
-def play(script: Path, lines: Sequence[str], *, console: Console | None = None, width: int = 80) -> tuple[str, int]:
+def play(
+    script: Path, lines: Sequence[str], *, console: Console | None = None, width: int = 80
+) -> tuple[str, int]:
     """The screen after typing the lines, program output included, and the exit code."""
     screen_file = io.StringIO()
     console = console or make_console(screen_file, width=width, colour=False)
@@ -81,7 +83,9 @@ def _as_main() -> Iterator[None]:
 
 
 def _cleaned(text: str) -> str:
-    return "\n".join(line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()).strip("\n")
+    return "\n".join(
+        line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()
+    ).strip("\n")
 
 
 def read_transcript(path: Path) -> tuple[str, list[str], str]:

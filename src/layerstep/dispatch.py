@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from layerstep.analysis.present import present, short, tensor_view
-from layerstep.analysis.tensor import tensors_in
+from layerstep.analysis.shapes import tensors_in
 from layerstep.engine.events import Phase, Resume
 from layerstep.engine.expression import has_calls
 from layerstep.engine.guard import Outcome

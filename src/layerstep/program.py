@@ -26,7 +26,9 @@ def debug(program: Program, session: Session) -> int:
     try:
         if session.frontend is not None:
             text = f"layerstep {__version__}: {os.path.basename(program.script)} has not started"
-            session.say(Notice(text, "`break WHERE` sets a point, `continue` starts it, `help` lists the commands"))
+            session.say(
+                Notice(text, "`break WHERE` sets a point, `continue` starts it, `help` lists the commands")
+            )
         session.start(ask=True)
         code = program.run()
         if session.is_attached:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.analysis.tensor import Summary, shape_line, summarize, tensors_in
+from layerstep.analysis.shapes import shape_line, tensors_in
+from layerstep.analysis.tensor import Summary, summarize
 from layerstep.engine.guard import observing
 from layerstep.views import Fields, Group, Span, TensorView, Text, View
 

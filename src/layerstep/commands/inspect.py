@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from layerstep.analysis.present import module_line, present, tensor_view
-from layerstep.analysis.tensor import tensors_in
+from layerstep.analysis.shapes import tensors_in
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command

@@ -54,7 +54,7 @@ def source(session: Session, rest: str) -> View:
     views: list[View] = []
     offset = session.points.last
     for line in joined(text):
-        view, resume = session.run_line(_renumbered(line, offset))
+        view, resume = session.run_line(_renumbered(line, offset), origin=rest)
         if resume is not None:
             views.append(Notice(f"{line!r} in {rest} would resume; left out", level="warn"))
         elif view is not None:

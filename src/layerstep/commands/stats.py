@@ -3,7 +3,8 @@ from __future__ import annotations
 import torch
 
 from layerstep.analysis.present import tensor_view
-from layerstep.analysis.tensor import summarize, tensors_in
+from layerstep.analysis.shapes import tensors_in
+from layerstep.analysis.tensor import summarize
 from layerstep.commands.inspect import value_of
 from layerstep.engine.guard import observing
 from layerstep.engine.session import Session

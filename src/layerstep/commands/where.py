@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from layerstep.analysis.tensor import shape_line
+from layerstep.analysis.shapes import shape_line
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame, location_of
 from layerstep.registry import command

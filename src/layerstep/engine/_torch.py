@@ -16,13 +16,18 @@ import torch
 from torch import nn
 
 __all__ = [
+    "below_everything",
     "call_frames",
     "called_module",
     "entered_with_hooks",
+    "functorch_inner",
     "is_compiled",
+    "is_functional",
     "is_in_backward",
+    "is_lazy_clone",
     "is_scripted",
     "is_tracing",
+    "is_vmapped",
     "is_wrapper",
     "modes_off",
     "module_call_code",
@@ -131,6 +136,41 @@ def modes_off() -> Iterator[None]:
 
             stack.enter_context(_disable_current_modes())
         yield
+
+
+def below_everything() -> contextlib.ExitStack:
+    """No gradient, no function or dispatch mode, no functorch level: plain kernels only.
+
+    Fallback: a switch that torch has lost is left out; then a mode may see the debugger read.
+    """
+    stack = contextlib.ExitStack()
+    stack.enter_context(torch.no_grad())
+    for name in ("DisableTorchFunction", "_DisableTorchDispatch", "_DisableFuncTorch"):
+        off = getattr(torch._C, name, None)
+        if off is not None:
+            stack.enter_context(off())
+    return stack
+
+
+def is_lazy_clone(tensor: torch.Tensor) -> bool:
+    """Does it share memory until written (`torch._lazy_clone`)? Asking for its data would copy it."""
+    probe = getattr(torch._C, "_is_cow_tensor", None)
+    return bool(probe and probe(tensor))
+
+
+def is_vmapped(tensor: torch.Tensor) -> bool:
+    return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
+def is_functional(tensor: torch.Tensor) -> bool:
+    return bool(torch._is_functional_tensor(tensor))
+
+
+def functorch_inner(tensor: Any) -> Any:
+    """The tensor below the wrappers of `torch.func.grad` and `jvp`."""
+    while torch._C._functorch.is_gradtrackingtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 _WRAPPERS = {

@@ -49,6 +49,8 @@ class Message:
     kind: str
     view: View
     line: str = ""
+    origin: str = ""
+    """Where the line came from, if nobody typed it: a point's commands, a file."""
 
 
 class Frontend(Protocol):
@@ -115,9 +117,9 @@ class Session:
     def listen(self, listener: Callable[[Message], None]) -> None:
         self._listeners.append(listener)
 
-    def say(self, view: View, kind: str = "notice", line: str = "") -> None:
+    def say(self, view: View, kind: str = "notice", line: str = "", *, origin: str = "") -> None:
         for listener in self._listeners:
-            listener(Message(kind, view, line))
+            listener(Message(kind, view, line, origin))
 
     # -- attaching -----------------------------------------------------------------------
 
@@ -313,7 +315,7 @@ class Session:
         if not (own and own[0] == "silent") and not pause.is_start:
             self._describe(pause)
         for line in own:
-            if line != "silent" and (resume := self.run_line(line)[1]) is not None:
+            if line != "silent" and (resume := self.run_line(line, origin=pause.reason)[1]) is not None:
                 return resume
         while self.script:
             if (resume := self.run_line(self.script.popleft())[1]) is not None:
@@ -372,7 +374,7 @@ class Session:
             )
         )
 
-    def run_line(self, line: str) -> tuple[View | None, Resume | None]:
+    def run_line(self, line: str, *, origin: str = "") -> tuple[View | None, Resume | None]:
         """Interpret one line here and now, show the answer, and say whether the run goes on."""
         if line == END_OF_INPUT:
             starting = self.pause is not None and self.pause.is_start
@@ -388,9 +390,9 @@ class Session:
             text = f"a bug in layerstep, in {line.split()[0]!r}: {type(error).__name__}: {error}"
             answer = Notice(text, "the run is as it was", level="error")
         if isinstance(answer, Resume):
-            self.say(Text(""), "resume", line)
+            self.say(Text(""), "resume", line, origin=origin)
             return None, answer
-        self.say(answer if answer is not None else Text(""), "answer", line)
+        self.say(answer if answer is not None else Text(""), "answer", line, origin=origin)
         return answer, None
 
     def submit(self, line: str) -> Future[View | None]:

@@ -49,7 +49,7 @@ class Screen:
             elif not self._is_paused:
                 self._bars.clear()
             if message.line and message.line != self.typed:
-                self._echo(message.line)
+                self._echo(message.line, f"({message.origin}) " if message.origin else PROMPT)
             self.typed = None
             if message.kind == "resume":
                 self._is_paused = False
@@ -58,11 +58,11 @@ class Screen:
             if not self._is_paused:
                 self._bars.draw()
 
-    def _echo(self, line: str) -> None:
+    def _echo(self, line: str, prompt: str) -> None:
         if line.startswith("#"):
             self.console.print(RichText(f"\n{line}", "warn"))
         else:
-            self.console.print(RichText.assemble((PROMPT, "prompt"), line.replace("\n", "\n... ")))
+            self.console.print(RichText.assemble((prompt, "prompt"), line.replace("\n", "\n... ")))
 
     def _show(self, message: Message) -> None:
         with self.console.capture() as captured:
@@ -108,7 +108,8 @@ def write_transcript(session: Session, message: Message) -> None:
     """Append a message to the file that `transcript FILE` named."""
     if session.transcript is None:
         return
-    echo = f"{PROMPT}{message.line}\n" if message.line else ""
+    prompt = f"({message.origin}) " if message.origin else PROMPT
+    echo = f"{prompt}{message.line}\n" if message.line else ""
     text = "" if message.kind == "resume" else to_text(message.view, width=88) + "\n"
     try:
         with Path(session.transcript).open("a") as file:

@@ -40,27 +40,11 @@ def _share(part: int, whole: int) -> str:
 
 def _parts(view: TensorView) -> Iterator[RichText]:
     """The pieces of the line, each of which stays whole."""
-    shape = ", ".join(map(str, view.shape))
+    shape = ", ".join("*" if size < 0 else str(size) for size in view.shape)
     head = RichText.assemble((view.dtype, "type"), (f"[{shape}]", "shape"), f" {view.device}")
-    if view.layout:
-        head.append(f" {view.layout}", "dim")
-    yield head
-    looked = view.sampled or view.count
-    if view.dtype == "bool" and looked:
-        yield RichText.assemble(("true ", "dim"), _share(looked - view.zero, looked))
-        looked = 0
-    elif view.count == 1 and view.mean is not None:
-        yield RichText.assemble(("= ", "dim"), number(view.mean))
-        looked = 0
-    elif view.mean is not None:
-        yield RichText.assemble(("μ ", "dim"), number(view.mean), (" σ ", "dim"), number(view.std))
-        yield RichText(f"[{number(view.min)}, {number(view.max)}]")
-    if looked:
-        bad = RichText()
-        can_be_bad = not view.dtype.startswith(("i", "u", "bool"))
-        for name, count in (("nan", view.nan), ("inf", view.inf)) if can_be_bad else ():
-            bad.append(f"{name} ", "dim").append(f"{count:,} ", "bad" if count else "")
-        yield bad.append("zero ", "dim").append(_share(view.zero, looked))
+    yield head.append(f" {view.layout}", "dim") if view.layout else head
+    if view.count:
+        yield from _values(view)
     if view.nbytes is not None:
         yield RichText(human_bytes(view.nbytes))
     if view.requires_grad:
@@ -69,6 +53,24 @@ def _parts(view: TensorView) -> Iterator[RichText]:
         yield RichText(f"sample of {view.sampled:,}", "warn")
     if view.note:
         yield RichText(view.note, "dim")
+
+
+def _values(view: TensorView) -> Iterator[RichText]:
+    looked = view.sampled or view.count
+    if view.dtype == "bool":
+        yield RichText.assemble(("true ", "dim"), _share(looked - view.zero, looked))
+        return
+    if view.count == 1 and view.mean is not None:
+        yield RichText.assemble(("= ", "dim"), number(view.mean))
+        return
+    if view.mean is not None:
+        yield RichText.assemble(("μ ", "dim"), number(view.mean), (" σ ", "dim"), number(view.std))
+        yield RichText(f"[{number(view.min)}, {number(view.max)}]")
+    counts = RichText()
+    if not view.dtype.startswith(("i", "u")):  # integers cannot be bad
+        for name, count in (("nan", view.nan), ("inf", view.inf)):
+            counts.append(f"{name} ", "dim").append(f"{count:,} ", "bad" if count else "")
+    yield counts.append("zero ", "dim").append(_share(view.zero, looked))
 
 
 class TensorLine:
