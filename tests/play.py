@@ -93,9 +93,13 @@ def read_transcript(path: Path) -> tuple[str, list[str], str]:
     head, _, body = path.read_text().partition("\n")
     name = head.removeprefix("# script: ").strip()
     typed: list[str] = []
+    goes_on = False  # continuation lines follow a prompt line directly
     for line in body.splitlines():
         if line.startswith(PROMPT):
             typed.append(line.removeprefix(PROMPT))
-        elif typed and (line == "..." or line.startswith("... ")):
+            goes_on = True
+        elif goes_on and (line == "..." or line.startswith("... ")):
             typed[-1] += "\n" + line[4:]
+        else:
+            goes_on = False
     return name, typed, body.strip("\n")
