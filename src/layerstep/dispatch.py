@@ -10,9 +10,10 @@ from layerstep.analysis.shapes import tensors_in
 from layerstep.engine.events import Phase, Resume
 from layerstep.engine.expression import has_calls
 from layerstep.engine.guard import Outcome
+from layerstep.engine.messages import Watch
 from layerstep.engine.pause import Pause
 from layerstep.engine.scope import EvaluationFailed
-from layerstep.engine.session import Session, Watch
+from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame, location_of
 from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
 from layerstep.lines import WORD, is_python_after

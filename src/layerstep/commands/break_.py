@@ -75,7 +75,7 @@ def described(point: Point) -> str:
     "b",
     group="stop",
     usage="[WHERE] [enter|exit] [if EXPR]",
-    examples=("break blocks.1.attn", "break blocks.*.mlp enter", "break type:LayerNorm if out.std() > 2"),
+    examples=("break blocks.1.attn", "break blocks.*.mlp enter", "break type:Linear if out.std() > 2"),
     complete="where",
 )
 def break_(session: Session, rest: str) -> Notice:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from layerstep.engine.expression import Expression
-from layerstep.engine.session import Session, Watch
+from layerstep.engine.messages import Watch
+from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View

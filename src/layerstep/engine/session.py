@@ -9,13 +9,12 @@ import contextlib
 import os
 import sys
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
@@ -23,12 +22,13 @@ from layerstep.config import Config
 from layerstep.engine import stepper
 from layerstep.engine._torch import is_in_backward, is_tracing
 from layerstep.engine.arming import Arming
+from layerstep.engine.children import leave_forked_children
 from layerstep.engine.discover import Discovery, name_of
 from layerstep.engine.events import Event, Kind, Phase, Resume
-from layerstep.engine.expression import Expression
 from layerstep.engine.guard import Outcome, RandomState, undisturbed
 from layerstep.engine.interrupts import Interrupts
 from layerstep.engine.judge import Judge
+from layerstep.engine.messages import Frontend, Interpreter, Message, Watch
 from layerstep.engine.models import Model, Models
 from layerstep.engine.pause import Inbox, Pause
 from layerstep.engine.points import Point, PointKind, Points
@@ -39,42 +39,7 @@ from layerstep.views import Notice, Text, View
 
 END_OF_INPUT = "\x04"
 
-__all__ = ["Frontend", "Interpreter", "Message", "Session", "Watch"]
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """Something to show: a stop, the answer to a line, a logpoint's line, a notice."""
-
-    kind: str
-    view: View
-    line: str = ""
-    origin: str = ""
-    """Where the line came from, if nobody typed it: a point's commands, a file."""
-
-
-class Frontend(Protocol):
-    """Somebody who can be asked for lines while the run is paused."""
-
-    def paused(self) -> None: ...
-
-    def resumed(self) -> None: ...
-
-
-class Interpreter(Protocol):
-    """Lines and stops as views; handed in, so that the engine knows no command."""
-
-    def interpret(self, session: Session, line: str) -> View | Resume | None: ...
-
-    def describe(self, session: Session, pause: Pause) -> View: ...
-
-
-@dataclass(slots=True, eq=False)
-class Watch:
-    """An expression shown at every stop, and how it looked at the last one."""
-
-    expression: Expression
-    last: str | None = None
+__all__ = ["Session"]
 
 
 class Session:
@@ -110,9 +75,7 @@ class Session:
         self._inbox = Inbox()
         self._turn = threading.RLock()
         self._evaluating = 0
-        _leave_forked_children(self)
-
-    # -- what there is to say ------------------------------------------------------------
+        leave_forked_children(self)
 
     def listen(self, listener: Callable[[Message], None]) -> None:
         self._listeners.append(listener)
@@ -120,8 +83,6 @@ class Session:
     def say(self, view: View, kind: str = "notice", line: str = "", *, origin: str = "") -> None:
         for listener in self._listeners:
             listener(Message(kind, view, line, origin))
-
-    # -- attaching -----------------------------------------------------------------------
 
     def attach(self, *, discover: bool = False) -> None:
         """Let points take effect; `discover` also finds models as they are called."""
@@ -162,8 +123,6 @@ class Session:
         if self.is_attached:
             enclosing = [f.module for f in self.pause.stack if f.module is not None] if self.pause else []
             self.arming.apply(self.intent, enclosing)
-
-    # -- events, in the user's thread ----------------------------------------------------
 
     def report(
         self, phase: Phase, points: tuple[Point, ...], module: Any, args: Any, kwargs: Any, output: Any
@@ -221,8 +180,6 @@ class Session:
             text = f"a bug in layerstep: {type(error).__name__}: {error}{at}"
             self.say(Notice(text, "detached; the run goes on untouched", level="error"))
 
-    # -- models found by the way ---------------------------------------------------------
-
     def _arrived(self, module: nn.Module, frame: FrameType, is_new: bool) -> None:
         if self._evaluating == threading.get_ident() or not self.is_attached:
             return
@@ -248,8 +205,6 @@ class Session:
                 self.say(Notice("paths now begin with the model's name", f"{model.name}.…"))
         self.resolve_points(tell=True)
         self.rearm()
-
-    # -- stopping ------------------------------------------------------------------------
 
     def _stop(self, event: Event, frame: FrameType, point: Point | None, trouble: str) -> None:
         self.models.refresh()
@@ -357,8 +312,6 @@ class Session:
             self.kept.clear()
         self.rearm()
 
-    # -- lines ---------------------------------------------------------------------------
-
     def submit_end(self) -> Future[View | None]:
         """The end of input: the run starts if it has not, else it goes on alone."""
         return self._inbox.post(END_OF_INPUT)
@@ -427,8 +380,6 @@ class Session:
             self.disturbed.append((text, outcome))
         return value, printed, outcome
 
-    # -- Ctrl-C --------------------------------------------------------------------------
-
     def _interrupted(self) -> bool:
         """The first Ctrl-C: stop at the next boundary. False where it should interrupt at once."""
         if self.is_quitting:
@@ -440,17 +391,3 @@ class Session:
             self.rearm()
             self.say(Notice("stopping at the next module", "Ctrl-C again interrupts the program"))
         return True
-
-
-def _leave_forked_children(session: Session) -> None:
-    """A forked child (a DataLoader worker) must never prompt: it lets go of everything."""
-    reference = weakref.ref(session)
-
-    def in_child() -> None:
-        child = reference()
-        if child is not None and child.is_attached:
-            child.frontend = None
-            child.interrupts.stop()
-            child.detach()
-
-    os.register_at_fork(after_in_child=in_child)

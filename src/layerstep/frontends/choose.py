@@ -12,7 +12,8 @@ from typing import IO, Any
 
 from layerstep.config import load_config
 from layerstep.dispatch import Dispatcher
-from layerstep.engine.session import Frontend, Session
+from layerstep.engine.messages import Frontend
+from layerstep.engine.session import Session
 from layerstep.frontends.output import JsonLines, Screen, write_transcript
 from layerstep.frontends.plain import Plain
 

@@ -15,7 +15,8 @@ from typing import IO
 from rich.console import Console
 from rich.text import Text as RichText
 
-from layerstep.engine.session import Message, Session
+from layerstep.engine.messages import Message
+from layerstep.engine.session import Session
 from layerstep.frontends.bars import Bars
 from layerstep.render.json import to_line
 from layerstep.render.screen import make_console, to_rich, to_text

@@ -1,0 +1,51 @@
+"""Between a session and those it talks to: what it says, whom it asks, who reads its lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from layerstep.engine.events import Resume
+from layerstep.engine.expression import Expression
+from layerstep.views import View
+
+if TYPE_CHECKING:
+    from layerstep.engine.pause import Pause
+    from layerstep.engine.session import Session
+
+__all__ = ["Frontend", "Interpreter", "Message", "Watch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something to show: a stop, the answer to a line, a logpoint's line, a notice."""
+
+    kind: str
+    view: View
+    line: str = ""
+    origin: str = ""
+    """Where the line came from, if nobody typed it: a point's commands, a file."""
+
+
+class Frontend(Protocol):
+    """Somebody who can be asked for lines while the run is paused."""
+
+    def paused(self) -> None: ...
+
+    def resumed(self) -> None: ...
+
+
+class Interpreter(Protocol):
+    """Lines and stops as views; handed in, so that the engine knows no command."""
+
+    def interpret(self, session: Session, line: str) -> View | Resume | None: ...
+
+    def describe(self, session: Session, pause: Pause) -> View: ...
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """An expression shown at every stop, and how it looked at the last one."""
+
+    expression: Expression
+    last: str | None = None

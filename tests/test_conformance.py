@@ -1,0 +1,135 @@
+"""What every command, rule of the house and public name must fulfil; read from the registry and the files."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import layerstep
+from layerstep import DebugConsole
+from layerstep.demo.model import TinyTransformer
+from layerstep.registry import Command, all_commands, find_command
+from layerstep.render.json import to_line
+from layerstep.render.screen import to_text
+from layerstep.views import Notice
+
+SOURCE = Path(layerstep.__file__).parent
+COMMANDS = all_commands()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_command_explains_itself(command: Command) -> None:
+    assert command.summary.endswith(".") and len(command.summary) <= 60, command.summary
+    assert command.examples, "a command needs an example"
+    words = {word for example in command.examples for word in example.split()}
+    assert words & {command.name, *command.aliases}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_the_examples_of_a_command_work(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each example is typed at a stop in the middle of the demo's model, and answers without an error."""
+    monkeypatch.chdir(tmp_path)
+    for example in command.examples:
+        torch.manual_seed(0)
+        model = TinyTransformer().eval()
+        lines = ["break blocks.1.norm1", "continue", *example.splitlines()]
+        console = DebugConsole(model, commands=lines, output=io.StringIO())
+        messages = []
+        console.session.listen(messages.append)
+        tokens = torch.randint(1, 64, (1, 5))
+        try:
+            with console:
+                model(tokens)
+                model(tokens)
+        except SystemExit:
+            assert command.name == "quit"
+        answers = [m for m in messages if m.line in example.splitlines()]
+        assert answers, "the example was not reached"
+        for message in answers:
+            assert not (isinstance(message.view, Notice) and message.view.level == "error"), message.view
+            assert to_line(message.view, kind=message.kind)
+            assert all(len(line) <= 80 for line in to_text(message.view, width=80).splitlines())
+
+
+def test_a_new_command_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the contributor guide, dropped beside the others, is a command with help and completion."""
+    guide = (Path(__file__).parent.parent / "docs" / "contributing" / "adding-a-command.md").read_text()
+    code = guide.partition("```python\n")[2].partition("```")[0]
+    name = "norms"
+    script = (
+        "import importlib, io, sys, torch\n"
+        "import layerstep.commands\n"
+        f"layerstep.commands.__path__.append({str(tmp_path)!r})\n"
+        "from layerstep import DebugConsole\n"
+        "from layerstep.demo.model import TinyTransformer\n"
+        "from layerstep.registry import find_command\n"
+        "from layerstep.frontends.completion import complete\n"
+        "from layerstep.render.screen import to_text\n"
+        f"command = find_command({name!r})\n"
+        "model = TinyTransformer().eval()\n"
+        "lines = ['break head', 'continue', *command.examples]\n"
+        "console = DebugConsole(model, commands=lines, output=sys.stdout)\n"
+        "console.run(torch.ones(1, 3, dtype=torch.long))\n"
+        f"print(to_text(console.execute('help {name}')))\n"
+        f"print([c.text for c in complete(console.session, 'nor')])\n"
+    )
+    (tmp_path / f"{name}.py").write_text(code)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "✗" not in done.stdout
+    assert "norms" in done.stdout and "['norms'" in done.stdout
+
+
+def test_public_names_are_all_that_is_public() -> None:
+    for name in layerstep.__all__:
+        assert getattr(layerstep, name) is not None
+    assert dir(layerstep) == layerstep.__all__
+    with pytest.raises(AttributeError):
+        _ = layerstep.nosuch
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_are_small_and_name_what_is_public(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400, "split it along a real seam"
+    tree = ast.parse(text)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    long = [f.name for f in functions if f.end_lineno - f.lineno > 60]  # type: ignore[operator]
+    assert not long
+    if path.parent.name != "commands" and path.name not in ("__init__.py", "__main__.py", "script.py"):
+        module = importlib.import_module(
+            "layerstep." + ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        )
+        assert all(hasattr(module, name) for name in module.__all__)
+        assert inspect.getdoc(module)
+
+
+@pytest.mark.parametrize("room", ["engine.session", "analysis.tensor", "analysis.present"])
+def test_engine_and_analysis_bring_no_screen_along(room: str) -> None:
+    screens = ("rich", "prompt_toolkit", "pygments", "plotext", "IPython")
+    code = f"import sys, layerstep.{room}; print([m for m in {screens!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_layerstep_imports_nothing_heavy() -> None:
+    heavy = ("torch", "rich", "prompt_toolkit", "numpy")
+    code = f"import sys, layerstep; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_unique_prefixes_and_aliases() -> None:
+    assert find_command("cont").name == "continue"  # type: ignore[union-attr]
+    assert find_command("s").name == "step"  # type: ignore[union-attr]
+    assert find_command("nosuch") is None
