@@ -39,8 +39,8 @@ def play(
     script: Path, lines: Sequence[str], *, console: Console | None = None, width: int = 80
 ) -> tuple[str, int]:
     """The screen after typing the lines, program output included, and the exit code."""
-    screen_file = io.StringIO()
-    console = console or make_console(screen_file, width=width, colour=False)
+    console = console or make_console(io.StringIO(), width=width, colour=False)
+    screen_file = console.file
     with create_pipe_input() as pipe, _as_main(), redirect_stdout(_Through(console)):
         session = Session(Dispatcher(), Config())
         screen = Screen(session, screen_file, console=console)
@@ -54,7 +54,7 @@ def play(
             code = debug(Program(str(script), []), session)
         except Quit as leaving:
             code = int(leaving.code or 0)
-    return _cleaned(screen_file.getvalue()), code
+    return _cleaned(screen_file.getvalue()), code  # type: ignore[attr-defined]
 
 
 class _Through(io.StringIO):

@@ -31,10 +31,14 @@ __all__ = [
     "Run",
     "Seen",
     "calls_by_hooks",
+    "console_on",
     "differences",
     "entry_named",
+    "feeding",
     "global_state",
     "hook_count",
+    "loop",
+    "loss_of",
     "play",
     "seed",
     "taps_on",
@@ -766,17 +770,12 @@ def loop(kind: Entry, model: nn.Module, mode: str, iterations: int = 2) -> dict[
     model.train(mode == "train")
     state: dict[str, Any] = {}
     for iteration in range(iterations):
-        args, kwargs = kind.feed()
-        has_grad = mode not in _GRADLESS
-        inputs = [leaf for leaf in tensors_of((args, kwargs)) if leaf.is_floating_point()]
-        with contextlib.nullcontext() if has_grad else _GRADLESS[mode]():
-            for leaf in inputs:
-                leaf.requires_grad_(has_grad)
+        with feeding(kind, mode) as (args, kwargs):
             output = model(*args, **kwargs)
             state[f"output {iteration}"] = [leaf.detach().clone() for leaf in tensors_of(output)]
-        if has_grad:
+        if mode not in _GRADLESS:
             loss_of(output).backward()
-            state[f"gradients {iteration}"] = _gradients(model, inputs)
+            state[f"gradients {iteration}"] = _gradients(model, list(tensors_of((args, kwargs))))
         if mode == "train":
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -919,7 +918,18 @@ def calls_by_hooks(kind: Entry, mode: str) -> list[int]:
         nn.Module.register_forward_hook(module, note)
     model.train(mode == "train")
     seed(1)
-    args, kwargs = kind.feed()
-    with contextlib.nullcontext() if mode not in _GRADLESS else _GRADLESS[mode]():
-        model(*args, **kwargs)
+    with feeding(kind, mode) as (args, kwargs):
+        getattr(model, "_orig_mod", model)(*args, **kwargs)  # compiled, it would trace the hooks
     return calls
+
+
+@contextlib.contextmanager
+def feeding(kind: Entry, mode: str) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """What a model takes, in the grad mode that a mode means."""
+    args, kwargs = kind.feed()
+    has_grad = mode not in _GRADLESS
+    with contextlib.nullcontext() if has_grad else _GRADLESS[mode]():
+        for leaf in tensors_of((args, kwargs)):
+            if leaf.is_floating_point():
+                leaf.requires_grad_(has_grad)
+        yield args, kwargs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from functools import singledispatch
-from typing import IO
+from typing import IO, Any
 
 from rich.console import Console, RenderableType
 from rich.console import Group as RichGroup
@@ -56,7 +56,13 @@ _SIGNS = {"info": ("·", "dim"), "good": ("✓", "good"), "warn": ("!", "warn"),
 
 def make_console(file: IO[str], *, width: int | None = None, colour: bool | None = None) -> Console:
     """The one place that decides about colour: rich honours NO_COLOR, FORCE_COLOR and TERM."""
-    plain = {"color_system": None, "no_color": True, "force_terminal": False} if colour is False else {}
+    forced: dict[str, Any] = {}
+    if colour is not None:
+        forced = {
+            "color_system": "standard" if colour else None,
+            "no_color": not colour,
+            "force_terminal": colour,
+        }
     return Console(
         file=file,
         theme=_THEME,
@@ -64,7 +70,7 @@ def make_console(file: IO[str], *, width: int | None = None, colour: bool | None
         highlight=False,
         emoji=False,
         markup=False,
-        **plain,  # type: ignore[arg-type]
+        **forced,
     )
 
 

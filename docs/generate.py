@@ -1,0 +1,172 @@
+"""Write the pages that can be derived: the references, and the picture in the README.
+
+    python docs/generate.py
+
+A test fails while a page on disk is not what this makes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import io
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from rich.console import Console  # noqa: E402
+from rich.text import Text  # noqa: E402
+
+import layerstep  # noqa: E402
+from layerstep import views  # noqa: E402
+from layerstep.commands.config_ import setting_help  # noqa: E402
+from layerstep.config import Config  # noqa: E402
+from layerstep.registry import GROUPS, all_commands  # noqa: E402
+from layerstep.render.json import VERSION  # noqa: E402
+from layerstep.render.screen import make_console  # noqa: E402
+from play import play, script_named  # noqa: E402
+
+GENERATED = "<!-- made by docs/generate.py; edit the docstrings instead -->\n\n"
+TITLES = {"run": "Run", "stop": "Stop", "look": "Look", "self": "The debugger itself"}
+ABOUT_COMMANDS = """\
+A unique prefix of a command is enough, an empty line repeats the last step-like one, and a line that is
+no command is Python in the paused frame. `!` before a line forces Python.
+
+"""
+ABOUT_JSON = f"""\
+`layerstep run --json FILE` writes one object a line; `-` is stdout. `layerstep` is the version of the format,
+now {VERSION}: it grows when a field changes its meaning or goes away. `kind` is `stop`, `answer`, `log` or
+`notice`; `line` is the line that was answered. `view` is one of the following. Numbers that JSON cannot hold
+are written as the strings `"nan"`, `"inf"` and `"-inf"`.
+
+```json
+{{"layerstep": {VERSION}, "kind": "answer", "line": "p name", "view": {{"view": "fields", …}}}}
+```
+
+"""
+ABOUT_SETTINGS = """\
+In order, the later wins: the defaults, `config.toml` in the user's configuration directory
+(`LAYERSTEP_CONFIG` names another file), `LAYERSTEP_NAME` in the environment, `config NAME VALUE` at the
+prompt. A file in the working directory is never read. `LAYERSTEP=0` makes layerstep inert. The history of
+typed lines lies in the user's state directory (`LAYERSTEP_STATE` names another), readable by its owner only.
+
+| setting | default | |
+| --- | --- | --- |
+"""
+PICTURE = (
+    "break ** if out.isnan().any()",
+    "continue",
+    "where",
+    "list blocks.1.norm1",
+    "print [block.norm1.eps for block in model.blocks]",
+    "perturbed?",
+)
+
+
+def commands() -> str:
+    """The command reference."""
+    out = [GENERATED, "# Commands\n\n"]
+    out.append(ABOUT_COMMANDS)
+    for group in GROUPS:
+        out.append(f"## {TITLES[group]}\n\n")
+        for command in all_commands():
+            if command.group == group:
+                also = f" (also `{'`, `'.join(command.aliases)}`)" if command.aliases else ""
+                usage = f"{command.name} {command.usage}".strip()
+                examples = "\n".join(command.examples)
+                out.append(f"### `{command.name}`{also}\n\n```text\n{usage}\n```\n\n{command.help}\n\n")
+                out.append(f"```text\n{examples}\n```\n\n")
+    return "".join(out).rstrip() + "\n"
+
+
+def library() -> str:
+    """The public names with their signatures and docstrings."""
+    out = [GENERATED, "# Library\n\n"]
+    for name in layerstep.__all__:
+        value = getattr(layerstep, name)
+        if not callable(value):
+            continue
+        is_error = inspect.isclass(value) and issubclass(value, BaseException)
+        out.append(f"## `{name}{'' if is_error else _signature(value)}`\n\n{_doc(value)}\n\n")
+        if inspect.isclass(value) and not is_error:
+            for method_name, method in inspect.getmembers(value, inspect.isfunction):
+                if not method_name.startswith("_"):
+                    out.append(f"### `.{method_name}{_signature(method)}`\n\n{_doc(method)}\n\n")
+    return "".join(out).rstrip() + "\n"
+
+
+def _signature(value: Callable[..., object]) -> str:
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(value)))
+    return re.sub(r"\(self(, )?", "(", text)
+
+
+def _doc(value: object) -> str:
+    text = inspect.getdoc(value) or ""
+    return re.sub(r"\n\n((?: {4}.*\n?)+)", lambda m: f"\n\n```python\n{inspect.cleandoc(m[1])}\n```\n", text)
+
+
+def json_views() -> str:
+    """What `--json` writes."""
+    out = [GENERATED, "# JSON\n\n"]
+    out.append(ABOUT_JSON)
+    for name in views.__all__:
+        kind = getattr(views, name)
+        if dataclasses.is_dataclass(kind):
+            out.append(f"## `{name.lower()}`\n\n{_doc(kind)}\n\n| field | type |\n| --- | --- |\n")
+            for field in dataclasses.fields(kind):
+                out.append(f"| `{field.name}` | `{str(field.type).replace('|', '∣')}` |\n")
+            out.append("\n")
+    return "".join(out).rstrip() + "\n"
+
+
+def settings() -> str:
+    """The settings and where they come from."""
+    out = [GENERATED, "# Settings\n\n"]
+    out.append(ABOUT_SETTINGS)
+    words = setting_help()
+    for field in dataclasses.fields(Config):
+        default = (
+            {True: "on", False: "off"}.get(field.default, field.default)
+            if isinstance(field.default, bool)
+            else field.default
+        )
+        out.append(f"| `{field.name}` | {default} | {words[field.name]} |\n")
+    return "".join(out)
+
+
+def picture() -> str:
+    """A real session on a screen: what `play` shows, as an SVG without fonts from elsewhere."""
+    console = make_console(io.StringIO(), width=88, colour=True)
+    play(script_named("demo"), PICTURE, console=console)
+    shown: str = console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+    recording = Console(
+        file=io.StringIO(), width=88, record=True, force_terminal=True, color_system="truecolor"
+    )
+    recording.print(Text.from_ansi(shown))
+    svg = recording.export_svg(title="layerstep run script.py", unique_id="layerstep")
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    return svg.replace("Fira Code, monospace", "monospace").rstrip() + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "reference/commands.md": commands,
+    "reference/library.md": library,
+    "reference/json.md": json_views,
+    "reference/settings.md": settings,
+    "assets/session.svg": picture,
+}
+
+
+def main() -> None:
+    for name, make in PAGES.items():
+        path = ROOT / "docs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(make())
+
+
+if __name__ == "__main__":
+    main()
