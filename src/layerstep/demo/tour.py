@@ -12,7 +12,7 @@ __all__ = ["STEPS", "play"]
 
 STEPS: tuple[tuple[str, str], ...] = (
     (
-        "A small transformer runs three batches; the last gives nan. Which layer makes it?\n"
+        "A small transformer runs three batches; the last gives nan. Which layer is it?\n"
         "Stop at the first module whose output has a nan. `**` is every module.",
         "break ** if out.isnan().any()",
     ),
@@ -39,6 +39,7 @@ STEPS: tuple[tuple[str, str], ...] = (
 def play() -> int:
     """Run the tour: typed on a terminal, played by itself elsewhere."""
     session, _ = open_session()
+    session.config = session.config.with_value("pager", "off")  # a newcomer should not have to leave a pager
     script = Program(str(Path(__file__).with_name("script.py")), [])
     if isinstance(session.frontend, Terminal):
         session.frontend.guide.extend(STEPS)

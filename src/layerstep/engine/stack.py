@@ -31,6 +31,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _DEMO = os.path.join(_OURS, "demo", "")
 """The demo is a user's program, though it lies among our files."""
 _MODULE_FILE = nn.Module._call_impl.__code__.co_filename
+_DYNAMO = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(_MODULE_FILE))), "_dynamo", "")
 _NOTHING = object()
 
 
@@ -109,11 +110,15 @@ def is_ours(frame: FrameType) -> bool:
 def caller_of(frame: FrameType) -> FrameType | None:
     """The frame that called the module of this call frame: past torch's `__call__`, its class's and ours."""
     found = frame.f_back
-    while found is not None and (
-        found.f_code.co_filename == _MODULE_FILE or found.f_code.co_name == "__call__" or is_ours(found)
-    ):
+    while found is not None and (_is_machinery(found) or is_ours(found)):
         found = found.f_back
     return found
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    """Frames between a call and its module: torch's `__call__`, an override of it, the compiler's wrapper."""
+    code = frame.f_code
+    return code.co_filename.startswith((_MODULE_FILE, _DYNAMO)) or code.co_name == "__call__"
 
 
 def call_depth(frame: FrameType | None) -> int:

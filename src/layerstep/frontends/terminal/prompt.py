@@ -132,9 +132,9 @@ class Terminal:
         if not self._wanted.is_set():
             return
         if offered and line.strip() in ("", offered):
-            line = offered
+            line = offered  # which stands at the prompt already, as its placeholder
             self.guide.popleft()
-        elif self._is_seen:
+        if self._is_seen:
             self._screen.typed = line
         self._session.submit(line).result()
 
