@@ -74,9 +74,7 @@ class _Drawing:
         stack = session.pause.stack if session.pause is not None else []
         self.running = {id(frame.module) for frame in stack}
         self.here = id(stack[0].module) if stack else 0
-        self._shapes: dict[int, int] = {}
-        self._special: dict[int, bool] = {}
-        self._counts: dict[int, int] = {}
+        self._known: dict[int, tuple[int, int, bool]] = {}
 
     @property
     def note(self) -> str:
@@ -125,7 +123,7 @@ class _Drawing:
         end = start + 1
         while (
             end < len(named)
-            and self._shape(named[end][1]) == self._shape(first)
+            and self._facts(named[end][1])[0] == self._facts(first)[0]
             and not self._is_special(named[end][1])
         ):
             end += 1
@@ -133,38 +131,39 @@ class _Drawing:
 
     def _is_special(self, module: nn.Module) -> bool:
         """Does a point or the run stand in this subtree? Then it is not folded."""
-        key = id(module)
-        if key not in self._special:
-            own = key in self.marks or key in self.running
-            self._special[key] = own or any(
-                self._is_special(c) for c in module._modules.values() if c is not None
-            )
-        return self._special[key]
+        return self._facts(module)[2]
 
-    def _shape(self, module: nn.Module) -> int:
-        """A number that equal subtrees share: types, names, parameter shapes, the words of leaves."""
-        key = id(module)
-        if key not in self._shapes:
-            own = tuple(
-                (n, p.shape) for n, p in module._parameters.items() if p is not None and not is_lazy(p)
-            )
-            below = tuple((n, self._shape(c)) for n, c in module._modules.items() if c is not None)
-            words = "" if below else module.extra_repr()
-            self._shapes[key] = hash((type(module), words, own, below))
-        return self._shapes[key]
+    def _facts(self, module: nn.Module) -> tuple[int, int, bool]:
+        """What a subtree is like, in one walk.
 
-    def _count(self, module: nn.Module) -> int:
-        """Parameters in a subtree; -1 if some have no size yet. A tied one counts wherever it is."""
+        A number that equal subtrees share (types, names, parameter shapes, the words of leaves); how many
+        parameters it has, -1 if some have no size yet, a tied one wherever it is; whether it holds a point
+        or the run.
+        """
         key = id(module)
-        if key not in self._counts:
-            own = [p for p in module._parameters.values() if p is not None]
-            below = [self._count(c) for c in module._modules.values() if c is not None]
-            lazy = any(map(is_lazy, own)) or any(count < 0 for count in below)
-            self._counts[key] = -1 if lazy else sum(p.numel() for p in own) + sum(below)
-        return self._counts[key]
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        shapes: list[object] = [type(module)]
+        count, special = 0, key in self.marks or key in self.running
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                lazy = is_lazy(parameter)
+                shapes.append((name, None if lazy else parameter.shape))
+                count = -1 if lazy or count < 0 else count + parameter.numel()
+        if not module._modules:
+            shapes.append(module.extra_repr())
+        for name, child in module._modules.items():
+            if child is not None:
+                shape, below, holds = self._facts(child)
+                shapes.append((name, shape))
+                count = -1 if count < 0 or below < 0 else count + below
+                special = special or holds
+        self._known[key] = facts = (hash(tuple(shapes)), count, special)
+        return facts
 
     def _detail(self, module: nn.Module, *, is_leaf: bool) -> str:
-        count = self._count(module)
+        count = self._facts(module)[1]
         size = "lazy" if count < 0 else f"{count:,}" if count else ""
         extra = " ".join(module.extra_repr().split())[:60] if is_leaf else ""
         return "  ".join(part for part in (size, extra) if part)

@@ -198,12 +198,12 @@ def is_wrapper(module: nn.Module) -> bool:
 
 def unwrap(module: nn.Module) -> nn.Module:
     """The module inside DDP's `module.` and compile's `_orig_mod.`."""
-    while (name := _wrapped_name(type(module))) is not None:
-        inner = module._modules.get(name)
-        if inner is None:
-            break
-        module = inner
-    return module
+    kind = type(module)
+    name = _wrapped_names[kind] if kind in _wrapped_names else _wrapped_name(kind)
+    if name is None:
+        return module
+    inner = module._modules.get(name)
+    return unwrap(inner) if inner is not None else module
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -213,9 +213,15 @@ def is_compiled(module: nn.Module) -> bool:
     return _wrapped_name(type(module)) == "_orig_mod"
 
 
+_scripted: dict[type, bool] = {}
+
+
 def is_scripted(module: nn.Module) -> bool:
     """A TorchScript module is one call: nothing inside it can be stopped at."""
-    return isinstance(module, torch.jit.ScriptModule)
+    kind = type(module)
+    if kind not in _scripted:
+        _scripted[kind] = issubclass(kind, torch.jit.ScriptModule)
+    return _scripted[kind]
 
 
 def set_eager_stance(eager: bool) -> str | None:

@@ -107,7 +107,8 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
                 streams.restore()
                 outcome.restored.append(f"random streams ({', '.join(moved)})")
             called = _restore(buffers)
-            outcome.restored.extend(_names_of(models, called))
+            if called:
+                outcome.restored.extend(_names_of(models, called))
         if deep:
             after = _versions(models)
             undone = {id(tensor) for tensor in called}

@@ -7,6 +7,7 @@ too, but does not make the model beside it one of several.
 
 from __future__ import annotations
 
+import difflib
 import weakref
 from collections.abc import Iterator
 
@@ -48,8 +49,9 @@ class Model:
         return self._names
 
     def refresh(self) -> None:
-        """The model may have changed while it ran: look again when asked next."""
-        self._names = None
+        """The model may have changed while it ran: look again when asked next, if it has."""
+        if self._names is not None and not self._names.is_current():
+            self._names = None
 
 
 class Models:
@@ -125,9 +127,11 @@ class Models:
 
     def everything(self) -> Iterator[tuple[str, nn.Module]]:
         """(path as the user sees it, module) of all models."""
+        several = self.are_several
         for model in self:
+            prefix = f"{model.name}." if several or model.is_helper else ""
             for path, module in model.names:
-                yield self.full_path(model, path), module
+                yield prefix + path if path else model.name, module
 
     def at(self, path: str) -> nn.Module | None:
         """The module at exactly this path as the user sees it."""
@@ -179,20 +183,25 @@ class Models:
         return list(found.values())
 
     def unknown(self, text: str) -> UnknownPath:
-        """The error for a path that is nowhere, with what is near."""
-        import difflib
-
-        paths = [path for path, _ in self.everything()]
-        if not paths:
+        """The error for a path that is nowhere: it is followed as far as it leads, then what is near."""
+        if not len(self):
             return UnknownPath(f"no module {text!r}", "no model has run yet")
-        close = difflib.get_close_matches(text, paths[:20_000], n=3, cutoff=0.6)
+        head, last = text, ""
+        while head:
+            head, _, last = head.rpartition(".")
+            parents = self.ending_in(head) if head else [("", model.root) for model in self]
+            names = {name for _, parent in parents if parent is not None for name in parent._modules}
+            close = difflib.get_close_matches(last, sorted(names), n=3, cutoff=0.5)
+            if close or (head and parents):
+                break
         if not close:
-            last = text.rpartition(".")[2]
-            segments = {path.rpartition(".")[2] for path in paths[:20_000]}
-            close = difflib.get_close_matches(last, sorted(segments), n=3, cutoff=0.6)
-        return UnknownPath(
-            f"no module {text!r}", "" if close else "`tree` shows the paths", suggestions=close
-        )
+            segments = {path.rpartition(".")[2] for path, _ in self.everything()}
+            head, close = (
+                "",
+                difflib.get_close_matches(text.rpartition(".")[2], sorted(segments), n=3, cutoff=0.6),
+            )
+        near = [f"{head}.{name}" if head else name for name in close]
+        return UnknownPath(f"no module {text!r}", "" if near else "`tree` shows the paths", suggestions=near)
 
 
 def _ambiguous(text: str, paths: list[str]) -> UnknownPath:
