@@ -115,9 +115,10 @@ def _can_leave_modes() -> bool:
     try:
         from torch.utils._python_dispatch import _disable_current_modes
 
-        one = torch.ones((), device="cpu")
-        with Probe(), _disable_current_modes():  # type: ignore[no-untyped-call]
-            one.add(1)
+        with _disable_current_modes():  # a mode of the user's may be on: it must not see the self-test
+            one = torch.ones((), device="cpu")
+            with Probe(), _disable_current_modes():  # type: ignore[no-untyped-call]
+                one.add(1)
     except Exception:
         return False
     return not seen
