@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -24,6 +25,9 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from layerstep import DebugConsole
+from layerstep.engine.session import Message
+from layerstep.render.screen import to_text
+from layerstep.views import Notice
 
 __all__ = [
     "ZOO",
@@ -714,23 +718,38 @@ def graph_module() -> nn.Module:
 
 @dataclass
 class Seen:
-    """What a session showed: its stops as (path, number of the module), and its text."""
+    """What a session showed."""
 
     stops: list[tuple[str, int]] = field(default_factory=list)
+    """The path of each stop and the number of its module."""
+    bugs: list[str] = field(default_factory=list)
+    """What the debugger says of its own mistakes."""
+    verdicts: list[str] = field(default_factory=list)
+    """The answers to `perturbed?`."""
     output: io.StringIO = field(default_factory=io.StringIO)
 
     @property
     def text(self) -> str:
         return self.output.getvalue()
 
+    @property
+    def is_perturbed(self) -> bool:
+        return any(verdict.strip().lstrip("!✗✓· ").startswith("yes") for verdict in self.verdicts)
+
     def watch(self, console: DebugConsole) -> None:
         numbers = {id(module): number for number, module in enumerate(console.model.modules())}
+        session = weakref.ref(console.session)
 
-        def hear(message: Any) -> None:
-            pause = console.session.pause
+        def hear(message: Message) -> None:
+            here = session()
+            pause = here.pause if here is not None else None
             if message.kind == "stop" and pause is not None and pause.stack:
                 frame = pause.stack[0]
                 self.stops.append((frame.path, numbers.get(id(frame.module), -1)))
+            if isinstance(message.view, Notice) and message.view.text.startswith("a bug in layerstep"):
+                self.bugs.append(message.view.text)
+            if message.line == "perturbed?":
+                self.verdicts.append(to_text(message.view))
 
         console.session.listen(hear)
 
@@ -869,7 +888,7 @@ def hook_count(model: nn.Module) -> int:
 
 
 def taps_on(model: nn.Module) -> list[Any]:
-    """The hooks that are the debugger's."""
+    """The hooks that are the debugger's and report to it."""
     hooks = [
         hook
         for module in model.modules()

@@ -14,7 +14,7 @@ from layerstep.commands.break_ import add_point
 from layerstep.commands.why_not import silence_of
 from layerstep.config import is_disabled
 from layerstep.engine.session import Session
-from layerstep.errors import UserError
+from layerstep.errors import Quit, UserError
 from layerstep.frontends.choose import is_child, open_session
 from layerstep.views import Notice, View
 
@@ -102,6 +102,8 @@ class DebugConsole:
         if kind is None and self.session.is_attached:
             tell_silent_points(self.session)
         self.detach()
+        if kind is KeyboardInterrupt and self.session.quitting is not None:
+            raise Quit from None  # `quit` in another thread, which interrupts this one
 
 
 def attach(model: nn.Module, **options: Any) -> DebugConsole:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -64,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if not options.module and not options.script:
         raise UserError("nothing to run", "layerstep run script.py, or layerstep run -m module")
+    if options.script and not os.path.exists(options.script):  # before torch is imported, which takes a while
+        raise UserError(f"cannot read {options.script}", os.strerror(errno.ENOENT))
     from layerstep.program import ModuleProgram, Program
 
     program = Program(options.script, options.args) if not options.module else ModuleProgram(options.module)
@@ -87,7 +90,7 @@ def _commands(given: Sequence[tuple[str, str]]) -> Iterator[str]:
             yield value
             continue
         try:
-            yield from joined(Path(value).read_text())
+            yield from joined(Path(value).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(
                 f"cannot read {value}", getattr(error, "strerror", None) or "it is no text"
@@ -100,8 +103,11 @@ def _json_file(name: str | None) -> Iterator[IO[str] | None]:
         yield sys.stdout if name else None
         return
     try:
-        file = open(name, "w")  # noqa: SIM115 - closed below, after the run
+        file = open(name, "w", encoding="utf-8")  # noqa: SIM115 - closed below, after the run
     except OSError as error:
         raise UserError(f"cannot write {name}", error.strerror or "") from None
-    with file:
+    try:
         yield file
+    finally:
+        with contextlib.suppress(OSError):  # a full disk is no reason for the run to end otherwise
+            file.close()

@@ -85,13 +85,20 @@ def load_config() -> Config:
     config = Config()
     path = config_file()
     try:
-        given = tomllib.loads(path.read_text()) if path.is_file() else {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise BadArguments(f"cannot read {path}: {error}") from None
+        given = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError) as error:  # a TOML or Unicode error is a ValueError
+        raise BadArguments(f"cannot read {path}: {error}".replace("\n", " ")) from None
     for name, value in given.items():
-        config = config.with_value(name, str(value))
+        config = _set(config, name, str(value), str(path))
     for field in fields(Config):
-        text = os.environ.get(f"LAYERSTEP_{field.name.upper()}")
-        if text is not None:
-            config = config.with_value(field.name, text)
+        variable = f"LAYERSTEP_{field.name.upper()}"
+        if variable in os.environ:
+            config = _set(config, field.name, os.environ[variable], variable)
     return config
+
+
+def _set(config: Config, name: str, text: str, origin: str) -> Config:
+    try:
+        return config.with_value(name, text)
+    except BadArguments as error:
+        raise BadArguments(f"{origin}: {error.message}", error.hint) from None

@@ -8,7 +8,7 @@ from typing import Any
 from layerstep.analysis.present import present, short, tensor_view
 from layerstep.analysis.shapes import tensors_in
 from layerstep.engine.events import Phase, Resume
-from layerstep.engine.expression import has_calls
+from layerstep.engine.expression import may_act
 from layerstep.engine.guard import Outcome
 from layerstep.engine.messages import Watch
 from layerstep.engine.pause import Pause
@@ -133,7 +133,7 @@ def expand_alias(session: Session, text: str) -> str:
 
 def _python(session: Session, text: str) -> View | None:
     try:
-        value, printed, outcome = session.evaluate(text, deep=has_calls(text) or "=" in text)
+        value, printed, outcome = session.evaluate(text, deep=may_act(text))
     except EvaluationFailed as failure:
         raise _clearer(text, failure) from None
     views: list[View] = []

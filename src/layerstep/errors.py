@@ -17,9 +17,12 @@ training loop can swallow the user's wish to leave.
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Sequence
 
 __all__ = [
+    "QUIT_EXIT_CODE",
     "BadArguments",
     "BadCondition",
     "InternalError",
@@ -31,6 +34,7 @@ __all__ = [
     "UnknownPath",
     "UnsupportedModel",
     "UserError",
+    "describe_bug",
 ]
 
 QUIT_EXIT_CODE = 130
@@ -98,3 +102,10 @@ class Quit(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(QUIT_EXIT_CODE)
+
+
+def describe_bug(error: BaseException) -> str:
+    """A bug of ours in one line, with the line of code it came from."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    at = f" at {os.path.basename(last[0].filename)}:{last[0].lineno}" if last else ""
+    return f"a bug in layerstep: {type(error).__name__}: {error}{at}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib.util
 import os
 import runpy
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from layerstep import __version__
 from layerstep.api import tell_silent_points, use_session
 from layerstep.engine.session import Session
+from layerstep.engine.stack import is_ours
 from layerstep.errors import Quit, UserError
 from layerstep.views import Notice
 
@@ -36,6 +38,7 @@ def debug(program: Program, session: Session) -> int:
         return code
     finally:
         session.detach()
+        session.close()
         use_session(None)
 
 
@@ -68,11 +71,13 @@ class Program:
         return [self.script, *self.args]
 
     def _execute(self) -> None:
-        sys.path[0] = os.path.dirname(os.path.abspath(self.script))
+        if not sys.flags.safe_path:
+            sys.path[0] = os.path.dirname(os.path.realpath(self.script))
+        file = os.path.abspath(self.script)
         module = types.ModuleType("__main__")
-        module.__dict__.update(__file__=self.script, __builtins__=builtins, __spec__=None, __cached__=None)
+        module.__dict__.update(__file__=file, __builtins__=builtins, __spec__=None, __cached__=None)
         sys.modules["__main__"] = module
-        exec(compile(self._source, self.script, "exec", dont_inherit=True), module.__dict__)
+        exec(compile(self._source, file, "exec", dont_inherit=True), module.__dict__)
 
 
 class ModuleProgram(Program):
@@ -82,9 +87,19 @@ class ModuleProgram(Program):
         if not words:
             raise UserError("-m needs the name of a module")
         self.script, *self.args = words
+        sys.path.insert(0, os.getcwd())
+        try:
+            found = importlib.util.find_spec(self.script)
+        except (ImportError, ValueError):
+            found = None
+        finally:
+            sys.path.pop(0)
+        if found is None:
+            raise UserError(f"no module named {self.script}", "-m takes a name as `import` does")
 
     def _execute(self) -> None:
-        sys.path[0] = os.getcwd()
+        if not sys.flags.safe_path:
+            sys.path[0] = os.getcwd()
         runpy.run_module(self.script, run_name="__main__", alter_sys=True)
 
 
@@ -98,12 +113,23 @@ def _exit_code(leaving: SystemExit) -> int:
 
 
 def _show(error: BaseException) -> None:
-    """The user's traceback without the frames that started the script."""
-    trace = error.__traceback__
-    here = os.path.dirname(os.path.abspath(__file__))
-    while trace is not None and (
-        trace.tb_frame.f_code.co_filename.startswith((here, "<frozen runpy"))
-        or os.path.basename(trace.tb_frame.f_code.co_filename) == "runpy.py"
-    ):
-        trace = trace.tb_next
-    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    """The user's traceback without our frames and those that started the script."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = _without_us(one.__traceback__)
+            waiting += [one.__cause__, one.__context__]
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _without_us(trace: types.TracebackType | None) -> types.TracebackType | None:
+    if trace is None:
+        return None
+    rest = _without_us(trace.tb_next)
+    file = trace.tb_frame.f_code.co_filename
+    if is_ours(trace.tb_frame) or file.startswith("<frozen runpy") or os.path.basename(file) == "runpy.py":
+        return rest
+    return types.TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)

@@ -64,19 +64,27 @@ def shape_line(value: object, *, most: int = 4) -> str:
 def tensors_in(value: object, *, most: int = 32) -> list[tuple[str, torch.Tensor]]:
     """The tensors in nested containers, each with the expression that leads to it: `.logits`, `['a'][0]`."""
     found: list[tuple[str, torch.Tensor]] = []
-    visits = iter(range(VISITS))
-
-    def walk(path: str, item: object, above: tuple[int, ...]) -> None:
-        if isinstance(item, torch.Tensor):
-            found.append((path, item))
-        elif id(item) not in above and len(above) < DEPTH:
-            for _, step, child in _children(item):
-                if len(found) >= most or next(visits, None) is None:
-                    return
-                walk(path + step, child, (*above, id(item)))
-
-    attempt(lambda: walk("", value, ()), None)
+    attempt(lambda: _walk(value, "", (), found, most, iter(range(VISITS))), None)
     return found[:most]
+
+
+def _walk(
+    item: object,
+    path: str,
+    above: tuple[int, ...],
+    found: list[tuple[str, torch.Tensor]],
+    most: int,
+    visits: Iterator[int],
+) -> None:
+    # Not a function inside `tensors_in`: one that calls itself is a cycle, and would keep the
+    # tensors alive until the collector runs.
+    if isinstance(item, torch.Tensor):
+        found.append((path, item))
+    elif id(item) not in above and len(above) < DEPTH:
+        for _, step, child in _children(item):
+            if len(found) >= most or next(visits, None) is None:
+                return
+            _walk(child, path + step, (*above, id(item)), found, most, visits)
 
 
 def _line(value: object, most: int, above: tuple[int, ...]) -> str:

@@ -50,7 +50,7 @@ def set_or_leave_pending(session: Session, point: Point) -> None:
         if session.models.main is not None and not ambiguous:
             point.trouble = str(error)
         return
-    point.targets = [(path, id(module)) for path, module in found]
+    point.place(found, session.models)
     session.rearm()
 
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from layerstep.analysis.present import module_line, present, tensor_view
-from layerstep.analysis.shapes import tensors_in
+from layerstep.engine.expression import may_act
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
@@ -22,7 +23,7 @@ def value_of(session: Session, text: str) -> Any:
         if frame is None or frame.module is None:
             raise UserError("nothing has stopped yet", "name an expression")
         text = "out" if frame.has_output else "inp"
-    value, _, _ = session.evaluate(text)
+    value, _, _ = session.evaluate(text, deep=may_act(text))
     return value
 
 
@@ -101,7 +102,7 @@ def _numbers(values: list[Any]) -> str:
 def _module(module: nn.Module) -> View:
     own = [*module._parameters.items(), *module._buffers.items()]
     rows = tuple((name, tensor_view(tensor)) for name, tensor in own if tensor is not None)
-    count = sum(tensor.numel() for _, tensor in tensors_in(dict(module.named_parameters()), most=100_000))
-    total = Text(f"{count:,} parameters in all, {'training' if module.training else 'eval'} mode")
+    sizes = [0 if is_lazy(parameter) else parameter.numel() for parameter in module.parameters()]
+    total = Text(f"{sum(sizes):,} parameters in all, {'training' if module.training else 'eval'} mode")
     title = (Span(module_line(module), "type"),)
     return Group((Fields(title, rows), total))

@@ -30,7 +30,7 @@ def save(session: Session, rest: str) -> Notice:
     lines += [f"watch {watch.expression.text}" for watch in session.watches.values()]
     lines += [f"alias {name} = {body}" for name, body in session.aliases.items()]
     try:
-        Path(rest).expanduser().write_text("\n".join(lines) + "\n")
+        Path(rest).expanduser().write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {rest}", error.strerror or "") from None
     return Notice(f"{len(lines)} lines in {rest}", level="good")
@@ -48,7 +48,7 @@ def source(session: Session, rest: str) -> View:
     if not rest:
         raise BadArguments("source needs a file")
     try:
-        text = Path(rest).expanduser().read_text()
+        text = Path(rest).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {rest}", getattr(error, "strerror", None) or "it is no text") from None
     views: list[View] = []

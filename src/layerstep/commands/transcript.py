@@ -26,7 +26,7 @@ def transcript(session: Session, rest: str) -> Notice:
         return Notice(f"{before} is complete" if before else "no transcript is being written")
     path = Path(rest).expanduser()
     try:
-        with contextlib.closing(path.open("a")):
+        with contextlib.closing(path.open("a", encoding="utf-8")):
             pass
     except OSError as error:
         raise UserError(f"cannot write {rest}", error.strerror or "") from None

@@ -36,7 +36,7 @@ def until(session: Session, rest: str) -> Resume:
                 raise
         else:
             point = session.points.add(PointKind.UNTIL, where)
-            point.targets = [(path, id(module)) for path, module in targets]
+            point.place(targets, session.models)
             return Resume(Kind.CONTINUE)
     session.points.add(PointKind.UNTIL, None, condition=Expression.parse(rest))
     return Resume(Kind.CONTINUE)

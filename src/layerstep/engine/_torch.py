@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -21,17 +21,20 @@ __all__ = [
     "called_module",
     "entered_with_hooks",
     "functorch_inner",
+    "has_saved_tensor_hooks",
     "is_compiled",
     "is_functional",
     "is_in_backward",
     "is_lazy_clone",
     "is_scripted",
     "is_tracing",
+    "is_transformed",
     "is_vmapped",
     "is_wrapper",
     "modes_off",
     "module_call_code",
     "set_eager_stance",
+    "set_version",
     "unwrap",
 ]
 
@@ -75,9 +78,7 @@ def is_in_backward() -> bool:
     return _graph_task_id() != -1
 
 
-def _graph_task_id() -> int:
-    probe = getattr(torch._C, "_current_graph_task_id", None)
-    return probe() if probe is not None else -1
+_graph_task_id: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
 def is_tracing() -> bool:
@@ -93,6 +94,8 @@ def is_tracing() -> bool:
 
 def _fake_mode_is_active() -> bool:
     """Fallback: no; then a stop shows fake tensors, shapes without values."""
+    if not torch._C._len_torch_dispatch_stack():
+        return False
     stack = getattr(torch.utils._python_dispatch, "_get_current_dispatch_mode_stack", None)
     return stack is not None and any(type(mode).__name__ == "FakeTensorMode" for mode in stack())
 
@@ -153,6 +156,22 @@ def below_everything() -> contextlib.ExitStack:
     return stack
 
 
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Put a tensor's count of in-place writes back to what it was.
+
+    Fallback: the count stays; a backward that saved the tensor will then refuse, and say so.
+    """
+    setter = getattr(torch._C._autograd, "_unsafe_set_version_counter", None)
+    if setter is not None:
+        setter((tensor,), (version,))
+
+
+def has_saved_tensor_hooks() -> bool:
+    """Does somebody (activation checkpointing, say) handle what autograd saves? Fallback: yes."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is None or top(True) is not None
+
+
 def is_lazy_clone(tensor: torch.Tensor) -> bool:
     """Does it share memory until written (`torch._lazy_clone`)? Asking for its data would copy it."""
     probe = getattr(torch._C, "_is_cow_tensor", None)
@@ -161,6 +180,11 @@ def is_lazy_clone(tensor: torch.Tensor) -> bool:
 
 def is_vmapped(tensor: torch.Tensor) -> bool:
     return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Is it a value inside vmap, grad or another transform of torch.func?"""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def is_functional(tensor: torch.Tensor) -> bool:

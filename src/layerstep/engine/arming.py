@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torch import nn
 
 from layerstep.engine._torch import set_eager_stance
-from layerstep.engine.plan import Plan, make_plan
+from layerstep.engine.plan import make_plan
 from layerstep.engine.stepper import Intent, Reach
 from layerstep.engine.taps import Sink, Taps
 from layerstep.views import Notice
@@ -31,6 +32,8 @@ class Arming:
         self.is_eager = False
         """Compiled code runs eagerly on our account."""
         self._stance_before: str | None = None
+        self._fused: list[weakref.ref[nn.Module]] = []
+        self._has_told_fused = False
         self._told: set[str] = set()
 
     def apply(self, intent: Intent, enclosing: Iterable[nn.Module]) -> None:
@@ -40,11 +43,14 @@ class Arming:
         self.taps.apply(plan)
         self.sink.listening = intent.reach is not Reach.NOTHING
         self._take_stance(wanted=bool(plan) and any(model.compiled for model in models))
-        self._mention_fused(plan)
+        if not self._has_told_fused:
+            modules = [module for module, _ in plan.values() if isinstance(module, _FUSED)]
+            self._fused = [weakref.ref(module) for module in modules]
 
     def clear(self) -> None:
         self.taps.clear()
         self.sink.listening = False
+        self._fused = []
         self._take_stance(wanted=False)
 
     def _take_stance(self, *, wanted: bool) -> None:
@@ -58,13 +64,15 @@ class Arming:
                 set_eager_stance(False)
             self.is_eager = False
 
-    def _mention_fused(self, plan: Plan) -> None:
-        """Hooks inside an encoder layer switch its fused inference path off: other kernels run."""
-        if "fused" in self._told:
-            return
-        for module, _ in plan.values():
-            if isinstance(module, _FUSED) and not module.training:
-                self._told.add("fused")
+    def mention_fused(self) -> None:
+        """Hooks inside an encoder layer switch its fused inference path off: other kernels run.
+
+        Asked at each forward, because a model may go into eval mode after its points were set.
+        """
+        for reference in self._fused:
+            module = reference()
+            if module is not None and not module.training:
+                self._fused, self._has_told_fused = [], True
                 self._tell(
                     f"{type(module).__name__} leaves its fused path while it is tapped",
                     "every module inside is called; last digits may differ",

@@ -45,7 +45,8 @@ class Discovery:
         if self.is_on:
             return
         self._before = nn.Module.__call__
-        inner, outermost, is_compiling = self._inner, self._outermost, torch.compiler.is_compiling
+        inner, outermost = self._inner, self._outermost
+        is_compiling = torch.compiler.is_dynamo_compiling
 
         # The body of Module._wrapped_call_impl, not a call to it: a second Python frame
         # would cost more than the look-up. is_compiling comes first, because dynamo folds it
@@ -71,6 +72,8 @@ class Discovery:
         self._roots.clear()
 
     def _outermost(self, module: nn.Module) -> None:
+        if torch.compiler.is_compiling():
+            return
         frame = sys._getframe(1)
         reference = self._roots.get(id(module))
         if reference is not None and reference() is module:

@@ -15,7 +15,7 @@ from typing import Any
 
 from layerstep.errors import BadCondition
 
-__all__ = ["PATH_NAME", "RESULTS_NAME", "Expression", "Template", "has_calls", "rewrite"]
+__all__ = ["PATH_NAME", "RESULTS_NAME", "Expression", "Template", "may_act", "rewrite"]
 
 PATH_NAME = "__path__"
 RESULTS_NAME = "__results__"
@@ -47,14 +47,31 @@ def rewrite(text: str) -> str:
     return _TOKENS.sub(one, text)
 
 
-def has_calls(text: str) -> bool:
-    """Could evaluating this do more than read? Unparsable text counts as yes."""
+_ONLY_READ = {"inp", "out", "kwargs", "name", "forward", RESULTS_NAME}
+
+
+def may_act(text: str) -> bool:
+    """Could evaluating this do more than read? Text that does not parse counts as yes.
+
+    A call can do anything, and so can an attribute of a module: `mod.weight` of a parametrized layer runs the
+    parametrization, and spectral norm moves its buffers then. Attributes of inputs and outputs are safe.
+    """
     try:
         tree = ast.parse(rewrite(text))
     except (SyntaxError, ValueError):
         return True
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return any(not (isinstance(call.func, ast.Name) and call.func.id == PATH_NAME) for call in calls)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call | ast.NamedExpr | ast.stmt) and not isinstance(node, ast.Expr):
+            return True
+        if isinstance(node, ast.Attribute) and not _is_of_a_value(node):
+            return True
+    return False
+
+
+def _is_of_a_value(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id in _ONLY_READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +80,7 @@ class Expression:
 
     text: str
     code: CodeType
-    calls: bool
+    may_act: bool
 
     @classmethod
     def parse(cls, text: str) -> Expression:
@@ -76,7 +93,7 @@ class Expression:
             reason = error.msg if isinstance(error, SyntaxError) else str(error)
             hint = "compare with ==" if re.search(r"(?<![=!<>])=(?!=)", text) else ""
             raise BadCondition(f"{text!r} is no expression: {reason}", hint) from None
-        return cls(text, code, has_calls(text))
+        return cls(text, code, may_act(text))
 
     def evaluate(self, scope: dict[str, Any]) -> Any:
         return eval(self.code, scope)
@@ -106,8 +123,8 @@ class Template:
         return '"' + self.text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
     @property
-    def calls(self) -> bool:
-        return any(expression is not None and expression.calls for _, expression, _, _ in self.pieces)
+    def may_act(self) -> bool:
+        return any(expression is not None and expression.may_act for _, expression, _, _ in self.pieces)
 
     def format(self, scope: dict[str, Any]) -> str:
         """The message; a part that fails shows its error in its place."""

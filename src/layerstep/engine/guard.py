@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,11 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerstep.engine._torch import modes_off
+from layerstep.engine._torch import has_saved_tensor_hooks, is_transformed, modes_off, set_version
 from layerstep.engine.models import Models
 from layerstep.engine.taps import watching_calls
 
-__all__ = ["Outcome", "RandomState", "fingerprint", "observing", "undisturbed"]
+__all__ = ["Evaluations", "Outcome", "RandomState", "fingerprint", "observing", "undisturbed"]
+
+_Versions = dict[str, tuple[int, int]]
 
 FINGERPRINT_BYTES = 1 << 30
 """Values beyond this are not read for a fingerprint; their version counters still are."""
@@ -50,15 +53,15 @@ class RandomState:
 
     def changed(self) -> list[str]:
         """The streams that have moved since."""
-        now = RandomState()
         moved = []
-        if not torch.equal(now.torch, self.torch):
+        if not torch.equal(torch.get_rng_state(), self.torch):
             moved.append("torch")
-        if len(now.cuda) != len(self.cuda) or any(map(_differ, now.cuda, self.cuda)):
+        if self.cuda and any(map(_differ, torch.cuda.get_rng_state_all(), self.cuda)):
             moved.append("cuda")
-        if now.python != self.python:
+        if random.getstate() != self.python:
             moved.append("random")
-        if now.numpy[2] != self.numpy[2] or not np.array_equal(now.numpy[1], self.numpy[1]):
+        now: Any = np.random.get_state()
+        if now[2] != self.numpy[2] or not np.array_equal(now[1], self.numpy[1]):
             moved.append("numpy")
         return moved
 
@@ -74,6 +77,12 @@ def _differ(one: Tensor, other: Tensor) -> bool:
     return not torch.equal(one, other)
 
 
+class Evaluations(threading.local):
+    """How many evaluations of ours a thread is inside of: its taps are silent meanwhile."""
+
+    depth = 0
+
+
 @dataclass(slots=True)
 class Outcome:
     """What a line did to the run."""
@@ -86,58 +95,87 @@ class Outcome:
 
 @contextlib.contextmanager
 def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
-    """Run a line at the prompt. `deep` watches modules and tensors too: for lines that call something."""
+    """Run a line at the prompt or a condition. `deep` also names the state that it changed on purpose."""
     outcome = Outcome()
-    streams = RandomState()
-    buffers: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def save_buffers(module: nn.Module) -> None:
-        with observing():
-            for buffer in module._buffers.values():
-                if buffer is not None and id(buffer) not in buffers:
-                    buffers[id(buffer)] = (buffer, buffer.detach().clone())
-
-    before = _versions(models) if deep else {}
+    saved = _Buffers()
+    with observing():
+        streams = RandomState()
+        before = _versions(models) if deep else {}
     try:
-        with watching_calls(save_buffers) if deep else contextlib.nullcontext():
+        with watching_calls(saved.save), _own_saved_tensors():
             yield outcome
     finally:
         with observing():
             if moved := streams.changed():
                 streams.restore()
                 outcome.restored.append(f"random streams ({', '.join(moved)})")
-            called = _restore(buffers)
-            if called:
-                outcome.restored.extend(_names_of(models, called))
-        if deep:
-            after = _versions(models)
-            undone = {id(tensor) for tensor in called}
-            outcome.changed = [
-                name for name in after if before.get(name) != after[name] and after[name][0] not in undone
-            ]
+            undone = saved.restore()
+            if undone:
+                outcome.restored.extend(_names_of(models, undone))
+            if deep:
+                outcome.changed = _changed(before, _versions(models), undone)
 
 
-def _restore(buffers: dict[int, tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """Put back the buffers that are not what they were.
+def _own_saved_tensors() -> contextlib.AbstractContextManager[Any]:
+    """What a line saves for a backward of its own is nobody else's business.
 
-    By value and through `.data`: batch norm writes its statistics without a version bump, and a
-    bump here would make autograd refuse a graph that saved them.
+    Activation checkpointing counts the tensors that pass its hooks, and would find too many.
     """
-    undone = []
-    for buffer, saved in buffers.values():
-        if buffer.shape == saved.shape and not _equal(buffer, saved):
-            buffer.data.copy_(saved)
-            undone.append(buffer)
-    return undone
+    if not has_saved_tensor_hooks():
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
+def _changed(before: _Versions, after: _Versions, undone: set[int]) -> list[str]:
+    return [name for name in after if before.get(name) != after[name] and after[name][0] not in undone]
+
+
+class _Buffers:
+    """The buffers of modules that a line calls, as they were before each was called first."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._dicts: dict[int, tuple[nn.Module, dict[str, Tensor | None]]] = {}
+        self._values: dict[int, tuple[Tensor, Tensor, int]] = {}
+
+    def save(self, module: nn.Module) -> None:
+        if threading.get_ident() != self._thread or id(module) in self._dicts:
+            return  # the hook is process-wide; what other threads run is the run
+        self._dicts[id(module)] = (module, dict(module._buffers))
+        with observing():
+            for buffer in module._buffers.values():
+                if buffer is not None and id(buffer) not in self._values:
+                    self._values[id(buffer)] = (buffer, buffer.detach().clone(), _version(buffer))
+
+    def restore(self) -> set[int]:
+        """Put back what is not what it was; the ids of those tensors.
+
+        By value and through `.data`: batch norm writes its statistics without a version bump, and a bump
+        would make autograd refuse a graph that saved them. A module may also have put another tensor there.
+        """
+        undone = set()
+        for module, before in self._dicts.values():
+            for name in [name for name in module._buffers if name not in before]:
+                del module._buffers[name]
+            for name, buffer in before.items():
+                if module._buffers.get(name) is not buffer:
+                    module._buffers[name] = buffer
+                    undone.add(id(buffer))
+        for buffer, values, version in self._values.values():
+            if buffer.shape == values.shape and not _equal(buffer, values):
+                buffer.data.copy_(values)
+                undone.add(id(buffer))
+            if version not in (-1, _version(buffer)):
+                set_version(buffer, version)
+        return undone
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
     return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
-def _names_of(models: Models, tensors: list[Tensor]) -> list[str]:
-    wanted = {id(tensor) for tensor in tensors}
-    return [name for name, tensor in _state(models) if id(tensor) in wanted]
+def _names_of(models: Models, ids: set[int]) -> list[str]:
+    return [name for name, tensor in _state(models) if id(tensor) in ids]
 
 
 def _state(models: Models) -> Iterator[tuple[str, Tensor]]:
@@ -153,7 +191,7 @@ def _state(models: Models) -> Iterator[tuple[str, Tensor]]:
                 yield f"{path}.{name}", buffer
 
 
-def _versions(models: Models) -> dict[str, tuple[int, int]]:
+def _versions(models: Models) -> _Versions:
     return {name: (id(tensor), _version(tensor)) for name, tensor in _state(models)}
 
 
@@ -182,7 +220,7 @@ def fingerprint(models: Models) -> dict[str, int]:
 
 def _size(tensor: Tensor) -> int | None:
     plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
-    if not plain or tensor.is_meta or tensor.is_quantized:
+    if not plain or tensor.is_meta or tensor.is_quantized or is_transformed(tensor):
         return None
     return tensor.numel() * tensor.element_size()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["Interrupts"]
+__all__ = ["Interrupts", "wake_main_thread"]
 
 TWICE_WITHIN = 2.0
 """Seconds in which a second Ctrl-C means it."""
@@ -35,7 +36,8 @@ class Interrupts:
 
     def stop(self) -> None:
         if self.is_on and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._before)
+            if signal.getsignal(signal.SIGINT) == self._handle:  # the program may have set its own since
+                signal.signal(signal.SIGINT, self._before)
             self._before = None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -45,3 +47,18 @@ class Interrupts:
         if twice or not self._interrupted():
             self._last = float("-inf")
             raise KeyboardInterrupt
+
+
+def wake_main_thread() -> bool:
+    """Interrupt the main thread and say so, if this is another one: it may wait for what will not come.
+
+    By a real signal where there are such: `interrupt_main` does not end a wait for a lock.
+    """
+    main = threading.main_thread()
+    if threading.current_thread() is main or main.ident is None:
+        return False
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main.ident, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
+    return True

@@ -6,12 +6,13 @@ import contextlib
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from layerstep.engine._torch import modes_off
 from layerstep.engine.events import Event, Phase
 from layerstep.engine.expression import Expression
 from layerstep.engine.guard import undisturbed
 from layerstep.engine.points import Point
 from layerstep.engine.scope import Scope
-from layerstep.engine.stack import Frame, caller_of
+from layerstep.engine.stack import Frame, caller_of, forget_locals
 from layerstep.views import Text
 
 if TYPE_CHECKING:
@@ -38,25 +39,41 @@ class Judge:
     def _ask_one(self, point: Point, event: Event, frame: FrameType) -> tuple[bool, str]:
         if not point.enabled:
             return False, ""
+        if point.condition is None and point.template is None and not point.is_shared:
+            return self._count(point), ""
         place = self._place(event, frame)
         if not self._is_called_as(point, place):
             return False, ""
+        with modes_off():
+            scope = self._scope(place)
+            try:
+                return self._decide(point, scope)
+            finally:
+                if scope.has_looked and place.caller is not None:
+                    forget_locals(place.caller)
+
+    def _decide(self, point: Point, scope: Scope) -> tuple[bool, str]:
         if point.condition is not None:
             point.tried += 1
-            holds, problem = self._holds(point.condition, place)
+            holds, problem = self._holds(point.condition, scope)
             if problem:
                 point.hits += 1
                 return True, problem
             if not holds:
                 return False, ""
+        stops = self._count(point)
+        if stops and point.template is not None:
+            self._log(point, scope)
+            return False, ""
+        return stops, ""
+
+    @staticmethod
+    def _count(point: Point) -> bool:
         point.hits += 1
         if point.ignore > 0:
             point.ignore -= 1
-            return False, ""
-        if point.template is not None:
-            self._log(point, place)
-            return False, ""
-        return True, ""
+            return False
+        return True
 
     def _place(self, event: Event, frame: FrameType) -> Frame:
         place = Frame(
@@ -67,32 +84,31 @@ class Judge:
             place.state, place.output = "done", event.output
         return place
 
-    def _is_called_as(self, point: Point, place: Frame) -> bool:
+    @staticmethod
+    def _is_called_as(point: Point, place: Frame) -> bool:
         """A module with two paths: is it called by the one that this point names?"""
-        if point.where is None or not point.where.is_one or place.module is None:
-            return True
-        if len(self._session.models.paths_of(place.module)) < 2:
+        if not point.is_shared:
             return True
         return "|" in place.path or any(place.path == path for path, _ in point.targets)
 
-    def _holds(self, condition: Expression, place: Frame) -> tuple[bool, str]:
+    def _holds(self, condition: Expression, scope: Scope) -> tuple[bool, str]:
         try:
-            with self._session.evaluating(), self._quietly(condition.calls):
-                return bool(condition.evaluate(self._scope(place))), ""
+            with self._session.evaluating(), self._quietly(condition.may_act):
+                return bool(condition.evaluate(scope)), ""
         except Exception as error:
             text = f"condition {condition.text!r} raised {type(error).__name__}: {error}"
             return False, text.partition("\n")[0]
 
-    def _log(self, point: Point, place: Frame) -> None:
+    def _log(self, point: Point, scope: Scope) -> None:
         assert point.template is not None
-        with self._session.evaluating(), self._quietly(point.template.calls):
-            text = point.template.format(self._scope(place))
+        with self._session.evaluating(), self._quietly(point.template.may_act):
+            text = point.template.format(scope)
         self._session.say(Text(text), "log")
 
     def _scope(self, place: Frame) -> Scope:
         session = self._session
         return Scope(session.models, place, kept=session.kept, results=session.results)
 
-    def _quietly(self, calls: bool) -> contextlib.AbstractContextManager[Any]:
-        """A condition that only reads needs no guard; one that calls could draw random numbers."""
-        return undisturbed(self._session.models, deep=False) if calls else contextlib.nullcontext()
+    def _quietly(self, may_act: bool) -> contextlib.AbstractContextManager[Any]:
+        """A condition that only reads needs no guard; another could draw random numbers, say."""
+        return undisturbed(self._session.models, deep=False) if may_act else contextlib.nullcontext()

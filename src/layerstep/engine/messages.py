@@ -34,6 +34,8 @@ class Frontend(Protocol):
 
     def resumed(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class Interpreter(Protocol):
     """Lines and stops as views; handed in, so that the engine knows no command."""

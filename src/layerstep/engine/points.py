@@ -48,12 +48,20 @@ class Point:
     """How often it was passed by in a recomputation during backward."""
     targets: list[tuple[str, int]] = field(default_factory=list)
     """(path, id of the module) of every place it is set at; empty while it is pending."""
+    is_shared: bool = False
+    """It names one path of a module that has several: who called it must be asked."""
     trouble: str = ""
     """Why it is pending, if it is."""
 
     @property
     def is_pending(self) -> bool:
         return self.where is not None and not self.targets
+
+    def place(self, found: list[tuple[str, nn.Module]], models: Models) -> None:
+        """Set it at these modules."""
+        self.targets = [(path, id(module)) for path, module in found]
+        one = self.where is not None and self.where.is_one
+        self.is_shared = one and any(len(models.paths_of(module)) > 1 for _, module in found)
 
     def line(self) -> str:
         """The command that sets this point again."""
@@ -130,6 +138,7 @@ class Points:
             module = models.at(path)
             if module is not None and id(module) == key:
                 point.targets = [(_renamed(path, models.paths_of(module)), key)]
+                point.is_shared = len(models.paths_of(module)) > 1
                 return
         try:
             found = point.where.look_up(models)
@@ -139,7 +148,7 @@ class Points:
                 return
             found = []
         point.trouble = point.trouble if not found else ""
-        point.targets = [(path, id(module)) for path, module in found]
+        point.place(found, models)
 
     def at(self, module: nn.Module, phase: Phase) -> tuple[Point, ...]:
         """The enabled points set at a module."""

@@ -11,6 +11,7 @@ import io
 import sys
 import threading
 import traceback
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine._torch import unwrap
+from layerstep.engine._torch import modes_off, unwrap
 from layerstep.engine.expression import PATH_NAME, RESULTS_NAME, rewrite
 from layerstep.engine.models import Models
 from layerstep.engine.stack import Frame
@@ -41,33 +42,41 @@ class EvaluationFailed(UserError):
 
 
 class Kept:
-    """Inputs and outputs of modules that a pause or a step has passed, bounded in bytes."""
+    """Inputs and outputs of modules that a pause or a step has passed, bounded in bytes.
+
+    Keeping is on the way of every module while one steps, so it stores references only; `trim`
+    counts the bytes, at a pause and now and then.
+    """
+
+    EVERY = 256
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self._calls: OrderedDict[int, tuple[Any, Any, Any, int]] = OrderedDict()
-        self._bytes = 0
+        self._calls: OrderedDict[int, tuple[Any, Any, Any]] = OrderedDict()
+        self._since = 0
 
     def keep(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        self._drop(id(module))
-        size = _nbytes((args, kwargs, output))
-        self._calls[id(module)] = (args, kwargs, output, size)
-        self._bytes += size
-        while self._bytes > self.budget and len(self._calls) > 1:
-            self._drop(next(iter(self._calls)))
+        self._calls[id(module)] = (args, kwargs, output)
+        self._calls.move_to_end(id(module))
+        self._since += 1
+        if self._since >= self.EVERY:
+            with modes_off():
+                self.trim()
 
-    def _drop(self, key: int) -> None:
-        entry = self._calls.pop(key, None)
-        if entry is not None:
-            self._bytes -= entry[3]
+    def trim(self) -> None:
+        """Let go of the oldest until the rest fits the budget."""
+        self._since = 0
+        left = self.budget
+        for key in reversed(list(self._calls)):
+            left -= _nbytes(self._calls[key])
+            if left < 0:
+                del self._calls[key]
 
     def clear(self) -> None:
         self._calls.clear()
-        self._bytes = 0
 
     def get(self, module: nn.Module) -> tuple[Any, Any, Any] | None:
-        entry = self._calls.get(id(module))
-        return entry[:3] if entry is not None else None
+        return self._calls.get(id(module))
 
 
 def _nbytes(value: Any, depth: int = 4) -> int:
@@ -84,34 +93,79 @@ def _nbytes(value: Any, depth: int = 4) -> int:
 
 
 class Results:
-    """`$1`, `$2`, …: earlier results. Tensors are copied, so that a later in-place op cannot change
-    them, and results too large to copy are not kept."""
+    """`$1`, `$2`, …: earlier results, bounded in number and bytes.
+
+    Tensors are copied without their graph, modules held weakly, and what may hide tensors is kept only until
+    the run goes on: a debugger must not keep memory alive that the run has let go of.
+    """
 
     def __init__(self, budget: int, most: int = 100) -> None:
         self.budget = budget
         self.most = most
         self._values: OrderedDict[int, Any] = OrderedDict()
+        self._passing: set[int] = set()
         self._last = 0
 
     def keep(self, value: Any) -> int | None:
         """The number under which a value is kept, None if it is not."""
-        size = _nbytes(value)
-        if value is None or size > self.budget:
+        if value is None or _nbytes(value) > self.budget:
             return None
-        if isinstance(value, torch.Tensor):
-            value = value.detach().clone()
         self._last += 1
-        self._values[self._last] = value
+        if isinstance(value, nn.Module):
+            self._values[self._last] = weakref.ref(value)
+        else:
+            self._values[self._last] = _copied(value)
+            if not _is_plain(value):
+                self._passing.add(self._last)
         while len(self._values) > self.most or sum(map(_nbytes, self._values.values())) > self.budget:
             self._values.popitem(last=False)
         return self._last
 
+    def let_go(self) -> None:
+        """The run goes on: drop what may hold more than is seen."""
+        for number in self._passing:
+            self._values.pop(number, None)
+        self._passing.clear()
+
     def __getitem__(self, number: int) -> Any:
         key = self._last if number == -1 else number
-        if key in self._values:
-            return self._values[key]
-        hint = f"there are $1 to ${self._last}" if self._last else "nothing has been shown yet"
+        value = self._values.get(key, self)
+        if isinstance(value, weakref.ref):
+            value = value()
+        if value is not self and value is not None:
+            return value
+        hint = (
+            f"there are $1 to ${self._last}, as far as they are kept"
+            if self._last
+            else "nothing was shown yet"
+        )
         raise BadArguments(f"no result ${number}" if number != -1 else "no result yet", hint)
+
+
+def _copied(value: Any, depth: int = 4) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if depth and type(value) in (tuple, list):
+        return type(value)(_copied(item, depth - 1) for item in value)
+    if depth and type(value) is dict:
+        return {key: _copied(item, depth - 1) for key, item in value.items()}
+    return value
+
+
+_PLAIN = (torch.Tensor, torch.Size, torch.dtype, torch.device, str, bytes, int, float, complex)
+
+
+def _is_plain(value: Any, depth: int = 4) -> bool:
+    """Is nothing left in a copy of this that could hold the run's tensors?"""
+    if isinstance(
+        value, torch.Tensor | torch.Size | torch.dtype | torch.device | str | bytes | int | float | complex
+    ):
+        return True
+    if depth and type(value) in (tuple, list):
+        return all(_is_plain(item, depth - 1) for item in value)
+    if depth and type(value) is dict:
+        return all(_is_plain(item, depth - 1) for item in value.values())
+    return value is None
 
 
 class PathRef:
@@ -163,15 +217,19 @@ class Scope(dict[str, Any]):
         self.frame = frame
         self.stack: list[Frame] = []
         self.kept = kept
-        self[PATH_NAME] = self.path
+        self.has_looked = False
+        """Were the caller's locals read? Then its frame holds a snapshot of them."""
         self[RESULTS_NAME] = results
         self["__name__"] = "__layerstep__"
 
     def __missing__(self, key: str) -> Any:
         if key in SPECIAL_NAMES:
             return self._special(key)
+        if key == PATH_NAME:
+            return self.path  # kept in the dictionary it would be a cycle, and hold tensors
         caller = self.frame.caller if self.frame is not None else None
         if caller is not None:
+            self.has_looked = True
             if key in (local := caller.f_locals):
                 return local[key]
             if key in caller.f_globals:

@@ -6,7 +6,6 @@ It is given an interpreter for lines and listeners for what there is to say; it 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 from collections import deque
@@ -20,13 +19,13 @@ from torch import nn
 
 from layerstep.config import Config
 from layerstep.engine import stepper
-from layerstep.engine._torch import is_in_backward, is_tracing
+from layerstep.engine._torch import is_in_backward, is_tracing, modes_off
 from layerstep.engine.arming import Arming
 from layerstep.engine.children import leave_forked_children
 from layerstep.engine.discover import Discovery, name_of
 from layerstep.engine.events import Event, Kind, Phase, Resume
-from layerstep.engine.guard import Outcome, RandomState, undisturbed
-from layerstep.engine.interrupts import Interrupts
+from layerstep.engine.guard import Evaluations, Outcome, RandomState, fingerprint, undisturbed
+from layerstep.engine.interrupts import Interrupts, wake_main_thread
 from layerstep.engine.judge import Judge
 from layerstep.engine.messages import Frontend, Interpreter, Message, Watch
 from layerstep.engine.models import Model, Models
@@ -34,7 +33,7 @@ from layerstep.engine.pause import Inbox, Pause
 from layerstep.engine.points import Point, PointKind, Points
 from layerstep.engine.scope import Kept, Results, Scope, run_python
 from layerstep.engine.stack import Frame, build_stack, call_depth, is_ours
-from layerstep.errors import Quit, UserError
+from layerstep.errors import QUIT_EXIT_CODE, Quit, UserError, describe_bug
 from layerstep.views import Notice, Text, View
 
 END_OF_INPUT = "\x04"
@@ -62,7 +61,7 @@ class Session:
         self.pause: Pause | None = None
         self.intent = stepper.GO
         self.is_attached = False
-        self.is_quitting = False
+        self.quitting: threading.Thread | None = None
         self.disturbed: list[tuple[str, Outcome]] = []
         self.baseline: tuple[RandomState, dict[str, int]] | None = None
         """What `perturbed?` compares with: taken before the first line of a pause that could write."""
@@ -74,15 +73,18 @@ class Session:
         self._listeners: list[Callable[[Message], None]] = []
         self._inbox = Inbox()
         self._turn = threading.RLock()
-        self._evaluating = 0
+        self._here = Evaluations()
         leave_forked_children(self)
 
     def listen(self, listener: Callable[[Message], None]) -> None:
         self._listeners.append(listener)
 
     def say(self, view: View, kind: str = "notice", line: str = "", *, origin: str = "") -> None:
-        for listener in self._listeners:
-            listener(Message(kind, view, line, origin))
+        for listener in list(self._listeners):
+            try:
+                listener(Message(kind, view, line, origin))
+            except (Exception, SystemExit):  # rich turns a closed pipe into an exit
+                self._listeners.remove(listener)
 
     def attach(self, *, discover: bool = False) -> None:
         """Let points take effect; `discover` also finds models as they are called."""
@@ -102,6 +104,11 @@ class Session:
         self.kept.clear()
         self.intent = stepper.GO
         self.points.forget_until()
+
+    def close(self) -> None:
+        """Let the front end go, so that it leaves its terminal as it found it."""
+        if self.frontend is not None:
+            self.frontend.close()
 
     def add_model(self, root: nn.Module, name: str = "") -> Model:
         """Take in a model and set the points that waited for it."""
@@ -128,33 +135,36 @@ class Session:
         self, phase: Phase, points: tuple[Point, ...], module: Any, args: Any, kwargs: Any, output: Any
     ) -> None:
         """What taps call. Never raises but to quit: a bug of ours detaches and lets the run go on."""
-        if self._evaluating == threading.get_ident() or not self.is_attached:
+        if self._here.depth or not self.is_attached:
             return
         try:
-            self._consider(points, Event(phase, module, args, kwargs, output))
+            if is_in_backward() and not self.config.recompute:
+                for point in points:
+                    point.recomputed += 1
+                return
+            if phase is Phase.ENTER and id(module) in self.arming.taps.roots and not self.discovery.is_on:
+                self._count(module)
+            if points or self.arming.sink.listening:
+                self._consider(points, Event(phase, module, args, kwargs, output))
         except Exception as error:
             self._fail(error)
 
     def _consider(self, points: tuple[Point, ...], event: Event) -> None:
-        if is_in_backward() and not self.config.recompute:
-            for point in points:
-                point.recomputed += 1
-            return
-        if event.phase is Phase.ENTER and not self.discovery.is_on:
-            self._count(event.module)
         if points and is_tracing():
             return
         frame = sys._getframe(3)
         hit, trouble = self._judge.ask(points, event, frame) if points else (None, "")
         stepped = self._step(event, frame) if self.arming.sink.listening else False
         if (hit is not None or stepped) and not is_tracing():
-            self._stop(event, frame, hit, trouble)
+            with modes_off():
+                self._stop(event, frame, hit, trouble)
 
     def _count(self, module: nn.Module) -> None:
         model = self.models.by_root(module)
         if model is not None:
             model.forwards += 1
             self.kept.clear()
+            self.arming.mention_fused()
 
     def _step(self, event: Event, frame: FrameType) -> bool:
         intent = self.intent
@@ -172,16 +182,11 @@ class Session:
     def _fail(self, error: Exception) -> None:
         with contextlib.suppress(Exception):
             self.detach()
-        where = error.__traceback__
-        while where is not None and where.tb_next is not None:
-            where = where.tb_next
-        at = f" at {os.path.basename(where.tb_frame.f_code.co_filename)}:{where.tb_lineno}" if where else ""
         with contextlib.suppress(Exception):
-            text = f"a bug in layerstep: {type(error).__name__}: {error}{at}"
-            self.say(Notice(text, "detached; the run goes on untouched", level="error"))
+            self.say(Notice(describe_bug(error), "detached; the run goes on untouched", level="error"))
 
     def _arrived(self, module: nn.Module, frame: FrameType, is_new: bool) -> None:
-        if self._evaluating == threading.get_ident() or not self.is_attached:
+        if self._here.depth or not self.is_attached:
             return
         try:
             if is_new:
@@ -191,6 +196,7 @@ class Session:
                 model.forwards += 1
                 if self.arming.sink.listening:
                     self.kept.clear()
+                self.arming.mention_fused()
         except Exception as error:
             self._fail(error)
 
@@ -208,6 +214,7 @@ class Session:
 
     def _stop(self, event: Event, frame: FrameType, point: Point | None, trouble: str) -> None:
         self.models.refresh()
+        self.kept.trim()
         stack = build_stack(frame, self.models, event=event)
         owner = self.models.owner_of(event.module)
         reason = f"{point.kind} {point.number}" if point is not None and point.number else ""
@@ -233,9 +240,9 @@ class Session:
             frame = frame.f_back
         self.models.refresh()
         stack = build_stack(frame, self.models, event=None)
-        for entry in stack:
-            if entry.module is not None and entry is stack[-1] and not self.models.owner_of(entry.module):
-                self.add_model(entry.module)
+        root = stack[-1].module if stack else None
+        if root is not None and self.models.owner_of(root) is None:
+            self.add_model(root)
         if stack:
             stack[0].caller = frame
         else:
@@ -262,6 +269,7 @@ class Session:
                 self._leave(pause, resume)
             finally:
                 pause.release()
+                self.results.let_go()
                 self.pause = None
                 self._inbox.refuse("the run has gone on")
 
@@ -294,12 +302,10 @@ class Session:
 
     def _leave(self, pause: Pause, resume: Resume) -> None:
         if resume.kind is Kind.QUIT:
-            self.is_quitting = True
+            self.quitting = threading.current_thread()
             self.detach()
-            if threading.current_thread() is not threading.main_thread():
-                import _thread
-
-                _thread.interrupt_main()
+            if wake_main_thread():
+                raise SystemExit(QUIT_EXIT_CODE)  # threading keeps silent about this class, not about others
             raise Quit
         if resume.kind is Kind.DETACH:
             self.detach()
@@ -362,17 +368,15 @@ class Session:
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
         """Meanwhile taps in this thread stay silent: an expression that runs the model does not re-enter."""
-        before, self._evaluating = self._evaluating, threading.get_ident()
+        self._here.depth += 1
         try:
             yield
         finally:
-            self._evaluating = before
+            self._here.depth -= 1
 
     def evaluate(self, text: str, *, deep: bool = True) -> tuple[Any, str, Outcome]:
         """Python in the paused frame: its value, what it printed, and what it did to the run."""
         if deep and self.baseline is None:
-            from layerstep.engine.guard import fingerprint
-
             self.baseline = (RandomState(), fingerprint(self.models))
         with undisturbed(self.models, deep=deep) as outcome:
             value, printed = run_python(text, self.scope)
@@ -382,12 +386,14 @@ class Session:
 
     def _interrupted(self) -> bool:
         """The first Ctrl-C: stop at the next boundary. False where it should interrupt at once."""
-        if self.is_quitting:
+        if self.quitting is not None:
+            self.quitting.join(timeout=2)  # let it unwind: a thread that exit cuts off aborts in torch
             raise Quit
-        if not self.is_attached or self._evaluating:
+        if not self.is_attached:
             return False
-        if self.pause is None:
-            self.intent = stepper.interrupt()
-            self.rearm()
-            self.say(Notice("stopping at the next module", "Ctrl-C again interrupts the program"))
+        if self.pause is not None:
+            return not self._here.depth
+        self.intent = stepper.interrupt()
+        self.rearm()
+        self.say(Notice("stopping at the next module", "Ctrl-C again interrupts the program"))
         return True

@@ -6,6 +6,7 @@ import ast
 import inspect
 import linecache
 import os
+import sys
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -193,7 +194,14 @@ def forget_locals(frame: FrameType) -> None:
 
     Up to Python 3.12 `frame.f_locals` is a snapshot which the frame keeps: it would hold tensors
     alive that the function has let go of. Frames of modules and classes have no snapshot, their
-    `f_locals` is the namespace itself and must not be touched.
+    `f_locals` is the namespace itself and must not be touched. Nor must a snapshot that the function holds
+    itself: `locals()` hands out the same dictionary.
     """
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(frame.f_locals, dict):
-        frame.f_locals.clear()
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return
+    snapshot = frame.f_locals
+    if isinstance(snapshot, dict) and sys.getrefcount(snapshot) <= _REFERENCES:
+        snapshot.clear()
+
+
+_REFERENCES = 3  # the frame's own, the variable `snapshot`, the argument of getrefcount

@@ -26,8 +26,12 @@ Wanted = Mapping[Phase, tuple["Point", ...]]
 """What a plan wants at a module: the points to ask at each phase (none: only the stepper)."""
 
 
-def no_tap(*_: Any) -> None:
-    """What a tap turns into when its module is copied or pickled."""
+no_tap: Callable[..., None] = contextlib.nullcontext().__exit__
+"""What a tap turns into when its module is copied or pickled: takes anything, does nothing.
+
+Out of the standard library, so that a model saved while it was debugged loads where layerstep is not
+installed.
+"""
 
 
 class Sink:
@@ -51,11 +55,7 @@ class _Tap:
         return no_tap
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        return _no_tap_again, ()
-
-
-def _no_tap_again() -> Callable[..., None]:
-    return no_tap
+        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class EnterTap(_Tap):

@@ -21,10 +21,16 @@ class Bars:
                 bar.clear(nolock=True)
         with contextlib.suppress(Exception):
             for live in self._rich():
-                transient, live.transient = live.transient, True  # stop() then erases what it drew
-                live.stop()
-                live.transient = transient
-                self._lives.append(live)
+                self._hide(live)
+
+    def _hide(self, live: Any) -> None:
+        """Erase a display and hold its refreshes. `live.stop()` would end the threads that feed it."""
+        if live in self._lives:
+            return
+        with live._lock:
+            live.console.control(live._live_render.position_cursor())
+            live.refresh = lambda: None
+        self._lives.append(live)
 
     def draw(self) -> None:
         with contextlib.suppress(Exception):
@@ -32,7 +38,10 @@ class Bars:
                 bar.refresh(nolock=True)
         while self._lives:
             with contextlib.suppress(Exception):
-                self._lives.pop().start(refresh=True)
+                live = self._lives.pop()
+                del live.refresh
+                live._live_render._shape = None  # nothing of it is on the screen to go back over
+                live.refresh()
 
     @staticmethod
     def _tqdm() -> list[Any]:

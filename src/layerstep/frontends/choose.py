@@ -35,7 +35,7 @@ def open_session(
     leave the program's input alone.
     """
     session = Session(Dispatcher(), load_config())
-    screen = Screen(session, output or sys.stderr)
+    screen = Screen(session, output or sys.stderr or open(os.devnull, "w"))  # noqa: SIM115 - for good
     session.listen(screen)
     session.listen(functools.partial(write_transcript, session))
     if json is not None:

@@ -84,7 +84,7 @@ def _page(text: str, file: IO[str]) -> bool:
     if not command or shutil.which(command[0]) is None:
         return False
     try:
-        subprocess.run(command, input=text, text=True, stdout=file, check=False)
+        subprocess.run(command, input=text + "\n", text=True, encoding="utf-8", stdout=file, check=False)
     except (OSError, io.UnsupportedOperation):
         return False
     return True
@@ -113,7 +113,7 @@ def write_transcript(session: Session, message: Message) -> None:
     echo = f"{prompt}{message.line}\n" if message.line else ""
     text = "" if message.kind == "resume" else to_text(message.view, width=88) + "\n"
     try:
-        with Path(session.transcript).open("a") as file:
+        with Path(session.transcript).open("a", encoding="utf-8") as file:
             file.write(echo + text)
     except OSError:
         session.transcript = None  # the disk is full or gone: never a reason to stop the run

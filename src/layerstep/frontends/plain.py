@@ -50,6 +50,9 @@ class Plain:
     def resumed(self) -> None:
         self._wanted.clear()
 
+    def close(self) -> None:
+        """There is nothing to put back."""
+
     def _read(self) -> None:
         try:
             while self._wanted.wait():

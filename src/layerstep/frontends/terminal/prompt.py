@@ -73,6 +73,7 @@ class Terminal:
         self._screen = screen
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
+        self._is_closed = False
         self._is_seen = output is None
         """Does the user see what is typed? A test's pipe shows nothing, so the screen echoes the lines."""
         self.guide: deque[tuple[str, str]] = deque()
@@ -105,9 +106,17 @@ class Terminal:
         if app.is_running and loop is not None:
             loop.call_soon_threadsafe(lambda: app.is_running and app.exit(exception=_Cancelled()))
 
+    def close(self) -> None:
+        """Take the prompt down and wait for it: while it is open the terminal is in raw mode."""
+        self.resumed()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._is_closed = True
+            self._wanted.set()
+            self._thread.join(timeout=2)
+
     def _run(self) -> None:
         try:
-            while self._wanted.wait():
+            while self._wanted.wait() and not self._is_closed:
                 self._ask_once()
         except Exception as error:
             self._session.give_up(error)

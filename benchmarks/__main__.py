@@ -1,0 +1,46 @@
+"""`python -m benchmarks`: measure, show, and with `--write` put the page into docs/."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from benchmarks.measure import FULL, QUICK, latencies, overhead, quiet, start_up
+from benchmarks.models import all_cases
+from benchmarks.report import PAGE, Results, page, screen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a minute instead of several; rough numbers")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name} in docs/explanation")
+    options = parser.parse_args()
+    effort = QUICK if options.quick else FULL
+    begin = _load()
+    quiet()
+    overheads = []
+    for case in all_cases():
+        _tell(case.name)
+        overheads.append(overhead(case, effort))
+    _tell("answers on 10,000 modules")
+    answers = latencies(effort)
+    _tell("start-up")
+    results = Results(effort, overheads, start_up(effort), answers, (begin, _load()))
+    print(screen(results))
+    if options.write:
+        PAGE.parent.mkdir(parents=True, exist_ok=True)
+        PAGE.write_text(page(results), encoding="utf-8")
+        _tell(f"wrote {PAGE.name}")
+
+
+def _load() -> float:
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def _tell(text: str) -> None:
+    print(f"… {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

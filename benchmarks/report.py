@@ -1,0 +1,241 @@
+"""Tables of what was measured, for the screen and for the page in docs/."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks.measure import Effort, Latency, Overhead, Spread, StartUp
+from benchmarks.variants import (
+    ALL_POINTS,
+    ALL_STEPS,
+    BARE,
+    BARE_AGAIN,
+    EXIT_HOOKS,
+    NOTHING_ARMED,
+    VARIANTS,
+)
+
+__all__ = ["PAGE", "Results", "page", "screen"]
+
+PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "benchmarks.md"
+
+MOST_REAL = 1.01
+MOST_TINY = 0.3
+MOST_HOOKS = 1.2
+MOST_MS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything that one run of the benchmarks found."""
+
+    effort: Effort
+    overheads: list[Overhead]
+    start_up: list[StartUp]
+    latencies: list[Latency]
+    load: tuple[float, float]
+    """The load average of the machine when the run began and when it ended."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Markdown, padded so that it reads well as it is; all columns but the first are numbers."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+
+    def row(cells: Sequence[str]) -> str:
+        first, *rest = cells
+        padded = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True))]
+        return f"| {' | '.join(padded)} |"
+
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join([row(lines[0]), row(rule), *map(row, lines[1:])])
+
+
+def _with_range(spread: Spread, digits: int) -> str:
+    return f"{spread.median:.{digits}f} ({spread.low:.{digits}f}–{spread.high:.{digits}f})"
+
+
+def overhead_table(found: Overhead) -> str:
+    """A row for each variant, also for those that could not run."""
+    rows = []
+    for variant in VARIANTS:
+        if found.has(variant):
+            digits = 1 if variant.is_heavy else 3
+            cpu, wall = (_with_range(found.ratio(variant, clock=clock), digits) for clock in ("cpu", "wall"))
+            rows.append((variant.name, cpu, wall, f"{found.added(variant).median:+.2f}"))
+        else:
+            rows.append((variant.name, "not installed", "", ""))
+    return table(("", "CPU time, × bare", "wall time, × bare", "µs per module call"), rows)
+
+
+def start_up_table(found: list[StartUp]) -> str:
+    rows = [
+        (
+            f"`{one.statement}`",
+            _with_range(one.total, 0),
+            _with_range(one.own, 1),
+            _with_range(one.collector, 1),
+        )
+        for one in found
+    ]
+    return table(("a fresh process", "ms", "after `import torch`", "of that, the collector"), rows)
+
+
+def latency_table(found: list[Latency]) -> str:
+    rows = [(one.name, _with_range(one.first, 1), _with_range(one.later, 1)) for one in found]
+    return table(("on 10,000 modules", "the first answer, ms", "after a stop, ms"), rows)
+
+
+def goal_table(results: Results) -> str:
+    """What is aimed at, beside what was found."""
+    rows = []
+
+    def goal(text: str, most: float, found: Spread, form: str) -> None:
+        met = "yes" if found.median <= most else "unclear" if found.low <= most else "no"
+        rows.append((text, form.format(most), form.format(found.median), met))
+
+    for found in results.overheads:
+        name = found.case.name
+        if found.case.is_real:
+            goal(f"nothing armed, {name}", MOST_REAL, found.ratio(NOTHING_ARMED), "{:.3f} × bare")
+        else:
+            text = f"nothing armed, {name}, per module call"
+            goal(text, MOST_TINY, found.added(NOTHING_ARMED), "{:+.2f} µs")
+        for armed in (ALL_POINTS, ALL_STEPS):
+            text = f"{armed.name}, {name}"
+            goal(text, MOST_HOOKS, found.ratio(armed, EXIT_HOOKS), "{:.2f} × no-op exit hooks")
+    for one in results.start_up[1:]:
+        goal(f"`{one.statement}`, after torch", MOST_MS, one.own, "{:.0f} ms")
+    for answer in results.latencies:
+        goal(f"{answer.name}, 10,000 modules, after a stop", MOST_MS, answer.later, "{:.0f} ms")
+    return table(("goal", "at most", "found", "met"), rows)
+
+
+def noise(results: Results) -> str:
+    """How far to trust the digits."""
+    again = [found.ratio(BARE_AGAIN) for found in results.overheads]
+    low, high = min(spread.low for spread in again), max(spread.high for spread in again)
+    begin, end = results.load
+    return (
+        f"The bare model measured against itself came out between {low:.3f} and {high:.3f} (the middle half "
+        f"of the rounds), so a difference smaller than that says nothing. The load average of the machine "
+        f"was {begin:.1f} at the beginning and {end:.1f} at the end; by itself this run makes it about 1."
+    )
+
+
+def screen(results: Results) -> str:
+    parts = []
+    for found in results.overheads:
+        parts += [_title(found), overhead_table(found)]
+    parts += [start_up_table(results.start_up), latency_table(results.latencies), goal_table(results)]
+    return "\n\n".join([*parts, noise(results)])
+
+
+def _title(found: Overhead) -> str:
+    bare = Spread.of(times[BARE.name].wall * 1e3 for times in found.rounds).median
+    return f"{found.case.name}: {found.calls} module calls, {bare:.2f} ms bare"
+
+
+def page(results: Results) -> str:
+    """The page of the documentation."""
+    parts = []
+    for found in results.overheads:
+        parts += [f"### {_title(found)}", overhead_table(found)]
+    return _PAGE.format(
+        rounds=results.effort.rounds,
+        heavy=results.effort.heavy_rounds,
+        processes=results.effort.processes,
+        answers=results.effort.answers,
+        overheads="\n\n".join(parts),
+        start_up=start_up_table(results.start_up),
+        latencies=latency_table(results.latencies),
+        goals=goal_table(results),
+        noise=noise(results),
+        machine=_machine(),
+        versions=table(("", "version"), [("Python", platform.python_version()), *_versions()]),
+    )
+
+
+def _versions() -> Iterable[tuple[str, str]]:
+    for package in ("torch", "layerstep", "transformers", "nnsight", "torchlens"):
+        try:
+            yield package, metadata.version(package)
+        except metadata.PackageNotFoundError:
+            yield package, "not installed"
+
+
+def _machine() -> str:
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else name}, {os.cpu_count()} cores, {platform.system()}"
+
+
+_PAGE = """\
+<!-- Written by `python -m benchmarks --write`; do not edit. -->
+# Benchmarks
+
+What a run costs with layerstep on it, against the bare model and against the tools people use now.
+This page is generated: `pip install -e '.[bench]'`, then `python -m benchmarks --write` measures again and
+writes it anew; without `--write` the same tables go to the screen.
+
+## What is measured, and how
+
+A forward in eval mode without gradients, on one thread, with the garbage collector off. All variants run in
+one process: each of {rounds} rounds takes every variant once, in a new order. To take a variant is to set it
+up, run it a few times untimed, take the fastest of some timed forwards, take everything off again, and check
+that no hook is left. The tables show the median, over the rounds, of the ratio to the bare forward of the
+same round, and in brackets the range of the middle half.
+
+- **bare, again**: the bare model measured a second time. What it differs by is noise.
+- **nothing armed**: the model under `layerstep run`, which finds models as they are called; no points.
+- **`break PATH if …`**: one breakpoint in the middle of the model; its condition is asked in every forward
+  and never holds.
+- **`break **`**: a breakpoint on every module, each hit counted, none stopped at.
+- **`next` that never ends**: every module reports to the stepper, which finds its depth and goes on.
+- **no-op hooks**: what torch itself takes for empty hooks (`with_kwargs=True`) on all modules.
+- **nnsight**: a trace that saves the output of the model.
+- **torchlens**: a forward logged, no activations saved; so slow that it has one forward a round, in {heavy}
+  of the rounds.
+
+## What it costs
+
+{overheads}
+
+## Start-up
+
+The median of {processes} fresh processes for each line, interleaved, with their bytecode at hand. The garbage
+collector is due to look through all of torch's objects soon after `import torch`; whatever is imported then
+pays for it.
+
+{start_up}
+
+## Answers
+
+The median of {answers} answers in sessions of their own: the first one, and the same again after a stop,
+which looks whether the model has changed.
+
+{latencies}
+
+## Goals
+
+Ratios are of CPU time. *Unclear*: the median misses the goal, a quarter of the rounds or more meets it.
+
+{goals}
+
+## Noise and machine
+
+{noise}
+
+{machine}
+
+{versions}
+"""

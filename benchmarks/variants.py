@@ -1,0 +1,213 @@
+"""The ways to run a model that are compared. Each leaves the model as it found it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.util
+import io
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.modules import module as torch_module
+
+from benchmarks.models import Case
+from layerstep.engine.events import Kind
+from layerstep.engine.session import Session
+from layerstep.engine.stepper import Intent
+from layerstep.frontends.choose import open_session
+from layerstep.views import Notice
+
+__all__ = [
+    "ALL_POINTS",
+    "ALL_STEPS",
+    "BARE",
+    "BARE_AGAIN",
+    "BOTH_HOOKS",
+    "EXIT_HOOKS",
+    "NOTHING_ARMED",
+    "VARIANTS",
+    "Variant",
+    "check_clean",
+    "new_session",
+]
+
+Run = Callable[[], Any]
+Opener = Callable[[Case], AbstractContextManager[Run]]
+
+ENOUGH = 10**9
+"""More hits than a benchmark has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A row: while its context is open, the callable it yields runs one forward."""
+
+    name: str
+    open: Opener
+    needs: str = ""
+    """The package that it measures, if that is not layerstep."""
+    is_heavy: bool = False
+    """So slow that one call a round and a few rounds must do."""
+
+    @property
+    def is_missing(self) -> bool:
+        return bool(self.needs) and importlib.util.find_spec(self.needs) is None
+
+
+@contextlib.contextmanager
+def _bare(case: Case) -> Iterator[Run]:
+    yield case.run
+
+
+def new_session() -> Session:
+    """A session as `layerstep run` opens it, with nobody to ask and its text put aside."""
+    session, _ = open_session(batch=True, output=io.StringIO())
+    return session
+
+
+def _say(session: Session, line: str) -> None:
+    answer, _ = session.run_line(line)
+    assert not (isinstance(answer, Notice) and answer.level == "error"), answer
+
+
+@contextlib.contextmanager
+def _attached(session: Session, *, discover: bool) -> Iterator[None]:
+    session.attach(discover=discover)
+    try:
+        yield
+        assert session.is_attached, "the session stopped or failed on its way"
+    finally:
+        session.detach()
+
+
+@contextlib.contextmanager
+def _nothing_armed(case: Case) -> Iterator[Run]:
+    session = new_session()
+    with _attached(session, discover=True):
+        yield case.run
+        assert len(session.models) == 1
+
+
+@contextlib.contextmanager
+def _points(case: Case, *, lines: tuple[str, ...]) -> Iterator[Run]:
+    session = new_session()
+    session.add_model(case.model)
+    for line in lines:
+        _say(session, line.format(path=case.path))
+    with _attached(session, discover=False):
+        yield case.run
+        assert all(point.tried or point.hits for point in session.points)
+
+
+@contextlib.contextmanager
+def _endless_next(case: Case) -> Iterator[Run]:
+    """A `next` that is looked for at every exit and never found: no call is at depth 0."""
+    session = new_session()
+    session.add_model(case.model)
+    with _attached(session, discover=False):
+        session.intent = Intent(Kind.NEXT, depth=0, thread=threading.get_ident())
+        session.rearm()
+        yield case.run
+        assert session.intent.kind is Kind.NEXT and session.arming.taps.modules
+
+
+def _no_op_enter(module: nn.Module, args: Any, kwargs: Any) -> None: ...
+
+
+def _no_op_exit(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None: ...
+
+
+@contextlib.contextmanager
+def _hooks(case: Case, *, enter: bool) -> Iterator[Run]:
+    with contextlib.ExitStack() as handles:
+        for module in case.model.modules():
+            if enter:
+                handle = module.register_forward_pre_hook(_no_op_enter, with_kwargs=True)
+                handles.callback(handle.remove)
+            handles.callback(module.register_forward_hook(_no_op_exit, with_kwargs=True).remove)
+        yield case.run
+
+
+@contextlib.contextmanager
+def _nnsight(case: Case) -> Iterator[Run]:
+    from nnsight import NNsight  # type: ignore[import-untyped]
+
+    model = NNsight(copy.deepcopy(case.model))  # a copy: its wrappers stay on the modules
+
+    def run() -> Any:
+        with model.trace(case.input):
+            output = model.output.save()
+        return output
+
+    yield run
+
+
+@contextlib.contextmanager
+def _torchlens(case: Case) -> Iterator[Run]:
+    import torchlens
+    from torchlens.backends.torch.wrappers import unwrap_torch
+    from torchlens.options import CaptureOptions
+
+    model = copy.deepcopy(case.model)  # a copy: its wrappers stay on the modules
+    options = CaptureOptions(layers_to_save="none")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a value left the graph as a Python number
+            yield lambda: torchlens.trace(model, case.input, capture=options)
+    finally:
+        torchlens.release_model(model)
+        unwrap_torch()  # it wraps the functions of torch for the whole process
+
+
+BARE = Variant("bare", _bare)
+BARE_AGAIN = Variant("bare, again (noise)", _bare)
+NOTHING_ARMED = Variant("nothing armed, `layerstep run`", _nothing_armed)
+EXIT_HOOKS = Variant("no-op exit hooks on all", partial(_hooks, enter=False))
+BOTH_HOOKS = Variant("no-op enter and exit hooks on all", partial(_hooks, enter=True))
+ALL_POINTS = Variant(
+    "`break **`, each hit counted and ignored",
+    partial(_points, lines=("break **", f"ignore 1 {ENOUGH}")),
+)
+ALL_STEPS = Variant("`next` that never ends", _endless_next)
+
+VARIANTS = (
+    BARE,
+    BARE_AGAIN,
+    NOTHING_ARMED,
+    Variant("`break PATH if out is None`", partial(_points, lines=("break {path} if out is None",))),
+    Variant(
+        "`break PATH if out.isnan().any()`", partial(_points, lines=("break {path} if out.isnan().any()",))
+    ),
+    EXIT_HOOKS,
+    BOTH_HOOKS,
+    ALL_POINTS,
+    ALL_STEPS,
+    Variant("nnsight, saving the output", _nnsight, needs="nnsight"),
+    Variant("torchlens, saving nothing", _torchlens, needs="torchlens", is_heavy=True),
+)
+
+
+def _torch_functions() -> list[Any]:
+    """Some of what a tool may replace in torch."""
+    return [nn.Module.__call__, functional.linear, torch.relu, torch.Tensor.add, torch.Tensor.__add__]
+
+
+_AT_FIRST = _torch_functions()
+
+
+def check_clean(model: nn.Module) -> None:
+    """Nothing is left on the model, on `nn.Module` or on torch."""
+    for name, module in model.named_modules():
+        assert not module._forward_hooks and not module._forward_pre_hooks, name
+        assert "forward" not in vars(module), name
+    assert not torch_module._global_forward_hooks and not torch_module._global_forward_pre_hooks
+    assert all(now is before for now, before in zip(_torch_functions(), _AT_FIRST, strict=True))

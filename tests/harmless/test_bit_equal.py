@@ -1,0 +1,171 @@
+"""Looking changes nothing: outputs, gradients, parameters, buffers, random streams are as in the bare run."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from zoo import ZOO, Entry, Run, differences, entry_named, hook_count, play, taps_on
+
+LOOK = (
+    "where",
+    "list",
+    "tree",
+    "stats out",
+    "inspect out",
+    "inspect inp",
+    "inspect mod",
+    "print out",
+    "out.sum()",
+    "model",
+    "mod.weight",
+    "mod.weight.norm()",
+    "inspect mod.weight",
+    "torch.randn(3)",
+    "torch.nn.functional.dropout(torch.ones(8), 0.5)",
+    "__import__('random').random(), __import__('numpy').random.rand()",
+    "[parameter.sum() for parameter in model.parameters()]",
+    "{key: value.float().sum() for key, value in model.state_dict().items()}",
+    "doubled = torch.rand(2) * 2",
+    "doubled.sum() + torch.rand(())",
+    "no_such_name + 1",
+    "up",
+    "list",
+    "inp",
+    "down",
+    "perturbed?",
+)
+"""What looks at tensors, as it would be typed at a stop; some of it is wrong for some of the models."""
+
+LOOK_AROUND = (
+    "tree 1",
+    "inspect model",
+    "kwargs",
+    "mod.training",
+    "print('seen', name)",
+    "$1",
+    "1 / 0",
+    "frame 0",
+    "info breaks",
+    "info cost",
+    "info models",
+    "history",
+    "help step",
+    "config",
+    "why-not 1",
+    "alias so = stats out",
+    "so",
+    "no such command",
+)
+
+EACH = ("stats", "out.sum()", "torch.rand(2)", "mod.weight")
+
+
+def _by_path(entry: Entry) -> list[str]:
+    steps = ["step", "step 2", "next", "into", "finish"]
+    stepping = [line for step in steps for line in ("out.sum()", "mod.weight", step)]
+    return [f"break {entry.inner}", "watch torch.rand(())", "continue", *LOOK, *stepping, *EACH, "continue"]
+
+
+def _by_glob(entry: Entry) -> list[str]:
+    rounds = [*[*EACH, "continue"] * 3, *["continue"] * 20]
+    return ["break **", "break ** enter", "continue", *rounds, *EACH, "where", "perturbed?", "detach"]
+
+
+def _by_type(entry: Entry) -> list[str]:
+    return [
+        f"break type:{entry.kind}",
+        "commands 1 stats out; torch.rand(3); mod.weight; continue",
+        f"break type:{entry.kind} enter",
+        "continue",
+        *["stats inp", "inspect mod", "continue"] * 2,
+        *["continue"] * 12,
+    ]
+
+
+def _by_condition(entry: Entry) -> list[str]:
+    return [
+        "break ** if torch.rand(()) < 0.5 and __import__('random').random() < 2",
+        f"break {entry.inner} if mod.training or name",
+        "break ** if no_such_name",
+        "delete 3",
+        'log ** "{name} {torch.rand(2)} {out} {mod.weight} {mod.training}"',
+        "continue",
+        *["out.sum()", "continue"] * 4,
+        *["continue"] * 12,
+    ]
+
+
+def _by_step(entry: Entry) -> list[str]:
+    return [*["step", *EACH] * 4, *["step"] * 16, *EACH, "continue"]
+
+
+def _by_until(entry: Entry) -> list[str]:
+    return [
+        f"until {entry.inner}",
+        *LOOK_AROUND,
+        "until torch.rand(()) > 0.5",
+        "stats",
+        "until forward 2",
+        *EACH,
+        f"tbreak {entry.inner} enter",
+        "continue",
+        "stats inp",
+        "finish",
+        "continue",
+    ]
+
+
+def _by_silent_points(entry: Entry) -> list[str]:
+    return [f"break {entry.inner} if False", 'log ** "x {out}" if 1 > 2', "break **", "disable 3", "continue"]
+
+
+PLANS = {
+    plan.__name__.removeprefix("_"): plan
+    for plan in (_by_path, _by_glob, _by_type, _by_condition, _by_step, _by_until, _by_silent_points)
+}
+CASES = [pytest.param(entry, mode, id=f"{entry}-{mode}") for entry in ZOO for mode in entry.modes]
+PLANNED = [
+    pytest.param(entry, mode, plan, id=f"{entry}-{mode}-{plan}")
+    for entry in ZOO
+    for mode in entry.modes
+    for plan in PLANS
+    if mode == entry.modes[0] or plan not in ("by_until", "by_silent_points")
+]
+
+
+@functools.cache
+def bare(name: str, mode: str) -> Run:
+    """The run without a debugger."""
+    return play(entry_named(name), mode)
+
+
+@pytest.mark.parametrize("entry, mode, plan", PLANNED)
+def test_a_run_is_the_same_with_and_without(entry: Entry, mode: str, plan: str) -> None:
+    expected = bare(entry.name, mode)
+    run = play(entry, mode, PLANS[plan](entry))
+    may_leave_fused_path = entry.fused and mode == "frozen"
+    assert differences(expected.state, run.state, last_digits=may_leave_fused_path) == []
+    assert run.seen.bugs == []
+    assert not run.seen.is_perturbed
+    assert not taps_on(run.model)
+    assert hook_count(run.model) == hook_count(expected.model)
+    if plan == "by_silent_points":
+        assert not run.seen.stops
+    else:
+        assert run.seen.stops, "nothing stopped, so nothing was tested"
+
+
+@pytest.mark.parametrize("entry", [entry for entry in ZOO if entry.fused], ids=str)
+def test_leaving_a_fused_path_is_said(entry: Entry) -> None:
+    """Also where the model goes into eval mode after the point was set."""
+    run = play(entry, "frozen", [f"break {entry.inner} if False", "continue"])
+    assert "leaves its fused path while it is tapped" in run.seen.text
+
+
+@pytest.mark.parametrize("entry, mode", CASES)
+def test_a_console_without_points_installs_nothing(entry: Entry, mode: str) -> None:
+    run = play(entry, mode, [])
+    assert differences(bare(entry.name, mode).state, run.state) == []
+    assert run.seen.text == ""
