@@ -35,6 +35,7 @@ __all__ = [
     "module_call_code",
     "set_eager_stance",
     "set_version",
+    "transforms_off",
     "unwrap",
 ]
 
@@ -140,6 +141,12 @@ def modes_off() -> Iterator[None]:
 
             stack.enter_context(_disable_current_modes())
         yield
+
+
+def transforms_off() -> contextlib.AbstractContextManager[Any]:
+    """Leave vmap and grad: plain tensors are then plain. Fallback: they stay on."""
+    off = getattr(torch._C, "_DisableFuncTorch", contextlib.nullcontext)
+    return off()
 
 
 def below_everything() -> contextlib.ExitStack:

@@ -18,7 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerstep.engine._torch import has_saved_tensor_hooks, is_transformed, modes_off, set_version
+from layerstep.engine._torch import (
+    has_saved_tensor_hooks,
+    is_transformed,
+    modes_off,
+    set_version,
+    transforms_off,
+)
 from layerstep.engine.models import Models
 from layerstep.engine.taps import watching_calls
 
@@ -32,9 +38,10 @@ FINGERPRINT_BYTES = 1 << 30
 
 @contextlib.contextmanager
 def observing() -> Iterator[None]:
-    """No grad, no autocast, none of the user's modes."""
+    """No grad, no autocast, none of the user's modes, no transform of torch.func."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(modes_off())
+        stack.enter_context(transforms_off())
         stack.enter_context(torch.no_grad())
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):

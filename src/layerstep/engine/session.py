@@ -83,7 +83,7 @@ class Session:
         for listener in list(self._listeners):
             try:
                 listener(Message(kind, view, line, origin))
-            except (Exception, SystemExit):  # rich turns a closed pipe into an exit
+            except Exception:  # a full disk, a closed pipe: never a reason for the run to end
                 self._listeners.remove(listener)
 
     def attach(self, *, discover: bool = False) -> None:

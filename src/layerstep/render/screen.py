@@ -54,6 +54,13 @@ _THEME = Theme(
 _SIGNS = {"info": ("·", "dim"), "good": ("✓", "good"), "warn": ("!", "warn"), "error": ("✗", "bad")}
 
 
+class _Console(Console):
+    """Without rich's manners at a closed pipe: it would silence the program's stdout and exit."""
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
 def make_console(file: IO[str], *, width: int | None = None, colour: bool | None = None) -> Console:
     """The one place that decides about colour: rich honours NO_COLOR, FORCE_COLOR and TERM."""
     forced: dict[str, Any] = {}
@@ -63,7 +70,7 @@ def make_console(file: IO[str], *, width: int | None = None, colour: bool | None
             "no_color": not colour,
             "force_terminal": colour,
         }
-    return Console(
+    return _Console(
         file=file,
         theme=_THEME,
         width=width,
