@@ -131,7 +131,9 @@ PLANNED = [
     for entry in ZOO
     for mode in entry.modes
     for plan in PLANS
-    if mode == entry.modes[0] or plan not in ("by_until", "by_silent_points")
+    if mode == entry.modes[0]
+    or plan in ("by_path", "by_glob")
+    or (mode == "eval" and plan not in ("by_until", "by_silent_points"))
 ]
 
 
