@@ -360,3 +360,20 @@ def test_set_trace_pauses_in_a_forward_and_steps_from_there(monkeypatch: pytest.
     recorded.run(torch.randn(2, 4))
     assert "$1  torch.Size([2, 4])" in recorded.text("answer")
     assert "second" in recorded.stops
+
+
+def test_discovery_goes_through_what_replaced_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    before = nn.Module.__call__
+
+    def theirs(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        seen.append(type(self).__name__)
+        return before(self, *args, **kwargs)
+
+    monkeypatch.setattr(nn.Module, "__call__", theirs)
+    discovery = Discovery(lambda *_: None)
+    discovery.start()
+    mlp()(torch.randn(2, 4))
+    discovery.stop()
+    assert seen == ["Sequential", "Linear", "ReLU", "Linear"]
+    assert nn.Module.__call__ is theirs

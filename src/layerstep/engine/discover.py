@@ -1,7 +1,7 @@
 """Find the models of a script as they are called: the user edits nothing.
 
-`nn.Module.__call__` is replaced by the same function with one look-up more. That costs
-0.1 µs a call, against 1.8 µs for a global hook, and the compiler sees through it.
+`nn.Module.__call__` is replaced by the same function with one look-up more. That costs about
+0.2 µs a call, against 1.8 µs for a global hook, and the compiler sees through it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine._torch import call_frames, unwrap
+from layerstep.engine._torch import unwrap
 from layerstep.engine.stack import call_text, caller_of, forget_locals, is_ours
 
 __all__ = ["Discovery", "name_of", "owner_of"]
@@ -27,13 +28,22 @@ _LIBRARIES = tuple(
 )
 
 
+class _Here(threading.local):
+    """Is this thread inside of an outermost call already?"""
+
+    inside = False
+
+
 class Discovery:
-    """Reports every outermost module call: `arrived(module, frame, is_new)`, before it runs."""
+    """Reports every outermost module call: `arrived(module, frame, is_new)`, before it runs.
+
+    A module that is called by itself though it is a part of a model is reported once, as that model.
+    """
 
     def __init__(self, arrived: Callable[[nn.Module, FrameType, bool], None]) -> None:
         self._arrived = arrived
-        self._inner: set[int] = set()
-        self._roots: dict[int, weakref.ref[nn.Module]] = {}
+        self._here = _Here()
+        self._known: dict[int, weakref.ref[nn.Module]] = {}
         self._before: Any = None
 
     @property
@@ -44,21 +54,27 @@ class Discovery:
         """Begin to look; once."""
         if self.is_on:
             return
-        self._before = nn.Module.__call__
-        inner, outermost = self._inner, self._outermost
+        self._before = before = nn.Module.__call__
+        here, outermost = self._here, self._outermost
         is_compiling = torch.compiler.is_dynamo_compiling
 
-        # The body of Module._wrapped_call_impl, not a call to it: a second Python frame
-        # would cost more than the look-up. is_compiling comes first, because dynamo folds it
-        # away; the other order makes it guard on the set and recompile when that grows.
+        # The body of Module._wrapped_call_impl, not a call to it: a second Python frame would cost
+        # more than the look-up. is_compiling comes first, because dynamo folds it away; without
+        # it, dynamo guards on what follows and compiles again when that changes.
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not is_compiling() and id(self) not in inner:
-                outermost(self)
+            if not is_compiling() and not here.inside:
+                return outermost(self, args, kwargs)
             if self._compiled_call_impl is not None:
                 return self._compiled_call_impl(*args, **kwargs)
             return self._call_impl(*args, **kwargs)
 
-        nn.Module.__call__ = call  # type: ignore[method-assign]
+        def call_through(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not is_compiling() and not here.inside:
+                return outermost(self, args, kwargs)
+            return before(self, *args, **kwargs)
+
+        is_torchs_own = before is _torchs_call  # or else somebody replaced it before us, for a reason
+        nn.Module.__call__ = call if is_torchs_own else call_through  # type: ignore[method-assign]
 
     def stop(self) -> None:
         """Put torch's own `__call__` back."""
@@ -66,38 +82,31 @@ class Discovery:
             nn.Module.__call__ = self._before  # type: ignore[method-assign]
             self._before = None
 
-    def forget(self) -> None:
-        """Look at every module anew: the models have changed."""
-        self._inner.clear()
-        self._roots.clear()
+    def _outermost(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        before = self._before  # a detach while the model runs forgets it
+        self._here.inside = True
+        try:
+            if not torch.compiler.is_compiling() and not getattr(module, "_is_replica", False):
+                self._announce(module, sys._getframe(1))
+            return before(module, *args, **kwargs)
+        finally:
+            self._here.inside = False
 
-    def _outermost(self, module: nn.Module) -> None:
-        if torch.compiler.is_compiling():
-            return
-        frame = sys._getframe(1)
-        reference = self._roots.get(id(module))
-        if reference is not None and reference() is module:
+    def _announce(self, module: nn.Module, frame: FrameType) -> None:
+        known = self._known.get(id(module))
+        if known is not None and known() is module:
             self._arrived(module, frame, False)
             return
-        if next(call_frames(frame), None) is not None:
-            self._inner.add(id(module))  # made during a forward: a part of what is running
-            return
-        owner = owner_of(module, frame) or module
-        self._remember(owner)
-        self._arrived(owner, frame, True)
+        self._known[id(module)] = weakref.ref(module)
+        owner = owner_of(module, frame)
+        if owner is None:
+            self._arrived(module, frame, True)
+        elif id(owner) not in self._known or self._known[id(owner)]() is not owner:
+            self._known[id(owner)] = weakref.ref(owner)
+            self._arrived(owner, frame, True)
 
-    def _remember(self, owner: nn.Module) -> None:
-        ids = [id(module) for module in owner.modules() if module is not owner]
-        self._inner.update(ids)
-        self._inner.discard(id(owner))
-        for key in ids:
-            self._roots.pop(key, None)
-        self._roots[id(owner)] = weakref.ref(owner)
-        weakref.finalize(owner, self._gone, id(owner), ids).atexit = False
 
-    def _gone(self, key: int, ids: list[int]) -> None:
-        self._roots.pop(key, None)
-        self._inner.difference_update(ids)
+_torchs_call = nn.Module._wrapped_call_impl
 
 
 def _user_frames(frame: FrameType | None) -> list[FrameType]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Event", "Kind", "Phase", "Resume"]
 
@@ -16,9 +16,11 @@ class Phase(StrEnum):
     EXIT = "exit"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A module call is about to run or has just finished. References only, nothing computed."""
+class Event(NamedTuple):
+    """A module call is about to run or has just finished. References only, nothing computed.
+
+    A named tuple is made three times as quickly as a frozen dataclass, and one is made at every event.
+    """
 
     phase: Phase
     module: Any
