@@ -62,14 +62,14 @@ class Discovery:
         # more than the look-up. is_compiling comes first, because dynamo folds it away; without
         # it, dynamo guards on what follows and compiles again when that changes.
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not is_compiling() and not here.inside:
+            if not here.inside and not is_compiling():
                 return outermost(self, args, kwargs)
             if self._compiled_call_impl is not None:
                 return self._compiled_call_impl(*args, **kwargs)
             return self._call_impl(*args, **kwargs)
 
         def call_through(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not is_compiling() and not here.inside:
+            if not here.inside and not is_compiling():
                 return outermost(self, args, kwargs)
             return before(self, *args, **kwargs)
 
