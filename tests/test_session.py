@@ -377,3 +377,13 @@ def test_discovery_goes_through_what_replaced_call_before(monkeypatch: pytest.Mo
     discovery.stop()
     assert seen == ["Sequential", "Linear", "ReLU", "Linear"]
     assert nn.Module.__call__ is theirs
+
+
+def test_a_tree_counts_a_tied_parameter_once_and_ends_in_a_cycle() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False), "b": nn.Linear(2, 2, bias=False)})
+    model["b"].weight = model["a"].weight
+    model["again"] = model
+    console = DebugConsole(model, output=io.StringIO())
+    view = console.execute("tree 1")
+    assert view is not None
+    assert to_text(view).splitlines()[0].endswith("4")

@@ -101,6 +101,7 @@ class _Drawing:
         self.here = id(stack[0].module) if stack else 0
         self.special = self.running | self._with_ancestors(session)
         self._looks: dict[int, tuple[object, ...]] = {}
+        self._found: dict[int, dict[int, nn.Parameter]] = {}
 
     def _with_ancestors(self, session: Session) -> set[int]:
         """The modules that hold a point, themselves or below: they are not folded."""
@@ -170,18 +171,31 @@ class _Drawing:
         key = id(module)
         if key not in self._looks:
             look: list[object] = []
+            found = self._found[key] = {}
             for part in _walk(module):
                 look.append(type(part))
                 look += part._modules or _settings(part)
                 for parameter in part._parameters.values():
-                    look.append(parameter if parameter is None or is_lazy(parameter) else parameter.shape)
+                    if parameter is not None:
+                        found[id(parameter)] = parameter
+                        look.append(None if is_lazy(parameter) else parameter.shape)
             self._looks[key] = tuple(look)
         return self._looks[key]
 
+    def _parameters(self, module: nn.Module) -> dict[int, nn.Parameter]:
+        """The parameters of a subtree, a tied one once; put together from what is known of its children."""
+        key = id(module)
+        if key not in self._found:
+            found = self._found[key] = {id(p): p for p in module._parameters.values() if p is not None}
+            for child in module._modules.values():
+                if child is not None:
+                    found.update(self._parameters(child))
+        return self._found[key]
+
     def _detail(self, module: nn.Module, *, is_leaf: bool) -> str:
-        distinct = {id(p): p for part in _walk(module) for p in part._parameters.values() if p is not None}
-        lazy = any(map(is_lazy, distinct.values()))
-        count = 0 if lazy else sum(p.numel() for p in distinct.values())
+        parameters = self._parameters(module).values()
+        lazy = any(map(is_lazy, parameters))
+        count = 0 if lazy else sum(p.numel() for p in parameters)
         size = "lazy" if lazy else f"{count:,}" if count else ""
         extra = " ".join(module.extra_repr().split())[:60] if is_leaf else ""
         return "  ".join(part for part in (size, extra) if part)
