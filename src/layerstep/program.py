@@ -33,7 +33,7 @@ def debug(program: Program, session: Session) -> int:
             )
         session.start(ask=True)
         code = program.run()
-        if session.is_attached:
+        if session.is_attached or session.frontend is None:  # batch work ends by detaching
             tell_silent_points(session)
         return code
     finally:

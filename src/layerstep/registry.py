@@ -62,7 +62,7 @@ class Arguments(argparse.ArgumentParser):
     """argparse for one command: a mistake is a `BadArguments`, never an exit."""
 
     def __init__(self, usage: str = "") -> None:
-        super().__init__(usage=usage, add_help=False, exit_on_error=False, allow_abbrev=False)
+        super().__init__(usage=usage, add_help=False, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         raise BadArguments(message)

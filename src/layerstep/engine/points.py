@@ -150,17 +150,6 @@ class Points:
         point.trouble = point.trouble if not found else ""
         point.place(found, models)
 
-    def at(self, module: nn.Module, phase: Phase) -> tuple[Point, ...]:
-        """The enabled points set at a module."""
-        key = id(module)
-        return tuple(
-            point
-            for point in self
-            if point.enabled
-            and point.phase is phase
-            and (point.where is None or any(target == key for _, target in point.targets))
-        )
-
 
 def _renamed(path: str, paths: list[str]) -> str:
     """The path as it is shown now: with a second model it begins with the model's name."""
