@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from layerstep.engine._torch import is_scripted
@@ -74,12 +74,16 @@ def _walk(module: nn.Module) -> Iterator[nn.Module]:
                 waiting.append(child)
 
 
+def _size(parameter: Tensor) -> int:
+    """How many elements; -1 for a lazy parameter, which has none yet."""
+    return -1 if type(parameter) is not nn.Parameter and is_lazy(parameter) else parameter.numel()
+
+
 def _settings(leaf: nn.Module) -> list[object]:
     """The plain attributes of a leaf; torch's own classes name theirs, which is quicker than to look."""
     names = getattr(type(leaf), "__constants__", None)
-    if names:
-        return [leaf.__dict__.get(name) for name in names]
-    return [value for value in leaf.__dict__.values() if type(value) in _PLAIN]
+    values = [leaf.__dict__.get(name) for name in names] if names else leaf.__dict__.values()
+    return [value for value in values if type(value) in _PLAIN]
 
 
 class _Drawing:
@@ -100,8 +104,8 @@ class _Drawing:
         self.running = {id(frame.module) for frame in stack}
         self.here = id(stack[0].module) if stack else 0
         self.special = self.running | self._with_ancestors(session)
-        self._looks: dict[int, tuple[object, ...]] = {}
-        self._found: dict[int, dict[int, nn.Parameter]] = {}
+        self._looks: dict[int, int] = {}
+        self._sizes: dict[int, dict[int, int]] = {}
 
     def _with_ancestors(self, session: Session) -> set[int]:
         """The modules that hold a point, themselves or below: they are not folded."""
@@ -166,39 +170,38 @@ class _Drawing:
     def _is_like(self, module: nn.Module, first: nn.Module) -> bool:
         return id(module) not in self.special and self._look(module) == self._look(first)
 
-    def _look(self, module: nn.Module) -> tuple[object, ...]:
-        """What equal subtrees have in common: types, names, shapes of parameters, settings of leaves."""
+    def _look(self, module: nn.Module) -> int:
+        """A number that equal subtrees share: types, names, shapes of parameters, settings of leaves."""
         key = id(module)
         if key not in self._looks:
             look: list[object] = []
-            found = self._found[key] = {}
+            sizes = self._sizes[key] = {}
             for part in _walk(module):
                 look.append(type(part))
                 look += part._modules or _settings(part)
                 for parameter in part._parameters.values():
                     if parameter is not None:
-                        found[id(parameter)] = parameter
-                        look.append(None if is_lazy(parameter) else parameter.shape)
-            self._looks[key] = tuple(look)
+                        sizes[id(parameter)] = size = _size(parameter)
+                        look.append(size if size < 0 else parameter.shape)
+            self._looks[key] = hash(tuple(look))
         return self._looks[key]
 
-    def _parameters(self, module: nn.Module) -> dict[int, nn.Parameter]:
-        """The parameters of a subtree, a tied one once; put together from what is known of its children."""
+    def _sizes_of(self, module: nn.Module) -> dict[int, int]:
+        """The size of each parameter of a subtree, a tied one once; out of what is known of its children."""
         key = id(module)
-        if key not in self._found:
-            found = self._found[key] = {id(p): p for p in module._parameters.values() if p is not None}
+        if key not in self._sizes:
+            own = module._parameters
+            sizes = self._sizes[key] = {id(p): _size(p) for p in own.values() if p is not None} if own else {}
             for child in module._modules.values():
                 if child is not None:
-                    found.update(self._parameters(child))
-        return self._found[key]
+                    sizes.update(self._sizes_of(child))
+        return self._sizes[key]
 
     def _detail(self, module: nn.Module, *, is_leaf: bool) -> str:
-        parameters = self._parameters(module).values()
-        lazy = any(map(is_lazy, parameters))
-        count = 0 if lazy else sum(p.numel() for p in parameters)
-        size = "lazy" if lazy else f"{count:,}" if count else ""
+        sizes = self._sizes_of(module).values()
+        count = "lazy" if min(sizes, default=0) < 0 else f"{sum(sizes):,}"
         extra = " ".join(module.extra_repr().split())[:60] if is_leaf else ""
-        return "  ".join(part for part in (size, extra) if part)
+        return "  ".join(part for part in ("" if count == "0" else count, extra) if part)
 
     def _mark(self, module: nn.Module) -> str:
         marks = list(self.marks.get(id(module), []))

@@ -30,6 +30,7 @@ class Model:
         self.compiled = is_compiled(root) or any(is_compiled(module) for module in root.modules())
         self.is_helper = next(root.parameters(), None) is None
         self._names: Names | None = None
+        self._may_have_changed = False
 
     @property
     def given(self) -> nn.Module | None:
@@ -43,15 +44,15 @@ class Model:
 
     @property
     def names(self) -> Names:
-        if self._names is None:
+        if self._names is None or (self._may_have_changed and not self._names.is_current()):
             root = self.root
             self._names = Names(root if root is not None else nn.Module())
+        self._may_have_changed = False
         return self._names
 
     def refresh(self) -> None:
         """The model may have changed while it ran: look again when asked next, if it has."""
-        if self._names is not None and not self._names.is_current():
-            self._names = None
+        self._may_have_changed = True
 
 
 class Models:
@@ -59,6 +60,7 @@ class Models:
 
     def __init__(self) -> None:
         self._models: list[Model] = []
+        self._by_root: dict[int, Model] = {}
 
     def __iter__(self) -> Iterator[Model]:
         self._models = [model for model in self._models if model.given is not None]
@@ -73,6 +75,8 @@ class Models:
         self._models = [model for model in self if id(model.given) not in inside]
         model = Model(root, self._free_name(name or type(unwrap(root)).__name__, unwrap(root)))
         self._models.append(model)
+        for one in (root, unwrap(root)):
+            self._by_root[id(one)] = model
         return model
 
     def _free_name(self, name: str, root: nn.Module) -> str:
@@ -102,8 +106,11 @@ class Models:
         return next((model for model in self if model.names.paths_of(module)), None)
 
     def by_root(self, module: nn.Module) -> Model | None:
-        inner = unwrap(module)
-        return next((model for model in self if model.root is inner), None)
+        """The model that a module is the root of, wrapped or not; asked at every outermost call."""
+        model = self._by_root.get(id(module))
+        if model is not None and (model.given is module or model.root is module):
+            return model
+        return None
 
     def full_path(self, model: Model, path: str) -> str:
         """A path as the user sees it."""
