@@ -28,7 +28,7 @@ __all__ = [
     "View",
 ]
 
-Role = Literal["plain", "path", "type", "number", "dim", "code", "good", "warn", "bad", "key"]
+Role = Literal["plain", "path", "type", "dim", "code", "good", "warn", "bad", "key"]
 Level = Literal["info", "good", "warn", "error"]
 
 
@@ -42,10 +42,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Free text, kept as it is; `lexer` names a pygments lexer for highlighting."""
+    """Free text, kept as it is."""
 
     text: str
-    lexer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

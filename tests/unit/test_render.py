@@ -37,7 +37,6 @@ TENSOR = TensorView(
 )  # fmt: skip
 EVERY: list[View] = [
     Text("plain"),
-    Text("x = 1", "python"),
     Notice("said", "hint", "warn"),
     TENSOR,
     Fields((Span("title", "path"),), (("a", TENSOR), ("b", Text("x" * 200)))),
@@ -109,7 +108,7 @@ def test_json_lines_leave_resumes_out() -> None:
 def test_colour_only_where_it_is_wanted() -> None:
     for colour, found in ((False, False), (True, True), (None, False)):
         console = make_console(io.StringIO(), width=80, colour=colour)
-        console.print(to_rich(EVERY[4]))
+        console.print(to_rich(EVERY[3]))
         assert ("\x1b[" in console.file.getvalue()) is found  # type: ignore[attr-defined]
 
 

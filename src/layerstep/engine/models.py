@@ -142,16 +142,11 @@ class Models:
 
     def at(self, path: str) -> nn.Module | None:
         """The module at exactly this path as the user sees it."""
-        for model in self:
-            if path == model.name:
-                return model.root
-            if (module := model.names.module_at(path)) is not None and path:
-                return module
-        for model in self:
-            head, _, rest = path.partition(".")
-            if head == model.name and (module := model.names.module_at(rest)) is not None:
-                return module
-        return None
+        named = self._below_name(path)
+        if named is not None:
+            return named[1]
+        found = (model.names.module_at(path) for model in self if path)
+        return next((module for module in found if module is not None), None)
 
     def find(self, text: str) -> tuple[str, nn.Module]:
         """The module at a path or at any unique tail of one."""

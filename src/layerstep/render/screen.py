@@ -40,7 +40,6 @@ _THEME = Theme(
         "path": "bold cyan",
         "type": "magenta",
         "shape": "bold",
-        "number": "bold",
         "dim": "dim",
         "code": "green",
         "good": "green",
@@ -98,8 +97,6 @@ def to_rich(view: object) -> RenderableType:
 
 @to_rich.register
 def _(view: Text) -> RenderableType:
-    if view.lexer:
-        return Syntax(view.text, view.lexer, background_color="default", word_wrap=True)
     return RichText(view.text)
 
 
