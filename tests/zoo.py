@@ -67,7 +67,7 @@ class Entry:
     """A class that modules of it have."""
     modes: tuple[str, ...] = MODES
     fused: bool = False
-    """It has a fused path that it leaves while it is tapped: a documented exception."""
+    """It has layers that run as one kernel in eval mode without gradients."""
     lazy: bool = False
     """It has hooks of its own that go away with the first forward."""
     compiled: bool = False
@@ -888,7 +888,7 @@ def hook_count(model: nn.Module) -> int:
 
 
 def taps_on(model: nn.Module) -> list[Any]:
-    """The hooks that are the debugger's and report to it."""
+    """The hooks, and the stand-ins for a forward, that are the debugger's and report to it."""
     hooks = [
         hook
         for module in model.modules()
@@ -896,6 +896,7 @@ def taps_on(model: nn.Module) -> list[Any]:
         if isinstance(found := module.__dict__.get(name), dict)
         for hook in found.values()
     ]
+    hooks += [module.__dict__["forward"] for module in model.modules() if "forward" in module.__dict__]
     return [hook for hook in hooks if (_home_of(hook) or "").startswith("layerstep")]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 
 import pytest
+import torch
 
-from zoo import ZOO, Entry, Run, differences, entry_named, hook_count, play, taps_on
+from zoo import ZOO, Entry, Run, console_on, differences, entry_named, hook_count, play, taps_on
 
 LOOK = (
     "where",
@@ -147,8 +148,7 @@ def bare(name: str, mode: str) -> Run:
 def test_a_run_is_the_same_with_and_without(entry: Entry, mode: str, plan: str) -> None:
     expected = bare(entry.name, mode)
     run = play(entry, mode, PLANS[plan](entry))
-    may_leave_fused_path = entry.fused and mode == "frozen"
-    assert differences(expected.state, run.state, last_digits=may_leave_fused_path) == []
+    assert differences(expected.state, run.state) == []
     assert run.seen.bugs == []
     assert not run.seen.is_perturbed
     assert not taps_on(run.model)
@@ -160,10 +160,47 @@ def test_a_run_is_the_same_with_and_without(entry: Entry, mode: str, plan: str) 
 
 
 @pytest.mark.parametrize("entry", [entry for entry in ZOO if entry.fused], ids=str)
-def test_leaving_a_fused_path_is_said(entry: Entry) -> None:
-    """Also where the model goes into eval mode after the point was set."""
-    run = play(entry, "frozen", [f"break {entry.inner} if False", "continue"])
-    assert "leaves its fused path while it is tapped" in run.seen.text
+def test_playing_beside_a_fused_kernel_is_said(entry: Entry) -> None:
+    run = play(entry, "frozen", ["break layers.0.linear1 if False", "continue"])
+    assert "is one kernel: its inside is played beside it" in run.seen.text
+
+
+@pytest.mark.parametrize("entry", [entry for entry in ZOO if entry.fused], ids=str)
+@pytest.mark.parametrize("last", ["continue", "detach", "delete 1\nfinish"])
+def test_a_fused_layer_left_in_its_middle_gives_the_kernels_result(entry: Entry, last: str) -> None:
+    run = play(entry, "frozen", ["break layers.0.norm1", "continue", *last.splitlines(), "detach"])
+    assert run.seen.stops
+    assert differences(bare(entry.name, "frozen").state, run.state) == []
+    assert not taps_on(run.model)
+
+
+def test_hooks_of_the_user_keep_the_plain_path() -> None:
+    """With a hook of theirs inside, the bare layer is not fused; so neither is the tapped one."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    seen: list[int] = []
+    layer.linear1.register_forward_hook(lambda module, args, output: seen.append(1))
+    x, mask = torch.randn(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with torch.no_grad():
+        expected = layer(x, src_key_padding_mask=mask)
+        console, record = console_on(layer, ["break norm1", "continue", "continue"])
+        out = console.run(x, src_key_padding_mask=mask)
+    assert torch.equal(out, expected)
+    assert seen == [1, 1] and record.stops
+    assert "one kernel" not in record.text
+
+
+def test_a_plain_path_that_fails_beside_its_kernel_is_said_and_the_run_goes_on() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    layer.dropout.forward = lambda x: 1 / 0  # type: ignore[assignment]
+    x = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        expected = layer(x)
+        console, record = console_on(layer, ["break linear1", "continue", "continue"])
+        assert torch.equal(console.run(x), expected)
+    assert record.stops
+    assert "cannot be played beside its kernel: division by zero" in record.text
 
 
 @pytest.mark.parametrize("entry, mode", CASES)

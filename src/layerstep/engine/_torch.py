@@ -22,6 +22,7 @@ __all__ = [
     "entered_with_hooks",
     "functorch_inner",
     "has_saved_tensor_hooks",
+    "hook_tables",
     "is_compiled",
     "is_functional",
     "is_in_backward",
@@ -69,6 +70,17 @@ def entered_with_hooks(frame: FrameType) -> bool:
     never fires. Fallback: if the local is renamed this says no, and `finish` arms every module.
     """
     return "inner" in frame.f_locals
+
+
+def hook_tables(module: nn.Module) -> dict[str, Any]:
+    """The tables of forward hooks and pre-hooks of a module, by attribute.
+
+    Fallback: none is found, and a fused encoder layer leaves its kernel while it is tapped.
+    """
+    return {name: module.__dict__[name] for name in _HOOK_TABLES if name in module.__dict__}
+
+
+_HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks")
 
 
 def is_in_backward() -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from layerstep.engine._torch import set_eager_stance
+from layerstep.engine.guard import RandomState
 from layerstep.engine.plan import make_plan
 from layerstep.engine.stepper import Intent, Reach
 from layerstep.engine.taps import Sink, Taps
@@ -19,21 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Arming"]
 
-_FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
-
 
 class Arming:
     """What is installed for a session now."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.sink = Sink(session.report)
+        self.sink = Sink(session.report, self._play_beside)
         self.taps = Taps(self.sink)
         self.is_eager = False
         """Compiled code runs eagerly on our account."""
         self._stance_before: str | None = None
-        self._fused: list[weakref.ref[nn.Module]] = []
-        self._has_told_fused = False
         self._told: set[str] = set()
 
     def apply(self, intent: Intent, enclosing: Iterable[nn.Module]) -> None:
@@ -43,14 +39,10 @@ class Arming:
         self.taps.apply(plan)
         self.sink.listening = intent.reach is not Reach.NOTHING
         self._take_stance(wanted=bool(plan) and any(model.compiled for model in models))
-        if not self._has_told_fused:
-            modules = [module for module, _ in plan.values() if isinstance(module, _FUSED)]
-            self._fused = [weakref.ref(module) for module in modules]
 
     def clear(self) -> None:
         self.taps.clear()
         self.sink.listening = False
-        self._fused = []
         self._take_stance(wanted=False)
 
     def _take_stance(self, *, wanted: bool) -> None:
@@ -64,20 +56,20 @@ class Arming:
                 set_eager_stance(False)
             self.is_eager = False
 
-    def mention_fused(self) -> None:
-        """Hooks inside an encoder layer switch its fused inference path off: other kernels run.
-
-        Asked at each forward, because a model may go into eval mode after its points were set.
-        """
-        for reference in self._fused:
-            module = reference()
-            if module is not None and not module.training:
-                self._fused, self._has_told_fused = [], True
-                self._tell(
-                    f"{type(module).__name__} leaves its fused path while it is tapped",
-                    "every module inside is called; last digits may differ",
-                )
-                return
+    def _play_beside(self, module: nn.Module, plain: Callable[[], Any]) -> None:
+        """Run the modules inside a fused layer, for their taps; the run has the kernel's result already."""
+        kind = type(module).__name__
+        self._tell(
+            f"{kind} is one kernel: its inside is played beside it",
+            "its result is the kernel's; last digits inside may differ",
+        )
+        streams = RandomState()
+        try:
+            plain()
+        except Exception as error:
+            self._tell(f"{kind} cannot be played beside its kernel: {error}", "break at the layer itself")
+        finally:
+            streams.restore()
 
     def _tell(self, text: str, hint: str) -> None:
         if text not in self._told:

@@ -164,7 +164,6 @@ class Session:
         if model is not None:
             model.forwards += 1
             self.kept.clear()
-            self.arming.mention_fused()
 
     def _step(self, event: Event, frame: FrameType) -> bool:
         intent = self.intent
@@ -196,7 +195,6 @@ class Session:
                 model.forwards += 1
                 if self.arming.sink.listening:
                     self.kept.clear()
-                self.arming.mention_fused()
         except Exception as error:
             self._fail(error)
 

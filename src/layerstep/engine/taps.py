@@ -1,4 +1,4 @@
-"""Taps: the only place that registers torch hooks.
+"""Taps: the only place that puts anything on a module.
 
 A tap is installed on a module while a plan wants it and is gone otherwise. It copies and
 pickles as a no-op, so a model stays copyable and savable while it is being debugged.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from layerstep.engine.events import Phase
+from layerstep.engine.fused import FusedForward, has_kernel
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -37,11 +38,17 @@ installed.
 class Sink:
     """Where taps report to. `listening` is false while nobody steps: taps without points return at once."""
 
-    __slots__ = ("listening", "report")
+    __slots__ = ("beside", "listening", "report")
 
-    def __init__(self, report: Callable[[Phase, tuple[Point, ...], Any, Any, Any, Any], Any]) -> None:
+    def __init__(
+        self,
+        report: Callable[[Phase, tuple[Point, ...], Any, Any, Any, Any], Any],
+        beside: Callable[[nn.Module, Callable[[], Any]], None],
+    ) -> None:
         self.listening = False
         self.report = report
+        self.beside = beside
+        """Runs the plain path of a layer whose result comes from a fused kernel."""
 
 
 class _Tap:
@@ -56,6 +63,10 @@ class _Tap:
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def _is_tap(hook: object) -> bool:
+    return isinstance(hook, _Tap)
 
 
 class EnterTap(_Tap):
@@ -90,14 +101,22 @@ class ExitTap(_Tap):
 
 
 class _Installed:
-    """The taps on one module."""
+    """The taps on one module, and the stand-in for its forward if it has a fused kernel."""
 
-    __slots__ = ("handles", "module", "taps")
+    __slots__ = ("handles", "is_stood_in", "module", "taps")
 
     def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module)
         self.taps: dict[Phase, _Tap] = {}
         self.handles: dict[Phase, RemovableHandle] = {}
+        self.is_stood_in = has_kernel(module)
+
+    def remove(self) -> None:
+        for handle in self.handles.values():
+            handle.remove()
+        module = self.module()
+        if self.is_stood_in and module is not None:
+            module.__dict__.pop("forward", None)
 
 
 class Taps:
@@ -124,6 +143,8 @@ class Taps:
             entry = self._installed.get(key)
             if entry is None or entry.module() is not module:
                 entry = self._installed[key] = _Installed(module)
+                if entry.is_stood_in:
+                    module.__dict__["forward"] = FusedForward(module, _is_tap, self.sink.beside)
             for phase in [phase for phase in entry.handles if phase not in wanted]:
                 entry.handles.pop(phase).remove()
                 del entry.taps[phase]
@@ -146,8 +167,7 @@ class Taps:
         entry.handles[phase] = handle
 
     def _remove(self, key: int) -> None:
-        for handle in self._installed.pop(key).handles.values():
-            handle.remove()
+        self._installed.pop(key).remove()
 
     def clear(self) -> None:
         """Remove every tap."""

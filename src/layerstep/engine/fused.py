@@ -1,0 +1,92 @@
+"""Encoder layers with a fused kernel: what the run gets is the kernel's, also while they are tapped.
+
+`nn.TransformerEncoderLayer` in eval mode without gradients runs as one kernel that calls none of the modules
+inside it, and any hook on or in the layer makes it take the plain path, whose last digits differ. So, while
+a layer is tapped, its `forward` is a stand-in: the kernel computes the result, and the plain path is played
+beside it for whoever wants to stop inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerstep.engine._torch import hook_tables, is_tracing
+
+__all__ = ["FusedForward", "has_kernel"]
+
+
+def has_kernel(module: nn.Module) -> bool:
+    """Is this a layer that may run as one kernel? A subclass with a forward of its own may not."""
+    return (
+        isinstance(module, nn.TransformerEncoderLayer)
+        and type(module).forward is nn.TransformerEncoderLayer.forward
+        and "forward" not in module.__dict__
+    )
+
+
+class FusedForward:
+    """Stands in for the `forward` of a layer while taps are on or in it.
+
+    An attribute of the instance, unlike a hook, leaves torch's test for hooks alone, and a call that has
+    begun ends as it began even if the debugger detaches meanwhile. `is_tap` tells our hooks from the user's:
+    with one of theirs the layer takes the plain path anyway. `beside` runs the plain path, undisturbing.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        is_tap: Callable[[Any], bool],
+        beside: Callable[[nn.Module, Callable[[], Any]], None],
+    ) -> None:
+        self._module = module
+        self._is_tap = is_tap
+        self._beside = beside
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        forward = MethodType(type(self._module).forward, self._module)
+        if not self._is_fused(args, kwargs):
+            return forward(*args, **kwargs)
+        with self._hooks_hidden():
+            result = forward(*args, **kwargs)
+        inside = list(self._module.modules())[1:]
+        if any(hooks for module in inside for hooks in hook_tables(module).values()):
+            self._beside(self._module, lambda: forward(*args, **kwargs))
+        return result
+
+    def _is_fused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Would the bare layer, as far as it depends on more than torch's own checks, run as one kernel?"""
+        if self._module.training or is_tracing():
+            return False
+        if torch.is_grad_enabled():
+            values = (*self._module.parameters(), *args, *kwargs.values())
+            if any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
+                return False
+        tables = [table for module in self._module.modules() for table in hook_tables(module).values()]
+        return all(self._is_tap(hook) for table in tables for hook in table.values())
+
+    @contextlib.contextmanager
+    def _hooks_hidden(self) -> Iterator[None]:
+        """The tables are swapped, not emptied: a hook that is removed meanwhile stays removed."""
+        hidden = [(module, hook_tables(module)) for module in self._module.modules()]
+        for module, tables in hidden:
+            module.__dict__.update({name: OrderedDict() for name in tables})
+        try:
+            yield
+        finally:
+            for module, tables in hidden:
+                module.__dict__.update(tables)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of the layer gets its own forward, as if nothing had stood in for it."""
+        twin = memo.get(id(self._module), self._module)
+        return MethodType(type(twin).forward, twin)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._module, "forward")
