@@ -20,7 +20,7 @@ from layerstep.errors import BadArguments, UnknownCommand
 
 __all__ = ["GROUPS", "Arguments", "Command", "Completer", "all_commands", "command", "find_command"]
 
-GROUPS = ("run", "stop", "look", "self")
+GROUPS = ("run", "stop", "look", "keep", "self")
 """The order of `help` and of the reference."""
 
 Completer = Callable[[Any, str], Iterable[str]]

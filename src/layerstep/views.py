@@ -16,6 +16,8 @@ __all__ = [
     "Level",
     "Node",
     "Notice",
+    "Plot",
+    "PlotKind",
     "Role",
     "Source",
     "Span",
@@ -158,6 +160,29 @@ class Stack:
     note: str = ""
 
 
+PlotKind = Literal["histogram", "line", "bar", "heatmap", "sparkline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Numbers to be drawn; a figure of itself in every front end.
+
+    histogram: one row of counts in `values`, one more edges in `x`. line: a row for each line, `names` them,
+    `x` the positions (0, 1, … if empty). bar: one row, `labels` name its bars. heatmap: the rows of the
+    matrix, `names` label them and `labels` the columns. sparkline: one row. NaN is a gap.
+    """
+
+    kind: PlotKind
+    values: tuple[tuple[float, ...], ...]
+    title: str = ""
+    x: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    x_label: str = ""
+    y_label: str = ""
+    note: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Several views, one below the other."""
@@ -165,4 +190,4 @@ class Group:
     views: tuple[View, ...]
 
 
-View = Text | Notice | TensorView | Fields | Table | Tree | Source | Stack | Group
+View = Text | Notice | TensorView | Fields | Table | Tree | Source | Stack | Plot | Group
