@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from benchmarks.inspector import inspect_tensors
 from benchmarks.measure import FULL, QUICK, latencies, overhead, quiet, start_up
 from benchmarks.models import all_cases
 from benchmarks.report import PAGE, Results, page, screen
@@ -25,8 +26,10 @@ def main() -> None:
         overheads.append(overhead(case, effort))
     _tell("answers on 10,000 modules")
     answers = latencies(effort)
+    _tell("looking at tensors")
+    inspection = inspect_tensors(effort)
     _tell("start-up")
-    results = Results(effort, overheads, start_up(effort), answers, (begin, _load()))
+    results = Results(effort, overheads, start_up(effort), answers, inspection, (begin, _load()))
     print(screen(results))
     if options.write:
         PAGE.parent.mkdir(parents=True, exist_ok=True)

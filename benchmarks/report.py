@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from benchmarks.inspector import LINE, WAYS, Inspection, Looks
 from benchmarks.measure import Effort, Latency, Overhead, Spread, StartUp
 from benchmarks.variants import (
     ALL_POINTS,
@@ -28,6 +29,8 @@ MOST_REAL = 1.01
 MOST_TINY = 0.3
 MOST_HOOKS = 1.2
 MOST_MS = 50
+MOST_SUMS = 4.5
+MOST_MB = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Results:
     overheads: list[Overhead]
     start_up: list[StartUp]
     latencies: list[Latency]
+    inspection: Inspection
     load: tuple[float, float]
     """The load average of the machine when the run began and when it ended."""
 
@@ -91,6 +95,27 @@ def latency_table(found: list[Latency]) -> str:
     return table(("on 10,000 modules", "the first answer, ms", "after a stop, ms"), rows)
 
 
+def look_table(found: Looks) -> str:
+    """A row for each way to look, also for those that could not."""
+    rows = []
+    for way in WAYS:
+        size = f"{found.elements(way):,}"
+        if way.is_missing or way.name in found.failed:
+            rows.append((way.name, size, found.failed.get(way.name, "not installed"), ""))
+        else:
+            ratio, each = found.ratio(way), found.per_element(way)
+            rows.append((way.name, size, _with_range(ratio, 1), _with_range(each, 2)))
+    return table((found.dtype, "elements", "× `t.sum()`", "ns per element"), rows)
+
+
+def look_notes(found: Inspection) -> str:
+    extra = ", ".join(f"{one.extra:.1f} MB for {one.dtype}" for one in found.looks)
+    return (
+        f"Beside the tensor, layerstep took {extra}. The lines of 1,000 weights of 64 × 64 took "
+        f"{_with_range(found.layers, 0)} ms."
+    )
+
+
 def goal_table(results: Results) -> str:
     """What is aimed at, beside what was found."""
     rows = []
@@ -113,6 +138,9 @@ def goal_table(results: Results) -> str:
         goal(f"`{one.statement}`, after torch", MOST_MS, one.own, "{:.0f} ms")
     for answer in results.latencies:
         goal(f"{answer.name}, 10,000 modules, after a stop", MOST_MS, answer.later, "{:.0f} ms")
+    for look in results.inspection.looks:
+        goal(f"the tensor line, {look.dtype}", MOST_SUMS, look.ratio(LINE), "{:.1f} × `t.sum()`")
+        goal(f"memory beside the tensor, {look.dtype}", MOST_MB, Spread.of([look.extra]), "{:.1f} MB")
     return table(("goal", "at most", "found", "met"), rows)
 
 
@@ -132,7 +160,8 @@ def screen(results: Results) -> str:
     parts = []
     for found in results.overheads:
         parts += [_title(found), overhead_table(found)]
-    parts += [start_up_table(results.start_up), latency_table(results.latencies), goal_table(results)]
+    parts += [start_up_table(results.start_up), latency_table(results.latencies)]
+    parts += [*map(look_table, results.inspection.looks), look_notes(results.inspection), goal_table(results)]
     return "\n\n".join([*parts, noise(results)])
 
 
@@ -154,6 +183,7 @@ def page(results: Results) -> str:
         overheads="\n\n".join(parts),
         start_up=start_up_table(results.start_up),
         latencies=latency_table(results.latencies),
+        looks="\n\n".join([*map(look_table, results.inspection.looks), look_notes(results.inspection)]),
         goals=goal_table(results),
         noise=noise(results),
         machine=_machine(),
@@ -162,7 +192,15 @@ def page(results: Results) -> str:
 
 
 def _versions() -> Iterable[tuple[str, str]]:
-    for package in ("torch", "layerstep", "transformers", "nnsight", "torchlens"):
+    for package in (
+        "torch",
+        "layerstep",
+        "transformers",
+        "nnsight",
+        "torchlens",
+        "lovely-tensors",
+        "treescope",
+    ):
         try:
             yield package, metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -224,6 +262,14 @@ The median of {answers} answers in sessions of their own: the first one, and the
 which looks whether the model has changed.
 
 {latencies}
+
+## Tensors
+
+All figures of the tensor line (counts of NaN, Inf, zeros, signs and subnormals, extremes, mean, std, norms),
+exactly, on one thread. Each way runs right after a `t.sum()` of the same elements; slow ones are given fewer,
+and treescope shows figures only below 100,000.
+
+{looks}
 
 ## Goals
 

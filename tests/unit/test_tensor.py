@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layerstep.analysis import counting
+from layerstep.analysis import blocks, counting
 from layerstep.analysis import kinds as kinds_module
 from layerstep.analysis import tensor as module
 from layerstep.analysis.shapes import dtype_name, shape_line, tensors_in
@@ -39,29 +39,36 @@ def stats(tensor: torch.Tensor, *, limit: int | None = None) -> Stats:
     return found
 
 
-def truth(values: Any) -> Stats:
+def truth(values: Any, tiny: float = 0.0) -> Stats:
     """The same figures the plain way, in float64."""
     array = np.asarray(values, dtype=np.float64).reshape(-1)
     good = array[np.isfinite(array)]
-    counts = (np.isnan(array), array == INF, array == -INF, array == 0)
+    sizes = np.abs(good)
+    odd = (np.isnan(array), array == INF, array == -INF)
+    counts = (*odd, good == 0, good < 0, good > 0, (sizes > 0) & (sizes < tiny))
     heads = (array.size, *(int(np.count_nonzero(c)) for c in counts))
     if not good.size:
-        return Stats(*heads, None, None, None, None, None, None)
-    moments = (good.min(), good.max(), good.mean(), good.std(), np.abs(good).mean(), np.linalg.norm(good))
-    return Stats(*heads, *(float(m) for m in moments))
+        return Stats(*heads, *NOTHING)
+    moments = (good.min(), good.max(), good.mean(), good.std(), sizes.mean(), sizes.sum())
+    return Stats(*heads, *(float(m) for m in (*moments, np.linalg.norm(good), sizes.max())))
+
+
+NOTHING = [None] * 8
+EXACT = ("count", "nan", "posinf", "neginf", "zero", "negative", "positive", "min", "max", "max_norm")
 
 
 def assert_same(found: Stats, right: Stats) -> None:
-    for name in ("count", "nan", "posinf", "neginf", "zero", "min", "max"):
+    for name in EXACT:
         assert getattr(found, name) == getattr(right, name), name
     if right.mean is None:
-        assert found.mean is found.std is found.abs_mean is found.l2 is None
+        assert found.mean is found.std is found.abs_mean is found.l1 is found.l2 is None
         return
     assert right.std is not None and right.abs_mean is not None
     size = math.hypot(right.mean, right.std)
     assert found.mean == pytest.approx(right.mean, rel=1e-6, abs=1e-6 * right.std + 1e-12 * size)
     assert found.std == pytest.approx(right.std, rel=1e-5, abs=1e-12 * size)
     assert found.abs_mean == pytest.approx(right.abs_mean, rel=1e-6)
+    assert found.l1 == pytest.approx(right.l1, rel=1e-6)
     assert found.l2 == pytest.approx(right.l2, rel=1e-6)
 
 
@@ -100,9 +107,9 @@ def views(draw: st.DrawFn) -> torch.Tensor:
 
 
 @quick
-@given(tensor=views(), block=st.sampled_from([1, 2, 5, 16, counting.BLOCK]))
+@given(tensor=views(), block=st.sampled_from([1, 2, 5, 16, blocks.BLOCK]))
 def test_any_view_equals_float64_numpy(tensor: torch.Tensor, block: int) -> None:
-    with mock.patch.object(counting, "BLOCK", block):
+    with mock.patch.object(blocks, "BLOCK", block):
         assert_same(stats(tensor), truth(as_float64(tensor)))
     assert summarize(tensor).shape == tuple(tensor.shape)
 
@@ -110,19 +117,21 @@ def test_any_view_equals_float64_numpy(tensor: torch.Tensor, block: int) -> None
 @quick
 @given(
     values=st.lists(st.floats(width=32, allow_subnormal=True), max_size=40),
-    dtype=st.sampled_from([torch.float32, torch.float64]),
+    dtype=st.sampled_from(FLOATS),
     block=st.sampled_from([1, 3, 64]),
 )
 def test_any_floats_equal_float64_numpy(values: list[float], dtype: torch.dtype, block: int) -> None:
-    tensor = torch.tensor(values, dtype=dtype)
-    with mock.patch.object(counting, "BLOCK", block), np.errstate(all="ignore"):
-        assert_same(stats(tensor), truth(as_float64(tensor)))
+    tensor = torch.tensor(values, dtype=torch.float64).to(dtype)
+    with mock.patch.object(blocks, "BLOCK", block), np.errstate(all="ignore"):
+        found, right = stats(tensor), truth(as_float64(tensor), torch.finfo(dtype).tiny)
+    assert_same(found, right)
+    assert found.subnormal == right.subnormal
 
 
 @quick
-@given(tensor=views(), limit=st.integers(1, 60), block=st.sampled_from([2, 16, counting.BLOCK]))
+@given(tensor=views(), limit=st.integers(1, 60), block=st.sampled_from([2, 16, blocks.BLOCK]))
 def test_a_sample_is_no_larger_than_asked(tensor: torch.Tensor, limit: int, block: int) -> None:
-    with mock.patch.object(counting, "BLOCK", block):
+    with mock.patch.object(blocks, "BLOCK", block):
         found, again = stats(tensor, limit=limit), stats(tensor, limit=limit)
     exact = truth(as_float64(tensor))
     assert found == again
@@ -212,10 +221,53 @@ def test_whole_numbers() -> None:
 
 
 def test_nothing_finite_and_nothing_at_all() -> None:
-    assert stats(torch.full((3,), NAN)) == Stats(3, 3, 0, 0, 0, None, None, None, None, None, None)
-    assert stats(torch.tensor([INF, -INF, -INF])) == Stats(3, 0, 1, 2, 0, None, None, None, None, None, None)
-    assert stats(torch.empty(0, 3)) == Stats(0, 0, 0, 0, 0, None, None, None, None, None, None)
-    assert stats(torch.tensor(-2.0)) == Stats(1, 0, 0, 0, 0, -2.0, -2.0, -2.0, 0.0, 2.0, 2.0)
+    assert stats(torch.full((3,), NAN)) == Stats(3, 3, 0, 0, 0, 0, 0, 0, *NOTHING)
+    assert stats(torch.tensor([INF, -INF, -INF])) == Stats(3, 0, 1, 2, 0, 0, 0, 0, *NOTHING)
+    assert stats(torch.empty(0, 3)) == Stats(0, 0, 0, 0, 0, 0, 0, 0, *NOTHING)
+    alone = Stats(1, 0, 0, 0, 0, 1, 0, 0, -2.0, -2.0, -2.0, 0.0, 2.0, 2.0, 2.0, 2.0)
+    assert stats(torch.tensor(-2.0)) == alone
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_subnormal_is_relative_to_the_dtype(dtype: torch.dtype) -> None:
+    tiny = torch.finfo(dtype).tiny
+    values = torch.tensor([tiny, -tiny, tiny / 2, -tiny / 2, tiny / 4, 0.0, -0.0, 1.0], dtype=torch.float64)
+    for tensor in (values.to(dtype), values.abs().to(dtype), (-values.abs()).to(dtype)):
+        found = stats(tensor)
+        assert (found.subnormal, found.zero, found.negative + found.positive) == (3, 2, 6)
+    assert stats(values.to(dtype)).negative == 2
+    assert stats(torch.tensor([0, 1, -1])).subnormal == stats(torch.tensor([True])).subnormal == 0
+
+
+def test_flushed_subnormals_are_still_counted() -> None:
+    tensor = torch.tensor([1e-40, 2e-40, 0.0, 0.0])
+    if not torch.set_flush_denormal(True):
+        pytest.skip("not on this processor")
+    try:
+        found = stats(tensor)
+    finally:
+        torch.set_flush_denormal(False)
+    assert (found.subnormal, found.zero) == (2, 2)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize("size", [8191, 8192, 8193, 70_000, 300_001])
+def test_lots_and_blocks_of_any_length(size: int, spread: float) -> None:
+    tensor = torch.randn(size, generator=generator()) * spread + 1
+    assert_same(stats(tensor), truth(as_float64(tensor)))
+
+
+def test_ctrl_c_comes_out_at_once() -> None:
+    seen = 0
+
+    def interrupt(*_: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        raise KeyboardInterrupt
+
+    with mock.patch.object(counting, "load", interrupt), pytest.raises(KeyboardInterrupt):
+        summarize(torch.ones(2_000_000))
+    assert seen == 1
 
 
 def test_non_finite_only_in_some_blocks() -> None:
@@ -397,7 +449,8 @@ def test_others_have_their_values(zoo: dict[str, torch.Tensor]) -> None:
 def test_expanded_costs_what_it_holds(zoo: dict[str, torch.Tensor]) -> None:
     found = summarize(zoo["expanded"])
     assert found.nbytes == 8
-    assert found.stats == Stats(2 * 10**11, 10**11, 0, 0, 0, 1, 1, 1, 0, 1, math.sqrt(10**11))
+    counts = (2 * 10**11, 10**11, 0, 0, 0, 0, 10**11, 0)
+    assert found.stats == Stats(*counts, 1, 1, 1, 0, 1, 10**11, math.sqrt(10**11), 1)
     assert stats(zoo["expanded"], limit=10).sampled is None
 
 

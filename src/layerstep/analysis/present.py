@@ -13,7 +13,7 @@ from layerstep.analysis.tensor import Summary, summarize
 from layerstep.engine.guard import observing
 from layerstep.views import Fields, Group, Span, TensorView, Text, View
 
-__all__ = ["module_line", "present", "short", "small_values", "tensor_view"]
+__all__ = ["module_line", "present", "short", "small_values", "tensor_view", "view_of"]
 
 MOST_TENSORS = 12
 MOST_CHARACTERS = 2_000
@@ -23,10 +23,10 @@ MOST_VALUES = 16
 def tensor_view(tensor: torch.Tensor, *, limit: int | None = None) -> TensorView:
     """The tensor line; with a limit, of a sample of that many elements."""
     with observing():
-        return _from_summary(summarize(tensor, limit=limit))
+        return view_of(summarize(tensor, limit=limit))
 
 
-def _from_summary(summary: Summary) -> TensorView:
+def view_of(summary: Summary) -> TensorView:
     stats = summary.stats
     return TensorView(
         dtype=summary.dtype,

@@ -8,34 +8,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text as RichText
 
+from layerstep.analysis.words import human_bytes, number, share
 from layerstep.views import TensorView
 
-__all__ = ["TensorLine", "human_bytes", "number"]
-
-
-def number(value: float | None) -> str:
-    """Three significant digits, as short as they go."""
-    if value is None:
-        return "-"
-    text = f"{value:.3g}"
-    return text.replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
-
-
-def human_bytes(count: int) -> str:
-    """2.4 MB: powers of 1000, as disks and papers count."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
-def _share(part: int, whole: int) -> str:
-    if not part:
-        return "0%"
-    percent = 100 * part / whole
-    return "<1%" if percent < 1 else ">99%" if 99 < percent < 100 else f"{percent:.0f}%"
+__all__ = ["TensorLine"]
 
 
 def _parts(view: TensorView) -> Iterator[RichText]:
@@ -58,7 +34,7 @@ def _parts(view: TensorView) -> Iterator[RichText]:
 def _values(view: TensorView) -> Iterator[RichText]:
     looked = view.sampled or view.count
     if view.dtype == "bool":
-        yield RichText.assemble(("true ", "dim"), _share(looked - view.zero, looked))
+        yield RichText.assemble(("true ", "dim"), share(looked - view.zero, looked))
         return
     if view.count == 1 and view.mean is not None:
         yield RichText.assemble(("= ", "dim"), number(view.mean))
@@ -70,7 +46,7 @@ def _values(view: TensorView) -> Iterator[RichText]:
     if not view.dtype.startswith(("i", "u")):  # integers cannot be bad
         for name, count in (("nan", view.nan), ("inf", view.inf)):
             counts.append(f"{name} ", "dim").append(f"{count:,} ", "bad" if count else "")
-    yield counts.append("zero ", "dim").append(_share(view.zero, looked))
+    yield counts.append("zero ", "dim").append(share(view.zero, looked))
 
 
 class TensorLine:

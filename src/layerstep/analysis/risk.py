@@ -1,0 +1,61 @@
+"""Risks: what a tensor's figures say for certain about the range of its dtype, in plain words."""
+
+from __future__ import annotations
+
+import torch
+
+from layerstep.analysis.counting import Stats
+from layerstep.analysis.shapes import dtype_name
+
+__all__ = ["risks"]
+
+NEAR_OVERFLOW = 0.5  # of the dtype's largest number: one doubling away
+MANY_SUBNORMAL = 0.01
+
+
+def risks(dtype: torch.dtype, stats: Stats) -> list[str]:
+    """Sentences; none if nothing is wrong that is certain from the figures."""
+    if stats.max_norm is None:
+        return []
+    found = [_sameness(stats)]
+    if dtype.is_floating_point or dtype.is_complex:
+        found += [_overflow(dtype, stats.max_norm), _underflow(dtype, stats), _narrower(dtype, stats)]
+    return [sentence for sentence in found if sentence]
+
+
+def _sameness(stats: Stats) -> str:
+    finite = stats.negative + stats.positive + stats.zero
+    if finite < 2 or stats.sampled is not None:
+        return ""
+    if stats.max_norm == 0:
+        return "all values are zero" if finite == stats.count else "all finite values are zero"
+    if stats.min == stats.max and stats.zero == 0:
+        return f"all {'' if finite == stats.count else 'finite '}values are {stats.min:.6g}"
+    return ""
+
+
+def _overflow(dtype: torch.dtype, most: float) -> str:
+    limit = torch.finfo(dtype).max
+    if most <= NEAR_OVERFLOW * limit:
+        return ""
+    share = f"{most / limit:.0%} of what {dtype_name(dtype)} can hold"
+    return f"near overflow: the largest magnitude {most:.4g} is {share}"
+
+
+def _underflow(dtype: torch.dtype, stats: Stats) -> str:
+    share = stats.subnormal / max(1, stats.negative + stats.positive + stats.zero)
+    if share <= MANY_SUBNORMAL:
+        return ""
+    return f"underflow: {share:.0%} of the values are subnormal in {dtype_name(dtype)}, with fewer digits"
+
+
+def _narrower(dtype: torch.dtype, stats: Stats) -> str:
+    """Only from a wider range to that of f16, to which people cast."""
+    half, most = torch.finfo(torch.float16), stats.max_norm or 0.0
+    if torch.finfo(dtype).max <= half.max or not most:
+        return ""
+    if most >= half.max + 16:  # below, it is rounded down to 65504
+        return f"would overflow in f16: the largest magnitude is {most:.4g}, f16 ends at 65504"
+    if most <= half.smallest_normal * half.eps / 2:
+        return f"would vanish in f16: the largest magnitude is {most:.4g}"
+    return ""

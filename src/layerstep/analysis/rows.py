@@ -1,0 +1,24 @@
+"""Rows: what was counted in one block."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Row"]
+
+
+class Row(NamedTuple):
+    """The figures of one block; with nothing finite in it the last five are of no meaning."""
+
+    size: float
+    nan: float
+    up: float
+    down: float
+    zero: float
+    negative: float
+    subnormal: float
+    lo: float
+    hi: float
+    mean: float
+    std: float
+    magnitude: float
