@@ -1,15 +1,16 @@
-"""The shape of a line: is it a command, is it Python, does it go on?"""
+"""The shape of a line: is it a command, is it Python, does it go on, what are its arguments?"""
 
 from __future__ import annotations
 
+import ast
 import codeop
 import re
 
 from layerstep.engine.expression import rewrite
-from layerstep.errors import UserError
+from layerstep.errors import BadArguments, UserError
 from layerstep.registry import find_command
 
-__all__ = ["WORD", "is_complete", "is_python_after", "joined"]
+__all__ = ["WORD", "expressions", "is_complete", "is_expression", "is_python_after", "joined", "options"]
 
 WORD = re.compile(r"\s*([A-Za-z][\w-]*\??)(.*)", re.DOTALL)
 """The first word of a line, which may be a command, and the rest."""
@@ -69,3 +70,62 @@ def joined(text: str) -> list[str]:
     if block:
         found.append(block)
     return found
+
+
+def is_expression(text: str) -> bool:
+    """Is this one Python expression, paths and `$n` included?"""
+    try:
+        compile(rewrite(text), "<expression>", "eval")
+    except (SyntaxError, ValueError, OverflowError):
+        return False
+    return bool(text.strip())
+
+
+def expressions(text: str) -> list[str]:
+    """The expressions of a line, separated by blanks or commas: each is the longest that can be read.
+
+    What cannot be read is returned as the words that it has, for a message or another reading.
+    """
+    words = re.split(r"(\s+|,)", text.strip())
+    found: list[str] = []
+    while words:
+        ends = range(len(words), 0, -1)
+        end = next((end for end in ends if _is_one("".join(words[:end]))), 1)
+        found.append("".join(words[:end]).strip())
+        words = words[end:]
+        while words and not words[0].strip(", \t"):
+            words.pop(0)
+    return [piece for piece in found if piece]
+
+
+def _is_one(piece: str) -> bool:
+    """`out, inp` are two arguments, `(out, inp)` is one."""
+    if not is_expression(piece):
+        return False
+    node = ast.parse(rewrite(piece.strip()), mode="eval").body
+    return not isinstance(node, ast.Tuple) or piece.lstrip().startswith("(")
+
+
+def options(text: str, flags: str = "", valued: str = "") -> tuple[str, dict[str, str]]:
+    """What is left of a line without its `--flag` and `--name VALUE` words, and those."""
+    found: dict[str, str] = {}
+    words = re.split(r"(\s+)", text)
+    left: list[str] = []
+    while words:
+        whole = words.pop(0)
+        word, _, value = whole.partition("=")
+        name = word.removeprefix("--")
+        if word == name or not name:
+            left.append(whole)
+        elif name in flags.split():
+            found[name] = "on"
+        elif name in valued.split():
+            while not value and words:
+                value = words.pop(0).strip()
+            if not value:
+                raise BadArguments(f"{word} needs a value")
+            found[name] = value
+        else:
+            known = ", ".join(f"--{each}" for each in f"{flags} {valued}".split())
+            raise BadArguments(f"no option {word}", f"there is {known}")
+    return "".join(left).strip(), found

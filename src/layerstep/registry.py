@@ -1,8 +1,8 @@
 """Commands, rules and exports register themselves; nothing keeps a list of them.
 
-`@command` on a function in a file of `layerstep.commands` is all it takes. The
-packages are walked once, then the entry points of the same names are loaded, so that
-other people's distributions add to the same table.
+`@command` on a function in a file of `layerstep.commands` is all it takes, `@export` in
+one of `layerstep.exports`. The packages are walked once, then the entry points of the
+same names are loaded, so that other people's distributions add to the same table.
 """
 
 from __future__ import annotations
@@ -14,13 +14,27 @@ import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from layerstep.errors import BadArguments, UnknownCommand
+from layerstep.errors import BadArguments, MissingExtra, UnknownCommand
+from layerstep.views import View
 
-__all__ = ["GROUPS", "Arguments", "Command", "Completer", "all_commands", "command", "find_command"]
+__all__ = [
+    "GROUPS",
+    "Arguments",
+    "Command",
+    "Completer",
+    "Export",
+    "all_commands",
+    "all_exports",
+    "command",
+    "export",
+    "find_command",
+    "find_export",
+]
 
-GROUPS = ("run", "stop", "look", "keep", "self")
+GROUPS = ("run", "stop", "look", "cost", "keep", "self")
 """The order of `help` and of the reference."""
 
 Completer = Callable[[Any, str], Iterable[str]]
@@ -58,6 +72,24 @@ class Command:
         return inspect.getdoc(self.function) or ""
 
 
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A kind of file: its suffix, and the function that writes a view to a path."""
+
+    suffix: str
+    function: Callable[[View, Path], None]
+    extra: str = ""
+    """The optional dependency that it needs."""
+
+    def write(self, view: View, path: Path) -> None:
+        try:
+            self.function(view, path)
+        except ModuleNotFoundError:
+            if not self.extra:
+                raise
+            raise MissingExtra(self.extra) from None
+
+
 class Arguments(argparse.ArgumentParser):
     """argparse for one command: a mistake is a `BadArguments`, never an exit."""
 
@@ -69,7 +101,8 @@ class Arguments(argparse.ArgumentParser):
 
 
 _commands: dict[str, Command] = {}
-_loaded = False
+_exports: dict[str, Export] = {}
+_loaded: set[str] = set()
 
 
 def command(name: str, *aliases: str, group: str, **options: Any) -> Callable[[F], F]:
@@ -91,16 +124,27 @@ def command(name: str, *aliases: str, group: str, **options: Any) -> Callable[[F
     return register
 
 
-def load() -> None:
-    """Import every command file once, then other people's entry points."""
-    global _loaded
-    if _loaded:
+def export(suffix: str, *, extra: str = "") -> Callable[[F], F]:
+    """Register a function `(view, path) -> None` that writes files ending in `suffix`."""
+
+    def register(function: F) -> F:
+        if suffix in _exports and _exports[suffix].function.__module__ != function.__module__:
+            raise ValueError(f"two exports want the suffix {suffix!r}")
+        _exports[suffix] = Export(suffix, function, extra)
+        return function
+
+    return register
+
+
+def load(name: str = "commands") -> None:
+    """Import every file of a package once, then other people's entry points."""
+    if name in _loaded:
         return
-    _loaded = True
-    package = importlib.import_module("layerstep.commands")
-    for module in pkgutil.iter_modules(package.__path__, "layerstep.commands."):
+    _loaded.add(name)
+    package = importlib.import_module(f"layerstep.{name}")
+    for module in pkgutil.iter_modules(package.__path__, f"layerstep.{name}."):
         importlib.import_module(module.name)
-    for point in entry_points(group="layerstep.commands"):
+    for point in entry_points(group=f"layerstep.{name}"):
         point.load()
 
 
@@ -125,6 +169,18 @@ def find_command(word: str, *, prefix: bool = True) -> Command | None:
         names = sorted(matches)
         raise UnknownCommand(f"{word!r} could be {', '.join(names)}", "type more of it")
     return None
+
+
+def all_exports() -> list[Export]:
+    """Every kind of file that a view can be written to, by suffix."""
+    load("exports")
+    return [_exports[suffix] for suffix in sorted(_exports)]
+
+
+def find_export(suffix: str) -> Export | None:
+    """The export for files that end so: `.svg`, in any case."""
+    load("exports")
+    return _exports.get(suffix.lower())
 
 
 def near(word: str, candidates: Iterable[str], *, most: int = 3) -> Sequence[str]:

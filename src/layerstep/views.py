@@ -169,7 +169,8 @@ class Plot:
 
     histogram: one row of counts in `values`, one more edges in `x`. line: a row for each line, `names` them,
     `x` the positions (0, 1, … if empty). bar: one row, `labels` name its bars. heatmap: the rows of the
-    matrix, `names` label them and `labels` the columns. sparkline: one row. NaN is a gap.
+    matrix, `names` label them and `labels` the columns. sparkline: one row. NaN is a gap; in a heatmap, a
+    cell that is not finite is marked.
     """
 
     kind: PlotKind
@@ -181,6 +182,10 @@ class Plot:
     x_label: str = ""
     y_label: str = ""
     note: str = ""
+    log: bool = False
+    """The values by powers of ten; zero and less are then gaps."""
+    cell: tuple[int, int] = (1, 1)
+    """Of how many rows and columns of the whole each value of a heatmap is the mean."""
 
 
 @dataclass(frozen=True, slots=True)

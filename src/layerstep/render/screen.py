@@ -15,12 +15,15 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 from rich.theme import Theme
 
+from layerstep.render.plot import Drawing
+from layerstep.render.table import TableLines
 from layerstep.render.tensorline import TensorLine
 from layerstep.views import (
     Fields,
     Group,
     Node,
     Notice,
+    Plot,
     Source,
     Span,
     Stack,
@@ -137,25 +140,7 @@ def _spans(spans: Iterable[Span]) -> RichText:
 
 @to_rich.register
 def _(view: Table) -> RenderableType:
-    parts: list[RenderableType] = [RichText(view.title, "key")] if view.title else []
-    if view.rows:
-        table = RichTable(
-            box=None,
-            pad_edge=False,
-            padding=(0, 2, 0, 0),
-            header_style="dim",
-            show_header=any(c.name for c in view.columns),
-        )
-        for column in view.columns:
-            table.add_column(
-                column.name, style=column.role, justify="right" if column.right else "left", overflow="fold"
-            )
-        for row in view.rows:
-            table.add_row(*(RichText(cell) for cell in row))
-        parts.append(table)
-    if view.note:
-        parts.append(RichText(view.note, "dim"))
-    return RichGroup(*parts)
+    return TableLines(view)
 
 
 @to_rich.register
@@ -222,6 +207,11 @@ def _frame(frame: StackFrame) -> Iterable[RenderableType]:
         yield Padding(RichText(f"({frame.inputs}){arrow}"), (0, 0, 0, 7))
     if frame.location:
         yield Padding(RichText.assemble((frame.location, "dim"), "  ", (frame.code, "code")), (0, 0, 0, 7))
+
+
+@to_rich.register
+def _(view: Plot) -> RenderableType:
+    return Drawing(view)
 
 
 @to_rich.register

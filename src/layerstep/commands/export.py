@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments, MissingExtra, UserError
+from layerstep.registry import all_exports, command, find_export
+from layerstep.views import Notice
+
+
+@command(
+    "export",
+    group="keep",
+    usage="FILE",
+    examples=("hist out\nexport out.svg", "stats out\nexport out.json"),
+    complete="file",
+)
+def export(session: Session, rest: str) -> Notice:
+    """Write what was shown last to a file.
+
+    Its suffix says how: a plot as .svg or .png, a plot or a table as .csv, anything as .json, and as the
+    text of the screen in an .svg. A file of that name is written over.
+    """
+    if not rest:
+        raise BadArguments("export needs a file")
+    path = Path(rest).expanduser()
+    kind = find_export(path.suffix)
+    if kind is None:
+        known = ", ".join(each.suffix for each in all_exports())
+        raise UserError(f"{path.suffix or 'a file without a suffix'} is unknown here", f"there are {known}")
+    if session.shown is None:
+        raise UserError("nothing was shown yet", "`hist out`, say, draws a plot")
+    try:
+        kind.write(session.shown, path)
+    except MissingExtra as missing:
+        raise UserError(str(missing)) from None
+    except OSError as error:
+        raise UserError(f"cannot write {rest}", error.strerror or "") from None
+    return Notice(f"written to {rest}", level="good")

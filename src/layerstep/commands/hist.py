@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from layerstep.analysis.present import tensor_view
+from layerstep.analysis.spread import Spread, spread
+from layerstep.analysis.words import number
+from layerstep.commands.inspect import one_tensor
+from layerstep.engine.guard import observing
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
+from layerstep.lines import options
+from layerstep.registry import command
+from layerstep.views import Column, Group, Plot, Table, View
+
+BINS = 36  # of two characters each on a screen of 80
+MOST_BINS = 1000
+
+
+@command(
+    "hist",
+    group="look",
+    usage="[X] [--bins N] [--exact] [--log]",
+    examples=("hist out", "hist blocks.0.attn.qkv.weight --bins 20", "hist out --exact --log"),
+    complete="expression",
+)
+def hist(session: Session, rest: str) -> View:
+    """Draw the histogram of a tensor, with its percentiles.
+
+    Of the finite elements; of a large tensor, of a sample, and the note says so: `--exact` looks at all of
+    them. `--log` draws the counts by powers of ten, so that the tails show. If a few values lie far away,
+    the first and the last bar hold them. Outliers are more than six robust deviations (1.4826 times the
+    median distance from the median) away from the median.
+    """
+    text, given = options(rest, "exact log", "bins")
+    bins = given.get("bins", str(BINS))
+    if not bins.isdecimal() or not 1 <= int(bins) <= MOST_BINS:
+        raise BadArguments(f"--bins takes 1 to {MOST_BINS}")
+    name, tensor = one_tensor(session, text)
+    with observing():
+        found = spread(tensor, bins=int(bins), exact="exact" in given)
+    line = tensor_view(tensor)
+    if found is None:
+        return Group((line, Plot("histogram", (), name)))
+    plot = Plot(
+        "histogram",
+        (found.counts,),
+        name,
+        x=found.edges,
+        note=_ends(found),
+        log="log" in given,
+    )
+    return Group((line, plot, _percentiles(found)))
+
+
+def _ends(found: Spread) -> str:
+    """What the end bars hold besides their own."""
+    beyond = []
+    if found.below:
+        beyond.append(f"the first bar holds {found.below:,} below {number(found.edges[0])}")
+    if found.above:
+        beyond.append(f"the last bar holds {found.above:,} above {number(found.edges[-1])}")
+    return ", ".join(beyond)
+
+
+def _percentiles(found: Spread) -> Table:
+    inner = [(share, value) for share, value in found.percentiles if 0 < share < 100]
+    columns = tuple(Column(f"{share:g}%", right=True) for share, _ in inner)
+    notes = [f"median {number(found.median)}, median distance from it {number(found.mad)}"]
+    if found.outliers:
+        limits = f"{number(found.outlier_low)} to {number(found.outlier_high)}"
+        notes.append(f"{found.outliers:,} outliers, outside {limits}")
+    if found.nonfinite:
+        notes.append(f"{found.nonfinite:,} not finite, left out")
+    if found.sampled is not None:
+        notes.append(f"a sample of {found.sampled:,} values; --exact takes all")
+    return Table(columns, (tuple(number(value) for _, value in inner),), note="\n".join(notes))

@@ -1,0 +1,1 @@
+"""Views as files. One file each, registered by `@export`, found by suffix."""

@@ -1,0 +1,19 @@
+"""What of a view goes into a file."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from layerstep.views import Group, View
+
+__all__ = ["last_of"]
+
+V = TypeVar("V")
+
+
+def last_of(view: View, kind: type[V]) -> V | None:
+    """The last view of a kind, in a group or by itself."""
+    if isinstance(view, Group):
+        found = (last_of(part, kind) for part in reversed(view.views))
+        return next((part for part in found if part is not None), None)
+    return view if isinstance(view, kind) else None

@@ -1,0 +1,54 @@
+"""What a console can show of a plot: its width, its colours, and whether it knows more than ASCII."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions
+from rich.text import Text as RichText
+
+__all__ = ["SERIES", "Pen", "fitted"]
+
+SERIES = ("cyan", "magenta", "yellow", "green", "blue", "red")
+"""The colours of lines, in turn; all six are legible on black and on white."""
+
+_PLAIN = str.maketrans(
+    "│┤└─┬┼·×…–→" + "▁▂▃▄▅▆▇█" + "▏▎▍▌▋▊▉▐" + "░▒▓" + "≡≣" + "✗●○━",
+    "|++-++.x~->" + "_.:-=+*#" + "---=====" + ".+*" + "%@" + "!*o-",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pen:
+    """How to draw on one console."""
+
+    width: int
+    ascii_only: bool
+    colours: int
+    """0, 16 or more."""
+
+    @staticmethod
+    def of(console: Console, options: ConsoleOptions) -> Pen:
+        systems = {"standard": 16, "windows": 16, "256": 256, "truecolor": 1 << 24}
+        colours = 0 if console.no_color else systems.get(console.color_system or "", 0)
+        return Pen(max(options.max_width, 1), options.ascii_only, colours)
+
+    def line(self, *parts: str | tuple[str, str]) -> RichText:
+        """One line that is never torn, in characters that the console has."""
+        plain = (part if isinstance(part, tuple) else (part, "") for part in parts)
+        pieces = [(self.text(text), style) for text, style in plain]
+        return RichText.assemble(*pieces, no_wrap=True, overflow="ellipsis")
+
+    def text(self, text: str) -> str:
+        return text.translate(_PLAIN) if self.ascii_only else text
+
+
+def fitted(text: str, width: int) -> str:
+    """Exactly so many columns: padded, or without its beginning, since the end of a path says more."""
+    text = " ".join(text.split())
+    if cell_len(text) > width:
+        while text and cell_len(text) > width - 1:
+            text = text[1:]
+        text = "…" + text if width else ""
+    return set_cell_size(text, width)
