@@ -26,8 +26,12 @@ class Config:
     """stop also when activation checkpointing runs a forward again during backward"""
     keep_bytes: int = 256 << 20
     """how much the inputs and outputs of passed modules and $1… may hold alive"""
+    max_tracked_tensors: int = 1000
+    """how many copies of tensors `record --tensors` keeps"""
+    track_bytes: int = 256 << 20
+    """how much recordings may hold, measurements and copies of tensors together"""
     sample_above: int = 1 << 25
-    """the line at a stop looks at no more elements of a tensor than this; `stats` looks at all"""
+    """the line at a stop looks at no more elements of a tensor than this; `stats` looks at more"""
     max_lines: int = 200
     """no answer is longer than this"""
     context: int = 8

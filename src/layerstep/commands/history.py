@@ -1,18 +1,81 @@
 from __future__ import annotations
 
+from layerstep.analysis.bars import sparkline
+from layerstep.analysis.tensor import Summary
+from layerstep.analysis.words import number, share
 from layerstep.commands.step import count_of
+from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session
+from layerstep.errors import UserError
 from layerstep.registry import command
-from layerstep.views import Column, Table
+from layerstep.views import Column, Fields, Group, Span, Table, Text, View
+
+ROWS = 20
 
 
-@command("history", group="self", usage="[N]", examples=("history", "history 5"))
-def history(session: Session, rest: str) -> Table:
-    """Show the last N lines typed in this session.
+@command(
+    "history",
+    group="keep",
+    usage="[N] | PATH [N]",
+    examples=("history", "history 5"),
+    complete="path",
+)
+def history(session: Session, rest: str) -> View:
+    """Show the trend of a recorded layer, or the lines typed.
 
-    N is 20 if it is left out. Ctrl-R searches older sessions too.
+    With PATH: how the statistics of its output went over the forwards that `record` has kept, as sparklines
+    and as a table of the last N. Without: the last N lines typed in this session; N is 20 if it is left out.
     """
-    count = count_of(rest) if rest else 20
+    words = rest.split()
+    is_path = len(words) == 1 and words[0] in session.recordings.paths  # a layer may be called 0
+    count = count_of(words.pop()) if words and words[-1].isdecimal() and not is_path else ROWS
+    if words:
+        path, _ = session.models.find(" ".join(words))
+        return _trend(session, path, count)
     first = max(len(session.history) - count, 0)
     rows = tuple((str(i + 1), line) for i, line in enumerate(session.history[first:], start=first))
     return Table((Column("no", right=True), Column("line", "code")), rows)
+
+
+def _trend(session: Session, path: str, count: int) -> View:
+    entries = [entry for entry in session.recordings.of(path) if entry.facts]
+    if not entries:
+        raise UserError(f"nothing of {path} is recorded", f"`record {path}` begins with the next forward")
+    firsts = [_first(entry) for entry in entries]
+    lines = [
+        (name, Text(f"{sparkline(values)}  {number(values[0])} → {number(values[-1])}"))
+        for name, values in (
+            (name, [_value(summary, name) for summary in firsts]) for name in ("mean", "std", "min", "max")
+        )
+    ]
+    span = f"forwards {entries[0].forward} to {entries[-1].forward}, {len(entries)} recorded"
+    head = Fields((Span(path, "path"), Span(span, "dim")), tuple(lines))
+    return Group((head, _table(entries[-count:])))
+
+
+def _first(entry: Recorded) -> Summary:
+    summary: Summary = entry.facts[0][1]
+    return summary
+
+
+def _value(summary: Summary, name: str) -> float:
+    value = getattr(summary.stats, name) if summary.stats is not None else None
+    return float("nan") if value is None else float(value)
+
+
+def _table(entries: list[Recorded]) -> Table:
+    columns = tuple(
+        Column(name, right=True)
+        for name in ("forward", "mean", "std", "min", "max", "nan", "inf", "zero", "alive")
+    )
+    rows = []
+    for entry in entries:
+        summary = _first(entry)
+        stats = summary.stats
+        alive = "yes" if any(ref() is not None for ref in entry.alive) else "no"
+        values = [number(_value(summary, name)) for name in ("mean", "std", "min", "max")]
+        counts = ["-"] * 3
+        if stats is not None:
+            counts = [str(stats.nan), str(stats.posinf + stats.neginf), share(stats.zero, stats.count)]
+        rows.append((str(entry.forward), *values, *counts, alive))
+    return Table(columns, tuple(rows))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
@@ -16,13 +17,21 @@ import torch
 from torch import nn
 
 __all__ = [
+    "at_end_of_backward",
+    "autograd_count",
     "below_everything",
     "call_frames",
     "called_module",
+    "current_node",
     "entered_with_hooks",
+    "function_modes",
+    "functions_off",
+    "functions_on",
     "functorch_inner",
+    "graph_task",
     "has_saved_tensor_hooks",
     "hook_tables",
+    "hooks_hidden",
     "is_compiled",
     "is_functional",
     "is_in_backward",
@@ -38,6 +47,7 @@ __all__ = [
     "set_version",
     "transforms_off",
     "unwrap",
+    "will_run",
 ]
 
 module_call_code: CodeType = nn.Module._call_impl.__code__
@@ -83,12 +93,90 @@ def hook_tables(module: nn.Module) -> dict[str, Any]:
 _HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks")
 
 
+@contextlib.contextmanager
+def hooks_hidden(module: nn.Module) -> Iterator[list[Any]]:
+    """No forward hook on or in the module is called meanwhile; those that are there.
+
+    The tables are swapped, not emptied: a hook that is removed meanwhile stays removed.
+    """
+    hidden = [(part, hook_tables(part)) for part in module.modules()]
+    for part, tables in hidden:
+        part.__dict__.update({name: OrderedDict() for name in tables})
+    try:
+        yield [hook for _, tables in hidden for table in tables.values() for hook in table.values()]
+    finally:
+        for part, tables in hidden:
+            part.__dict__.update(tables)
+
+
+def functions_on() -> contextlib.AbstractContextManager[Any]:
+    """Let function modes see again: at a pause they are off, so that the user's see nothing of ours.
+
+    Fallback: they stay off, and who looks for a function sees none.
+    """
+    on = getattr(torch._C, "_EnableTorchFunction", contextlib.nullcontext)
+    return on()
+
+
+def functions_off() -> contextlib.AbstractContextManager[Any]:
+    """No function mode sees what is called."""
+    return torch._C.DisableTorchFunction()
+
+
+def function_modes() -> list[Any]:
+    """The function modes of the user's; a default device is one too, but has to act. Fallback: none."""
+    stack = getattr(torch.overrides, "_get_current_function_mode_stack", list)
+    return [mode for mode in stack() if type(mode).__name__ != "DeviceContext"]
+
+
 def is_in_backward() -> bool:
     """Is an autograd graph task running in this thread? Then a forward is a recomputation.
 
     Fallback: no, so that a recomputed module stops like any other.
     """
     return _graph_task_id() != -1
+
+
+def graph_task() -> int:
+    """The number of the backward pass that runs in this thread, -1 if none does."""
+    return _graph_task_id()
+
+
+def autograd_count() -> int:
+    """The number that the next autograd node of this thread gets: nodes are counted as they are made.
+
+    Fallback: 0, so that a module's nodes cannot be told from those before it, and its gradient of the
+    input is that of the whole graph below it.
+    """
+    count = getattr(torch.autograd, "_get_sequence_nr", None)
+    return int(count()) if count is not None else 0
+
+
+def current_node() -> Any:
+    """The autograd node that is running; inside of a tensor's hook, the one that made the tensor.
+
+    Fallback: None; then a module is entered in backward and is done at once, without a gradient of its input.
+    """
+    node = getattr(torch._C, "_current_autograd_node", None)
+    return node() if node is not None else None
+
+
+def will_run(node: Any) -> bool:
+    """Does this backward pass come by this node? Fallback: yes, and the end of the pass settles it."""
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except (AttributeError, RuntimeError):
+        return True
+
+
+def at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Have something done when the running backward pass ends, in its thread.
+
+    Fallback: it is not done; calls that have no end of their own then wait for the next forward.
+    """
+    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
+    if engine is not None:
+        engine.queue_callback(callback)
 
 
 _graph_task_id: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)

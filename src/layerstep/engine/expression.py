@@ -1,7 +1,8 @@
-"""Expressions as the user types them: Python, with module paths and `$n` in it.
+"""Expressions as the user types them: Python, with module paths, `$n` and `out@-1` in it.
 
 `h.1.attn.output` is no Python: the segments that are numbers are rewritten to look-ups in the
-scope. Strings and comments are left alone.
+scope. `out@-1` is the same value one recorded forward earlier; nobody multiplies a matrix by a negative
+number. Strings and comments are left alone.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from typing import Any
 
 from layerstep.errors import BadCondition
 
-__all__ = ["PATH_NAME", "RESULTS_NAME", "Expression", "Template", "may_act", "rewrite"]
+__all__ = ["PAST_NAME", "PATH_NAME", "RESULTS_NAME", "Expression", "Template", "may_act", "rewrite"]
 
 PATH_NAME = "__path__"
 RESULTS_NAME = "__results__"
+PAST_NAME = "__past__"
 
 _TOKENS = re.compile(
     r"""
     (?P<skip> [rRbBfFuU]{0,2}(?:'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"
             | '(?:\\.|[^'\\\n])*' | "(?:\\.|[^"\\\n])*") | \#[^\n]* )
   | (?P<result> \$(?:\d+|_) )
+  | (?P<past> (?<![\w.\])])[A-Za-z_]\w*(?:\.\w+)*@-\d+(?!\w|\.\d) )
   | (?P<dotted> (?<![\w.])[A-Za-z_]\w*(?:\.\w+)*\.\d+(?:\.\w+)*(?!\w) )
     """,
     re.VERBOSE,
@@ -40,6 +43,9 @@ def rewrite(text: str) -> str:
         if match["result"]:
             number = match["result"][1:]
             return f"{RESULTS_NAME}[{-1 if number == '_' else number}]"
+        if match["past"]:
+            name, _, back = match["past"].partition("@-")
+            return f"{PAST_NAME}({name!r}, {back})"
         head, *rest = match["dotted"].split(".")
         attributes = (f"[{segment}]" if segment.isdigit() else f".{segment}" for segment in rest)
         return f"{PATH_NAME}({head!r})" + "".join(attributes)

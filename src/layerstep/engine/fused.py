@@ -8,16 +8,14 @@ beside it for whoever wants to stop inside.
 
 from __future__ import annotations
 
-import contextlib
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
 
-from layerstep.engine._torch import hook_tables, is_tracing
+from layerstep.engine._torch import hook_tables, hooks_hidden, is_tracing
 
 __all__ = ["FusedForward", "has_kernel"]
 
@@ -53,7 +51,7 @@ class FusedForward:
         forward = MethodType(type(self._module).forward, self._module)
         if not self._is_fused(args, kwargs):
             return forward(*args, **kwargs)
-        with self._hooks_hidden():
+        with hooks_hidden(self._module):
             result = forward(*args, **kwargs)
         inside = list(self._module.modules())[1:]
         if any(hooks for module in inside for hooks in hook_tables(module).values()):
@@ -70,18 +68,6 @@ class FusedForward:
                 return False
         tables = [table for module in self._module.modules() for table in hook_tables(module).values()]
         return all(self._is_tap(hook) for table in tables for hook in table.values())
-
-    @contextlib.contextmanager
-    def _hooks_hidden(self) -> Iterator[None]:
-        """The tables are swapped, not emptied: a hook that is removed meanwhile stays removed."""
-        hidden = [(module, hook_tables(module)) for module in self._module.modules()]
-        for module, tables in hidden:
-            module.__dict__.update({name: OrderedDict() for name in tables})
-        try:
-            yield
-        finally:
-            for module, tables in hidden:
-                module.__dict__.update(tables)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the layer gets its own forward, as if nothing had stood in for it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from layerstep.engine._torch import modes_off
 from layerstep.engine.events import Event, Phase
 from layerstep.engine.expression import Expression
-from layerstep.engine.guard import undisturbed
+from layerstep.engine.guard import observing, undisturbed
 from layerstep.engine.points import Point
 from layerstep.engine.scope import Scope
 from layerstep.engine.stack import Frame, caller_of, forget_locals
@@ -39,13 +39,13 @@ class Judge:
     def _ask_one(self, point: Point, event: Event, frame: FrameType) -> tuple[bool, str]:
         if not point.enabled:
             return False, ""
-        if point.condition is None and point.template is None and not point.is_shared:
+        if point.is_plain:
             return self._count(point), ""
         place = self._place(event, frame)
         if not self._is_called_as(point, place):
             return False, ""
         with modes_off():
-            scope = self._scope(place)
+            scope = self._session.scope_at(place)
             try:
                 return self._decide(point, scope)
             finally:
@@ -62,10 +62,12 @@ class Judge:
             if not holds:
                 return False, ""
         stops = self._count(point)
-        if stops and point.template is not None:
+        if point.template is not None and stops:
             self._log(point, scope)
-            return False, ""
-        return stops, ""
+        if point.action is not None and stops and scope.frame is not None:
+            with self._session.evaluating(), observing():
+                point.action(scope.frame)
+        return stops and point.template is None and point.action is None, ""
 
     @staticmethod
     def _count(point: Point) -> bool:
@@ -104,10 +106,6 @@ class Judge:
         with self._session.evaluating(), self._quietly(point.template.may_act):
             text = point.template.format(scope)
         self._session.say(Text(text), "log")
-
-    def _scope(self, place: Frame) -> Scope:
-        session = self._session
-        return Scope(session.models, place, kept=session.kept, results=session.results)
 
     def _quietly(self, may_act: bool) -> contextlib.AbstractContextManager[Any]:
         """A condition that only reads needs no guard; another could draw random numbers, say."""

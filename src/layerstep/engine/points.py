@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from layerstep.errors import BadArguments, UnknownPath
 
 if TYPE_CHECKING:
     from layerstep.engine.expression import Expression, Template
+    from layerstep.engine.stack import Frame
 
 __all__ = ["Point", "PointKind", "Points"]
 
@@ -23,12 +24,13 @@ __all__ = ["Point", "PointKind", "Points"]
 class PointKind(StrEnum):
     BREAK = "break"
     LOG = "log"
+    RECORD = "record"
     UNTIL = "until"
 
 
 @dataclass(slots=True, eq=False)
 class Point:
-    """A breakpoint, a logpoint, or the hidden end of an `until`."""
+    """A breakpoint, a logpoint, a recording, or the hidden end of an `until`."""
 
     number: int
     kind: PointKind
@@ -37,6 +39,10 @@ class Point:
     phase: Phase = Phase.EXIT
     condition: Expression | None = None
     template: Template | None = None
+    action: Callable[[Frame], None] | None = None
+    """What it does instead of stopping: a recording measures."""
+    options: str = ""
+    """The rest of the line that sets it again, after WHERE."""
     temporary: bool = False
     enabled: bool = True
     ignore: int = 0
@@ -57,6 +63,12 @@ class Point:
     def is_pending(self) -> bool:
         return self.where is not None and not self.targets
 
+    @property
+    def is_plain(self) -> bool:
+        """Does it stop without a question?"""
+        asks = self.condition is not None or self.template is not None or self.action is not None
+        return not asks and not self.is_shared
+
     def place(self, found: list[tuple[str, nn.Module]], models: Models) -> None:
         """Set it at these modules."""
         self.targets = [(path, id(module)) for path, module in found]
@@ -71,6 +83,8 @@ class Point:
             parts.append("enter")
         if self.template is not None:
             parts.append(self.template.quoted)
+        if self.options:
+            parts.append(self.options)
         if self.condition is not None:
             parts.append(f"if {self.condition.text}")
         return " ".join(parts)

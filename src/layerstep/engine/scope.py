@@ -20,12 +20,22 @@ import torch
 from torch import nn
 
 from layerstep.engine._torch import modes_off, unwrap
-from layerstep.engine.expression import PATH_NAME, RESULTS_NAME, rewrite
+from layerstep.engine.expression import PAST_NAME, PATH_NAME, RESULTS_NAME, rewrite
 from layerstep.engine.models import Models
+from layerstep.engine.recordings import Recordings
 from layerstep.engine.stack import Frame
 from layerstep.errors import BadArguments, UnknownPath, UserError
 
-__all__ = ["SPECIAL_NAMES", "EvaluationFailed", "Kept", "PathRef", "Results", "Scope", "run_python"]
+__all__ = [
+    "SPECIAL_NAMES",
+    "EvaluationFailed",
+    "Kept",
+    "PathRef",
+    "Results",
+    "Scope",
+    "run_python",
+    "stdout_of_this_thread",
+]
 
 SPECIAL_NAMES = ("inp", "kwargs", "out", "mod", "name", "model", "forward")
 
@@ -210,13 +220,20 @@ class Scope(dict[str, Any]):
     """
 
     def __init__(
-        self, models: Models, frame: Frame | None, *, kept: Kept | None = None, results: Results | None = None
+        self,
+        models: Models,
+        frame: Frame | None,
+        *,
+        kept: Kept | None = None,
+        results: Results | None = None,
+        recordings: Recordings | None = None,
     ) -> None:
         super().__init__()
         self.models = models
         self.frame = frame
         self.stack: list[Frame] = []
         self.kept = kept
+        self.recordings = recordings
         self.has_looked = False
         """Were the caller's locals read? Then its frame holds a snapshot of them."""
         self[RESULTS_NAME] = results
@@ -227,6 +244,8 @@ class Scope(dict[str, Any]):
             return self._special(key)
         if key == PATH_NAME:
             return self.path  # kept in the dictionary it would be a cycle, and hold tensors
+        if key == PAST_NAME:
+            return self.past
         caller = self.frame.caller if self.frame is not None else None
         if caller is not None:
             self.has_looked = True
@@ -262,6 +281,18 @@ class Scope(dict[str, Any]):
             return self[name]
         except KeyError:
             raise self.models.unknown(name) from None
+
+    def past(self, name: str, back: int) -> Any:
+        """`out@-1`, `h.0.attn@-2`: an output as it was recorded in an earlier forward."""
+        path = name.removesuffix(".output")
+        if name == "out":
+            path = str(self["name"]).partition("|")[0]
+        path, module = self.models.find(path)
+        owner = self.models.owner_of(module)
+        if self.recordings is None:
+            raise UnknownPath(f"nothing of {path} is recorded here")
+        forward = owner.forwards if owner is not None else 0
+        return self.recordings.value_before(path, forward=forward, back=back)
 
     def _special(self, key: str) -> Any:
         main = self.models.main
@@ -320,7 +351,7 @@ class _Routed(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def _stdout_of_this_thread() -> Iterator[io.StringIO]:
+def stdout_of_this_thread() -> Iterator[io.StringIO]:
     routed = _Routed(threading.get_ident(), sys.stdout)
     before, sys.stdout = sys.stdout, routed
     try:
@@ -341,7 +372,7 @@ def run_python(
             code, is_value = compile(source, "<prompt>", "exec"), False
     except (SyntaxError, ValueError, OverflowError) as error:
         raise EvaluationFailed(error) from None
-    with _stdout_of_this_thread() as printed, wrap():
+    with stdout_of_this_thread() as printed, wrap():
         try:
             value = eval(code, scope)
         except UserError:

@@ -21,8 +21,9 @@ from layerstep.config import Config
 from layerstep.engine import stepper
 from layerstep.engine._torch import is_in_backward, is_tracing, modes_off
 from layerstep.engine.arming import Arming
+from layerstep.engine.arrivals import Arrivals
 from layerstep.engine.children import leave_forked_children
-from layerstep.engine.discover import Discovery, name_of
+from layerstep.engine.discover import Discovery
 from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.guard import Evaluations, Outcome, RandomState, fingerprint, undisturbed
 from layerstep.engine.interrupts import Interrupts, wake_main_thread
@@ -30,7 +31,8 @@ from layerstep.engine.judge import Judge
 from layerstep.engine.messages import Frontend, Interpreter, Message, Watch
 from layerstep.engine.models import Model, Models
 from layerstep.engine.pause import Inbox, Pause
-from layerstep.engine.points import Point, PointKind, Points
+from layerstep.engine.points import Point, Points
+from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Kept, Results, Scope, run_python
 from layerstep.engine.stack import Frame, build_stack, call_depth, is_ours
 from layerstep.errors import QUIT_EXIT_CODE, Quit, UserError, describe_bug
@@ -53,11 +55,15 @@ class Session:
         self.history: list[str] = []
         self.results = Results(self.config.keep_bytes)
         self.kept = Kept(self.config.keep_bytes)
-        self.scope = Scope(self.models, None, kept=self.kept, results=self.results)
+        self.recordings = Recordings(
+            most_tensors=self.config.max_tracked_tensors, budget=self.config.track_bytes
+        )
+        self.scope = self.scope_at(None)
         self.script: deque[str] = deque()
         """Lines taken before anybody is asked."""
         self.frontend: Frontend | None = None
         self.transcript: str | None = None
+        self.shown: View | None = None
         self.pause: Pause | None = None
         self.intent = stepper.GO
         self.is_attached = False
@@ -66,6 +72,7 @@ class Session:
         self.baseline: tuple[RandomState, dict[str, int]] | None = None
         """What `perturbed?` compares with: taken before the first line of a pause that could write."""
         self.arming = Arming(self)
+        self.arrivals = Arrivals(self)
         self.discovery = Discovery(self._arrived)
         self.interrupts = Interrupts(self._interrupted)
         self._judge = Judge(self)
@@ -75,6 +82,10 @@ class Session:
         self._turn = threading.RLock()
         self._here = Evaluations()
         leave_forked_children(self)
+
+    def scope_at(self, frame: Frame | None) -> Scope:
+        """The names at a place in the run."""
+        return Scope(self.models, frame, kept=self.kept, results=self.results, recordings=self.recordings)
 
     def listen(self, listener: Callable[[Message], None]) -> None:
         self._listeners.append(listener)
@@ -113,17 +124,9 @@ class Session:
     def add_model(self, root: nn.Module, name: str = "") -> Model:
         """Take in a model and set the points that waited for it."""
         model = self.models.add(root, name)
-        self.resolve_points(tell=True)
+        self.arrivals.resolve_points()
         self.rearm()
         return model
-
-    def resolve_points(self, *, tell: bool) -> None:
-        waiting = {point for point in self.points if point.is_pending}
-        for point, count in self.points.resolve(self.models):
-            if tell and point.kind is not PointKind.UNTIL:
-                what = point.targets[0][0] if len(point.targets) == 1 else f"{count} modules"
-                word = "is now set at" if point in waiting else "also takes"
-                self.say(Notice(f"{point.kind} {point.number} {word} {what}"))
 
     def rearm(self) -> None:
         """Make the taps what the points and the intent need."""
@@ -143,7 +146,7 @@ class Session:
                     point.recomputed += 1
                 return
             if phase is Phase.ENTER and id(module) in self.arming.taps.roots and not self.discovery.is_on:
-                self._count(module)
+                self.arrivals.count(module)
             if points or self.arming.sink.listening:
                 self._consider(points, Event(phase, module, args, kwargs, output))
         except Exception as error:
@@ -158,12 +161,6 @@ class Session:
         if (hit is not None or stepped) and not is_tracing():
             with modes_off():
                 self._stop(event, frame, hit, trouble)
-
-    def _count(self, module: nn.Module) -> None:
-        model = self.models.by_root(module)
-        if model is not None:
-            model.forwards += 1
-            self.kept.clear()
 
     def _step(self, event: Event, frame: FrameType) -> bool:
         intent = self.intent
@@ -189,26 +186,10 @@ class Session:
             return
         try:
             if is_new:
-                self._meet(module, frame)
-            model = self.models.by_root(module)
-            if model is not None:
-                model.forwards += 1
-                if self.arming.sink.listening:
-                    self.kept.clear()
+                self.arrivals.meet(module, frame)
+            self.arrivals.count(module)
         except Exception as error:
             self._fail(error)
-
-    def _meet(self, module: nn.Module, frame: FrameType) -> None:
-        one_before = self.models.main is not None and not self.models.are_several
-        model = self.models.add(module, name_of(module, frame))
-        if not model.is_helper:
-            root = model.root
-            count = len(model.names)
-            self.say(Notice(f"found {type(root).__name__} ({model.name}), {count} modules"))
-            if one_before and self.models.are_several:
-                self.say(Notice("paths now begin with the model's name", f"{model.name}.…"))
-        self.resolve_points(tell=True)
-        self.rearm()
 
     def _stop(self, event: Event, frame: FrameType, point: Point | None, trouble: str) -> None:
         self.models.refresh()
@@ -349,6 +330,7 @@ class Session:
         if isinstance(answer, Resume):
             self.say(Text(""), "resume", line, origin=origin)
             return None, answer
+        self.shown = self.shown if answer is None or isinstance(answer, Notice) else answer
         self.say(answer if answer is not None else Text(""), "answer", line, origin=origin)
         return answer, None
 

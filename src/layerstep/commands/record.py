@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable
+
+import torch
+
+from layerstep.analysis.shapes import tensors_in
+from layerstep.analysis.tensor import summarize
+from layerstep.analysis.words import human_bytes
+from layerstep.commands.break_ import said, set_or_leave_pending, split_condition
+from layerstep.engine.events import Phase
+from layerstep.engine.points import PointKind
+from layerstep.engine.recordings import Recorded
+from layerstep.engine.session import Session
+from layerstep.engine.stack import Frame
+from layerstep.engine.where import Where
+from layerstep.errors import BadArguments
+from layerstep.registry import command
+from layerstep.views import Column, Table, View
+
+_FORM = re.compile(r"(?P<where>\S+)(?:\s+every\s+(?P<every>\S+))?(?P<tensors>\s+--tensors)?\s*")
+MOST_TENSORS = 8
+"""Of one output; a cache with a tensor for each layer is not recorded whole."""
+
+
+@command(
+    "record",
+    group="keep",
+    usage="[WHERE [every N] [--tensors] [if EXPR]]",
+    examples=("record blocks.*.attn", "record head every 10 --tensors", "record"),
+    complete="where",
+)
+def record(session: Session, rest: str) -> View:
+    """Keep statistics of layers over the forwards.
+
+    Whenever a module of WHERE has finished, in every N-th forward, the statistics of its output are kept;
+    with `--tensors` a copy of it too, and what it was called with stays in view until the next forward.
+    `history PATH` shows the trend, `out@-1` is the output one recorded forward ago, `leaks` finds outputs
+    that are still alive. The oldest are dropped beyond `config track_bytes` and `max_tracked_tensors`.
+    A recording is a point: `info breaks` lists it, `delete N` ends it. Without WHERE: what is recorded.
+    """
+    if not rest:
+        return _recorded(session)
+    form, condition = split_condition(rest)
+    match = _FORM.fullmatch(form)
+    if match is None:
+        raise BadArguments("record needs WHERE, then `every N` and `--tensors` if you want them")
+    every = _count(match["every"]) if match["every"] else 1
+    with_tensors = match["tensors"] is not None
+    options = [f"every {every}"] if every > 1 else []
+    point = session.points.add(
+        PointKind.RECORD,
+        Where.parse(match["where"]),
+        phase=Phase.EXIT,
+        condition=condition,
+        action=_recorder(session, every=every, with_tensors=with_tensors),
+        options=" ".join([*options, *(["--tensors"] if with_tensors else [])]),
+    )
+    set_or_leave_pending(session, point)
+    return said(point, f" {point.options}".rstrip())
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise BadArguments(f"every how many forwards? {text!r} is no count", "every 10")
+    return int(text)
+
+
+def _recorder(session: Session, *, every: int, with_tensors: bool) -> Callable[[Frame], None]:
+    def measure(frame: Frame) -> None:
+        assert frame.module is not None
+        owner = session.models.owner_of(frame.module)
+        forward = owner.forwards if owner is not None else 0
+        if with_tensors:
+            session.kept.keep(frame.module, frame.args, frame.kwargs, frame.output)
+        if (forward - 1) % every:
+            return
+        leaves = tensors_in(frame.output, most=MOST_TENSORS)
+        limit = session.config.sample_above
+        facts = tuple((place, summarize(tensor, limit=limit)) for place, tensor in leaves)
+        copies = {place: tensor.detach().clone() for place, tensor in leaves} if with_tensors else {}
+        session.recordings.add(
+            Recorded(
+                path=frame.path.partition("|")[0],
+                forward=forward,
+                facts=facts,
+                value=_value(copies),
+                nbytes=sum(summary.nbytes or 0 for _, summary in facts) if with_tensors else 0,
+                alive=[weakref.ref(tensor) for _, tensor in leaves],
+            )
+        )
+
+    return measure
+
+
+def _value(copies: dict[str, torch.Tensor]) -> object:
+    """One tensor as itself; several by the place that each has in the output."""
+    return copies.get("", copies) or None if len(copies) != 1 else next(iter(copies.values()))
+
+
+def _recorded(session: Session) -> Table:
+    recordings = session.recordings
+    rows = []
+    for path in recordings.paths[: session.config.max_lines]:
+        entries = recordings.of(path)
+        copies = sum(entry.value is not None for entry in entries)
+        forwards = f"{entries[0].forward}–{entries[-1].forward}"
+        rows.append((path, str(len(entries)), forwards, str(copies)))
+    note = f"{len(recordings):,} entries, {human_bytes(recordings.nbytes)}"
+    if recordings.dropped:
+        note += f"; {recordings.dropped:,} older ones were dropped"
+    if not rows:
+        note = "nothing is recorded; `record WHERE` begins"
+    columns = (
+        Column("path", "path"),
+        Column("entries", right=True),
+        Column("forwards", right=True),
+        Column("tensors", right=True),
+    )
+    return Table(columns, tuple(rows), note=note)

@@ -1,0 +1,55 @@
+"""Arrivals: an outermost module is called. A new one is taken in and announced; forwards are counted."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from layerstep.engine.discover import name_of
+from layerstep.engine.points import PointKind
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Arrivals"]
+
+
+class Arrivals:
+    """Keeps the models of a session up to date with what the program calls."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def count(self, module: nn.Module) -> None:
+        """One more forward of a model; what was kept of the one before is let go."""
+        model = self._session.models.by_root(module)
+        if model is not None:
+            model.forwards += 1
+            if not model.is_helper:
+                self._session.kept.clear()
+
+    def meet(self, module: nn.Module, frame: FrameType) -> None:
+        """A module that the program called by itself, for the first time."""
+        session = self._session
+        one_before = session.models.main is not None and not session.models.are_several
+        model = session.models.add(module, name_of(module, frame))
+        if not model.is_helper:
+            kind, count = type(model.root).__name__, len(model.names)
+            session.say(Notice(f"found {kind} ({model.name}), {count} modules"))
+            if one_before and session.models.are_several:
+                session.say(Notice("paths now begin with the model's name", f"{model.name}.…"))
+        self.resolve_points()
+        session.rearm()
+
+    def resolve_points(self) -> None:
+        """Set the points that waited for a model, and say so."""
+        session = self._session
+        waiting = {point for point in session.points if point.is_pending}
+        for point, count in session.points.resolve(session.models):
+            if point.kind is not PointKind.UNTIL:
+                what = point.targets[0][0] if len(point.targets) == 1 else f"{count} modules"
+                word = "is now set at" if point in waiting else "also takes"
+                session.say(Notice(f"{point.kind} {point.number} {word} {what}"))
