@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from layerstep.analysis.compare import Comparison, compare
+from layerstep.analysis.present import module_line, tensor_view
+from layerstep.analysis.shapes import tensors_in
+from layerstep.analysis.tensor_files import FileReference, read_tensors
+from layerstep.analysis.words import number, place, share
+from layerstep.commands.inspect import value_of
+from layerstep.engine.expression import rewrite
+from layerstep.engine.guard import observing
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments, UserError
+from layerstep.registry import command
+from layerstep.views import Column, Fields, Group, Level, Notice, Table, Text, View
+
+MOST_TENSORS = 10_000
+COLUMNS = (
+    Column("tensor", "path"),
+    Column("max", right=True),
+    Column("mean", right=True),
+    Column("ulp", right=True),
+    Column("cosine", right=True),
+    Column("in words"),
+)
+
+
+@command(
+    "compare",
+    group="look",
+    usage="A B",
+    examples=(
+        "compare out inp[0]",
+        "compare blocks.0.attn.qkv.weight, blocks.1.attn.qkv.weight",
+        "compare blocks.0 blocks.1",
+        "save-tensor out out.npy\ncompare out out.npy",
+    ),
+    complete="expression",
+)
+def compare_(session: Session, rest: str) -> View:
+    """Compare two tensors or modules, or one with a file.
+
+    A and B are expressions, with a space or a comma between them, or files: x.npy, x.safetensors:NAME,
+    x.pt:KEY (read as weights only). Says first what was done to one to make the other: rounded through bf16,
+    transposed, heads permuted, scaled, changed in one row. NaN is the same as NaN here, and 0 as -0.
+    `ulp` counts steps of the coarser dtype; `close` is what torch.testing.assert_close would say. Containers
+    and modules are compared tensor by tensor, by name, and what differs most comes first.
+    """
+    left, right = _split(session, rest)
+    a, b = (_only_tensor(_value(session, text)) for text in (left, right))
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        with observing():
+            found = compare(a, b)
+        lines = ((left, tensor_view(a)), (right, tensor_view(b)))
+        return Group((Notice(found.words, level=_level(found)), Fields((), (*lines, *_numbers(found)))))
+    for side, text, other in ((a, left, right), (b, right, left)):
+        if isinstance(side, torch.Tensor):
+            raise UserError(f"{text} is one tensor and {other} is not", _inside(other))
+    return _table(session, _Side(left, a), _Side(right, b))
+
+
+def _only_tensor(value: Any) -> Any:
+    """The tensor of a container that holds one, as many modules return it."""
+    leaves = tensors_in(value, most=2)
+    return leaves[0][1] if len(leaves) == 1 else value
+
+
+def _inside(text: str) -> str:
+    return f"name one in it: {text}:NAME" if FileReference.parse(text) is not None else ""
+
+
+class _Side(NamedTuple):
+    text: str
+    value: Any
+
+    def leaves(self) -> dict[str, torch.Tensor]:
+        """Its tensors by name; a module's parameters and buffers as in its `state_dict`."""
+        value = self.value
+        if isinstance(value, nn.Module):
+            named = [
+                *value.named_parameters(remove_duplicate=False),
+                *value.named_buffers(remove_duplicate=False),
+            ]
+            return dict(named[:MOST_TENSORS])
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            flat = {key: item for key, item in value.items() if isinstance(item, torch.Tensor)}
+            if len(flat) == len(value):
+                return dict(list(flat.items())[:MOST_TENSORS])
+        found = dict(tensors_in(value, most=MOST_TENSORS))
+        if not found:
+            raise UserError(f"no tensor in {self.text}", f"it is a {type(value).__name__}")
+        return found
+
+
+def _split(session: Session, text: str) -> tuple[str, str]:
+    """A and B: the first comma, else the first space, that leaves an expression or a file on either side."""
+    text = text.strip()
+    for signs in (",", " \t"):
+        for at in _outside_brackets(text, signs):
+            left, right = text[:at].strip(), text[at + 1 :].strip()
+            if _is_operand(left) and _is_operand(right):
+                return left, right
+    hint = "compare A, B" if text else "compare out blocks.0.attn.output"
+    raise BadArguments("compare needs two expressions or files", hint)
+
+
+def _outside_brackets(text: str, signs: str) -> Iterator[int]:
+    depth, quote = 0, ""
+    for at, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'":
+            quote = sign
+        elif sign in signs and not depth:
+            yield at
+        depth += (sign in "([{") - (sign in ")]}") if not quote else 0
+
+
+def _is_operand(text: str) -> bool:
+    if FileReference.parse(text) is not None:
+        return True
+    try:
+        ast.parse(rewrite(text), mode="eval")
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _value(session: Session, text: str) -> Any:
+    """A name that the run knows is not a file, unless there is one: `state.pt` may be an attribute."""
+    reference = FileReference.parse(text)
+    if reference is not None:
+        head = text.partition(".")[0]
+        is_known = session.scope.knows(head) or bool(session.models.ending_in(head))
+        if reference.path.is_file() or not is_known:
+            return read_tensors(reference)
+    return value_of(session, text)
+
+
+def _level(found: Comparison) -> Level:
+    return "warn" if not found.is_close else "info" if found.differing else "good"
+
+
+def _numbers(found: Comparison) -> Iterator[tuple[str, View]]:
+    if not found.differing:
+        return
+    first = f", first at {place(found.first)}" if found.first is not None else ""
+    values = f": {_shown(found.there[0])} and {_shown(found.there[1])}" if found.there is not None else ""
+    yield (
+        "differs",
+        Text(
+            f"{found.differing:,} of {found.count:,} ({share(found.differing, found.count)}){first}{values}"
+        ),
+    )
+    if found.max_abs is not None:
+        sizes = (
+            f"max {number(found.max_abs)}  mean {number(found.mean_abs)}  relative {number(found.max_rel)}"
+        )
+        yield "difference", Text(sizes + (f"  ulp {found.max_ulp:,}" if found.max_ulp is not None else ""))
+        yield "direction", Text(f"cosine {_near_one(found.cosine)}  pearson {_near_one(found.pearson)}")
+    if found.finite_in_one:
+        yield "not finite", Text(f"{found.finite_in_one:,} in one of them only; the figures leave these out")
+    rtol, atol = found.tolerances
+    yield (
+        "close",
+        Text(f"{'yes' if found.is_close else 'no'}, by rtol {number(rtol)} and atol {number(atol)}"),
+    )
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.8g}" if isinstance(value, float | complex) else str(value)
+
+
+def _near_one(value: float | None) -> str:
+    """The distance from 1 is the news: 1 - 3e-9."""
+    if value is None:
+        return "-"
+    return f"1 - {number(1 - value)}" if 1e-12 < 1 - value < 1e-4 else f"{value:.6g}"
+
+
+def _table(session: Session, a: _Side, b: _Side) -> Table:
+    one, other = a.leaves(), b.leaves()
+    both = [name for name in one if name in other]
+    if not both and len(one) == len(other):
+        pairs = list(zip(one.items(), other.values(), strict=True))  # a tuple against a list, say
+    elif both:
+        pairs = [((name, one[name]), other[name]) for name in both]
+    else:
+        raise UserError(f"no tensor of {a.text} has the name of one in {b.text}", "")
+    with observing():
+        found = [(name, compare(x, y)) for (name, x), y in pairs]
+    return _listed(session, found, _left_over(a, b, one, other) if both else "", title=_title(a, b))
+
+
+def _title(a: _Side, b: _Side) -> str:
+    kinds = [
+        module_line(s.value) if isinstance(s.value, nn.Module) else type(s.value).__name__ for s in (a, b)
+    ]
+    return (
+        f"{a.text} {kinds[0]} and {b.text} {kinds[1]}" if kinds[0] != kinds[1] else f"{a.text} and {b.text}"
+    )
+
+
+def _left_over(a: _Side, b: _Side, one: dict[str, Any], other: dict[str, Any]) -> str:
+    told = []
+    for side, mine, theirs in ((a, one, other), (b, other, one)):
+        alone = [name for name in mine if name not in theirs]
+        if alone:
+            more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
+            told.append(f"only in {side.text}: {', '.join(alone[:3])}{more}")
+    return "\n".join(told)
+
+
+def _listed(session: Session, found: list[tuple[str, Comparison]], note: str, *, title: str) -> Table:
+    """What differs, most first; what is equal is only counted."""
+    rest = [(name, each) for name, each in found if each.differing or not each.is_close]
+    rest.sort(
+        key=lambda item: (item[1].max_abs is not None, item[1].is_close or False, -(item[1].max_abs or 0))
+    )
+    most = max(1, session.config.max_lines - 4)
+    rows = tuple(_row(name, each) for name, each in rest[:most])
+    notes = [f"{len(found) - len(rest):,} of {len(found):,} tensors are equal"]
+    if len(rest) > most:
+        notes.append(f"{len(rest) - most:,} more differ; name a part to see them")
+    return Table(COLUMNS, rows, title=title, note="\n".join(filter(None, [", ".join(notes), note])))
+
+
+def _row(name: str, found: Comparison) -> tuple[str, ...]:
+    ulp = "-" if found.max_ulp is None else f"{found.max_ulp:,}" if found.max_ulp < 100_000 else ">99,999"
+    figures = (number(found.max_abs), number(found.mean_abs), ulp, _near_one(found.cosine))
+    return (name, *figures, found.words)

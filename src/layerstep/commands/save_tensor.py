@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerstep.analysis.shapes import shape_line, tensors_in
+from layerstep.analysis.tensor_files import write_tensors
+from layerstep.analysis.words import human_bytes
+from layerstep.commands.inspect import value_of
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments, UserError
+from layerstep.registry import command
+from layerstep.views import Notice
+
+MOST_TENSORS = 10_000
+
+
+@command(
+    "save-tensor",
+    group="keep",
+    usage="X FILE",
+    examples=(
+        "save-tensor out out.npy",
+        "save-tensor blocks.0.attn attn.safetensors",
+        "save-tensor inp inp.safetensors",
+    ),
+    complete="expression",
+)
+def save_tensor(session: Session, rest: str) -> Notice:
+    """Write a tensor, or all in a container, to a file.
+
+    FILE ends in .safetensors or .npy; a file that is there is replaced. Of a container or a module every
+    tensor goes into the one .safetensors file, by its name; `compare X FILE:NAME` reads it again.
+    """
+    match = re.fullmatch(r"""(?P<what>.+?)[\s,]+(?:"(?P<quoted>[^"]+)"|(?P<file>\S+))""", rest.strip())
+    if match is None:
+        raise BadArguments("save-tensor needs a value and a file", "save-tensor out out.safetensors")
+    what, file = match["what"], match["quoted"] or match["file"]
+    tensors = _named(value_of(session, what), what)
+    path = Path(file).expanduser()
+    write_tensors(tensors, path)
+    told = shape_line(next(iter(tensors.values()))) if len(tensors) == 1 else f"{len(tensors)} tensors"
+    return Notice(f"{told} in {file}, {human_bytes(path.stat().st_size)}", level="good")
+
+
+def _named(value: Any, what: str) -> dict[str, torch.Tensor]:
+    """The tensors of a value, each under the name by which the file will know it."""
+    if isinstance(value, torch.Tensor):
+        return {what: value}
+    if isinstance(value, nn.Module):
+        leaves = [
+            *value.named_parameters(remove_duplicate=False),
+            *value.named_buffers(remove_duplicate=False),
+        ]
+    else:
+        leaves = tensors_in(value, most=MOST_TENSORS + 1)
+    if not leaves:
+        raise UserError(f"no tensor in {what}", f"it is a {type(value).__name__}")
+    if len(leaves) > MOST_TENSORS:
+        raise UserError(f"more than {MOST_TENSORS:,} tensors in {what}", "name a part of it")
+    named = {_key(place): tensor for place, tensor in leaves}
+    return named if len(named) == len(leaves) else dict(leaves)
+
+
+def _key(place: str) -> str:
+    """`['a'][0].b` as a.0.b"""
+    return re.sub(r"""\[(['"]?)(.*?)\1\]""", r".\2", place).strip(".")
