@@ -1,0 +1,176 @@
+"""Copies of what a module was called with, for a rerun: nothing the run holds can be written through them."""
+
+from __future__ import annotations
+
+import copy
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerstep.errors import UserError
+
+__all__ = ["Copies", "Moment", "is_cache"]
+
+DEPTH = 6
+
+
+class Moment(StrEnum):
+    """When, in a call, the run stands: the inputs are as they were before it, or may be written already."""
+
+    BEFORE = "before"
+    DURING = "during"
+    AFTER = "after"
+
+
+class Copies:
+    """Containers anew, tensors cloned, caches of keys and values as they were when the call began.
+
+    What is one object stays one: attention tells self-attention by `query is key`. `length` is how many
+    tokens the call is about: after it a cache has so many more.
+    """
+
+    def __init__(self, moment: Moment, length: int) -> None:
+        self._moment = moment
+        self._length = length
+        self._made: dict[int, tuple[Any, Any]] = {}
+        self._items: dict[int, list[int]] = {}
+
+    def of(self, value: Any, depth: int = DEPTH) -> Any:
+        if id(value) not in self._made:
+            copy_ = self._copy(value, depth)
+            self._made[id(value)] = (value, copy_)
+            self._items[id(copy_)] = _items(copy_)
+        return self._made[id(value)][1]
+
+    def _copy(self, value: Any, depth: int) -> Any:
+        def inside(item: Any) -> Any:
+            return self.of(item, depth - 1)
+
+        if isinstance(value, Tensor):
+            return value.detach().clone()
+        if not depth or isinstance(value, nn.Module | type):
+            return value
+        if type(value) in (tuple, list):
+            return type(value)(map(inside, value))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(inside, value))
+        if type(value) is dict:
+            return {key: inside(item) for key, item in value.items()}
+        if is_cache(value):
+            return CacheBefore(value, self._moment, self._length)
+        if isinstance(getattr(value, "__dict__", None), dict) and not callable(value):
+            return _object(value, inside)
+        return value
+
+    def were_written(self) -> bool:
+        """Has a call left them other than the originals? Then those are not what they were before it."""
+        return any(
+            _differ(before, after) if isinstance(after, Tensor) else _items(after) != self._items[id(after)]
+            for before, after in self._made.values()
+            if before is not after
+        )
+
+
+def _differ(before: Tensor, after: Tensor) -> bool:
+    if not after.is_inference() and not after._version:
+        return False
+    try:
+        return before.shape != after.shape or not bool(((before == after) | (before != before)).all())
+    except Exception:  # a kind of tensor that does not compare: it was written, so it may differ
+        return True
+
+
+def _items(value: Any) -> list[int]:
+    """What a container or an object of the user's holds, by identity."""
+    if isinstance(value, dict | list):
+        return [id(item) for item in (value.values() if isinstance(value, dict) else value)]
+    if isinstance(value, Tensor | CacheBefore) or not isinstance(getattr(value, "__dict__", None), dict):
+        return []
+    return [id(item) for item in value.__dict__.values()]
+
+
+def _object(value: Any, inside: Any) -> Any:
+    """An object of the user's: its attributes are copied too, so that what it caches is not appended to."""
+    try:
+        twin = copy.copy(value)
+        twin.__dict__.update({name: inside(item) for name, item in value.__dict__.items()})
+    except Exception:  # it refuses to be copied: then it is passed as it is
+        return value
+    return twin
+
+
+def is_cache(value: Any) -> bool:
+    """A cache as transformers makes them: layers, and an `update` that appends."""
+    nested = hasattr(value, "self_attention_cache") and hasattr(value, "cross_attention_cache")
+    return callable(getattr(value, "update", None)) and (
+        isinstance(getattr(value, "layers", None), list) or nested
+    )
+
+
+class CacheBefore:
+    """Stands in for a cache: `update` answers as it did in the call, and appends to nothing."""
+
+    def __init__(self, cache: Any, moment: Moment, length: int) -> None:
+        self._cache = cache
+        self._moment = moment
+        self._length = length
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # models ask with isinstance what kind of cache they got
+        return type(self._cache)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._cache, name)
+        if is_cache(value):  # the part about another sequence does not grow with the tokens
+            return CacheBefore(value, self._moment, 0 if name == "cross_attention_cache" else self._length)
+        return copy.copy(value) if isinstance(value, dict | list) else value
+
+    def get_seq_length(self, *args: Any, **kwargs: Any) -> int:
+        if self._moment is Moment.DURING:
+            raise UserError(
+                "it asks how long its cache is, which is open in its middle", "stop at its enter or exit"
+            )
+        length = int(self._cache.get_seq_length(*args, **kwargs))
+        return length - self._length if self._moment is Moment.AFTER else length
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer_idx: int, *rest: Any, **more: Any
+    ) -> tuple[Any, Any]:
+        layers = self._cache.layers
+        layer = layers[layer_idx] if layer_idx < len(layers) else None
+        if layer is None or getattr(layer, "keys", None) is None:
+            if self._moment is Moment.AFTER:
+                raise UserError("its cache was emptied since", "stop at the module itself")
+            return keys, values
+        seen = int(layer.get_seq_length())
+        if self._moment is Moment.BEFORE or not _ends_in(layer.keys, keys, seen):
+            if self._moment is Moment.AFTER:
+                raise UserError("its cache has gone on since", "stop at the module itself")
+            return _updated(layer, keys, values, rest, more)
+        if seen <= layer.keys.shape[-2]:
+            return layer.keys, layer.values
+        if seen == keys.shape[-2]:
+            return keys, values
+        raise UserError("its cache keeps a window only, and has let go of keys it had", "stop at its enter")
+
+
+def _ends_in(stored: Tensor, keys: Tensor, seen: int) -> bool:
+    """Are the newest of the stored keys these? To the last digits: another kernel may have made them."""
+    end = min(seen, stored.shape[-2])
+    count = min(end, keys.shape[-2])
+    newest, given = stored[..., end - count : end, :], keys[..., keys.shape[-2] - count :, :]
+    if not count or newest.shape != given.shape:
+        return False
+    return torch.allclose(newest.float(), given.float(), rtol=1e-2, atol=1e-4, equal_nan=True)
+
+
+def _updated(layer: Any, keys: Tensor, values: Tensor, rest: Any, more: Any) -> tuple[Any, Any]:
+    """The call has not reached the cache yet: its layer is updated in a copy."""
+    twin = copy.copy(layer)
+    twin.__dict__.update(
+        {name: item.detach().clone() for name, item in layer.__dict__.items() if isinstance(item, Tensor)}
+    )
+    after: tuple[Any, Any] = twin.update(keys, values, *rest, **more)
+    return after

@@ -1,0 +1,192 @@
+"""Run one module once more on what it was called with, and leave no trace of it.
+
+Inputs are copies, random streams and buffers are put back, attributes that the forward writes are put back,
+hooks are not called, points are silent, nothing is recorded for a backward, dropout does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from layerstep.engine._torch import function_modes, functions_off, functions_on, hooks_hidden, set_version
+from layerstep.engine.copies import Copies, Moment
+from layerstep.engine.guard import RandomState, observing, undisturbed
+from layerstep.engine.scope import stdout_of_this_thread
+from layerstep.engine.session import Session
+from layerstep.errors import UserError
+
+__all__ = ["Rerun", "Watcher", "rerun"]
+
+_DROPOUTS = {
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+    torch.dropout,
+    torch.dropout_,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """What came out, and what makes it another output than the run's."""
+
+    output: Any
+    dropped: bool
+    """Dropout acted in the run, and not here."""
+    drew: bool
+    """It drew random numbers otherwise."""
+    unhooked: bool
+    """There are hooks of the user's inside, which were not called."""
+    grew: tuple[str, ...]
+    """What each call adds to: attributes, or its inputs. If that is a cache, it held this call already."""
+
+
+class Watcher(TorchFunctionMode):
+    """Sees every function of torch that the module calls; dropout does nothing under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropped = False
+        self._alone = not function_modes()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._alone:
+            return self.see(func, args, kwargs)
+        with functions_off():  # a mode of the user's below this one must see nothing
+            return self.see(func, args, kwargs)
+
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer for a function; overridden by who looks for something."""
+        if func in _DROPOUTS:
+            chance = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+            acts = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
+            self.dropped |= bool(acts) and chance > 0
+            return args[0] if args else kwargs["input"]
+        return func(*args, **kwargs)
+
+
+def rerun(
+    session: Session,
+    module: nn.Module,
+    *,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    moment: Moment,
+    watcher: Watcher,
+) -> Rerun:
+    """The module's forward on copies of its inputs, watched. `moment`: how far the real call has come."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(session.evaluating())
+        stack.enter_context(undisturbed(session.models, deep=False))
+        grew = stack.enter_context(_attributes_kept(module))
+        hooks = stack.enter_context(hooks_hidden(module))
+        stack.enter_context(stdout_of_this_thread())
+        stack.enter_context(torch.no_grad())
+        _leave_autocast_cache(stack)
+        with observing():
+            copies = Copies(moment, _length_of(args, kwargs))
+            args, kwargs = copies.of(args), copies.of(kwargs)
+        streams = RandomState()
+        try:
+            with functions_on(), watcher:
+                output = module(*args, **kwargs)
+        except UserError:
+            raise
+        except Exception as error:  # the module's own code, on inputs that may have changed since
+            line = str(error).partition("\n")[0]
+            raise UserError(f"{session.models.path_of(module)} cannot be run again: {line}") from None
+        with observing():
+            drew = bool(streams.changed())
+            written = ["an input"] if copies.were_written() else []
+    unhooked = any(not type(hook).__module__.startswith("layerstep.") for hook in hooks)
+    return Rerun(
+        output, watcher.dropped, drew, unhooked, tuple(written + grew) if moment is Moment.AFTER else ()
+    )
+
+
+def _length_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many tokens a call is about: [batch, tokens, …] of its first tensor."""
+    first = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() >= 2), None)
+    return int(first.shape[1]) if first is not None and not first.is_nested else 0
+
+
+def _leave_autocast_cache(stack: contextlib.ExitStack) -> None:
+    """Autocast keeps the weights it has cast, older torch also without gradients: the run would get none."""
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
+
+
+@contextlib.contextmanager
+def _attributes_kept(module: nn.Module) -> Iterator[list[str]]:
+    """A forward may write `self.weights = …` or append to a list of its own; both are put back.
+
+    Fills the list with the names of what grew.
+    """
+    grew: list[str] = []
+    dicts = [(part.__dict__, dict(part.__dict__)) for part in module.modules()]
+    values = [value for _, before in dicts for value in before.values()]
+    containers = [
+        (value, copy.copy(value)) for value in values if isinstance(value, list | dict | set | deque)
+    ]
+    with observing():
+        tensors = [(value, value.detach().clone()) for value in values if _is_own_state(value)]
+    versions = [value._version for value, _ in tensors]
+    lengths = [{name: _length(value) for name, value in before.items()} for _, before in dicts]
+    try:
+        yield grew
+    finally:
+        for (names, before), length in zip(dicts, lengths, strict=True):
+            grew += [
+                name for name, value in names.items() if name in length and _length(value) != length[name]
+            ]
+            names.update(before)
+            for name in [name for name in names if name not in before]:
+                del names[name]
+        for container, contents in containers:
+            if not _same(container, contents):
+                container.clear()
+                (container.update if isinstance(container, dict | set) else container.extend)(contents)
+        with observing():
+            for (tensor, content), version in zip(tensors, versions, strict=True):
+                if tensor._version != version:
+                    tensor.data.copy_(content)
+                    set_version(tensor, version)
+
+
+def _length(value: Any) -> Any:
+    """What changes where something is appended: a shape, a length, a position."""
+    if isinstance(value, Tensor):
+        return value.shape
+    if isinstance(value, list | dict | set | deque):
+        return len(value)
+    return value if type(value) is int else None
+
+
+def _is_own_state(value: Any) -> bool:
+    plain = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+    return plain and not value.is_inference() and not value.is_meta
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Are the same objects in both? Equality of tensors is no answer."""
+    if isinstance(one, dict):
+        return _same([*one, *one.values()], [*other, *other.values()])
+    if isinstance(one, set):
+        return bool(one == other)
+    return len(one) == len(other) and all(mine is theirs for mine, theirs in zip(one, other, strict=True))
