@@ -31,7 +31,14 @@ from layerstep.render.screen import make_console  # noqa: E402
 from play import play, script_named  # noqa: E402
 
 GENERATED = "<!-- made by docs/generate.py; edit the docstrings instead -->\n\n"
-TITLES = {"run": "Run", "stop": "Stop", "look": "Look", "self": "The debugger itself"}
+TITLES = {
+    "run": "Run",
+    "stop": "Stop",
+    "look": "Look",
+    "cost": "Cost",
+    "keep": "Keep",
+    "self": "The debugger itself",
+}
 ABOUT_COMMANDS = """\
 A unique prefix of a command is enough, an empty line repeats the last step-like one, and a line that is
 no command is Python in the paused frame. `!` before a line forces Python.

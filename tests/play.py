@@ -36,7 +36,12 @@ def script_named(name: str) -> Path:
 
 
 def play(
-    script: Path, lines: Sequence[str], *, console: Console | None = None, width: int = 80
+    script: Path,
+    lines: Sequence[str],
+    *,
+    console: Console | None = None,
+    width: int = 80,
+    keep_colour: bool = False,
 ) -> tuple[str, int]:
     """The screen after typing the lines, program output included, and the exit code."""
     console = console or make_console(io.StringIO(), width=width, colour=False)
@@ -54,7 +59,8 @@ def play(
             code = debug(Program(str(script), []), session)
         except Quit as leaving:
             code = int(leaving.code or 0)
-    return _cleaned(screen_file.getvalue()), code  # type: ignore[attr-defined]
+    text = screen_file.getvalue()  # type: ignore[attr-defined]
+    return _cleaned(text, keep_colour=keep_colour), code
 
 
 class _Through(io.StringIO):
@@ -82,16 +88,16 @@ def _as_main() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _cleaned(text: str) -> str:
-    return "\n".join(
-        line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()
-    ).strip("\n")
+def _cleaned(text: str, *, keep_colour: bool = False) -> str:
+    if not keep_colour:
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
 
 
 def read_transcript(path: Path) -> tuple[str, list[str], str]:
     """A transcript file: the script's name, the lines typed, and the expected screen."""
     head, _, body = path.read_text().partition("\n")
-    name = head.removeprefix("# script: ").strip()
+    name = head.removeprefix("# script: ").partition(",")[0].strip()
     typed: list[str] = []
     goes_on = False  # continuation lines follow a prompt line directly
     for line in body.splitlines():

@@ -1,24 +1,49 @@
-"""Golden transcripts: what is typed and exactly what the screen shows. `pytest --update` rewrites them."""
+"""Golden transcripts: what is typed and exactly what the screen shows. `pytest --update` rewrites them.
 
+One whose first line says so is kept at 120 columns and in colour, too, in the folders `wide` and `colour`.
+"""
+
+from __future__ import annotations
+
+import io
 from pathlib import Path
 
 import pytest
 
+from layerstep.render.screen import make_console
 from play import play, read_transcript, script_named
 
-TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
+FOLDER = Path(__file__).parent / "transcripts"
+TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
+ALSO = ", also at 120 columns and in colour"
+TWICE = [path for path in TRANSCRIPTS if ALSO in path.read_text().partition("\n")[0]]
+CASES = [(path, "") for path in TRANSCRIPTS]
+CASES += [(path, look) for path in TWICE for look in ("wide", "colour")]
 
 
-@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_the_screen_shows_what_the_transcript_says(path, request, tmp_path, monkeypatch):
+def shown(path: Path, look: str) -> str:
+    name, typed, _ = read_transcript(path)
+    if look != "colour":
+        return play(script_named(name), typed, width=120 if look == "wide" else 80)[0]
+    console = make_console(io.StringIO(), width=80, colour=True)
+    return play(script_named(name), typed, console=console, keep_colour=True)[0]
+
+
+@pytest.mark.parametrize("path, look", CASES, ids=lambda value: getattr(value, "stem", value))
+def test_the_screen_shows_what_the_transcript_says(
+    path: Path, look: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    name, typed, expected = read_transcript(path)
-    screen, _ = play(script_named(name), typed)
+    screen = shown(path, look)
+    head = path.read_text().partition("\n")[0]
+    kept = path.parent / look / path.name
     if request.config.getoption("--update"):
-        path.write_text(f"# script: {name}\n{screen}\n")
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(f"{head}\n{screen}\n")
     else:
-        assert screen == expected
+        assert screen == kept.read_text().partition("\n")[2].strip("\n")
 
 
-def test_there_are_transcripts():
-    assert len(TRANSCRIPTS) >= 6
+def test_there_are_transcripts() -> None:
+    assert len(TRANSCRIPTS) >= 12
+    assert sum(look == "colour" for _, look in CASES) >= 5

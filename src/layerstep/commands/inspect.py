@@ -1,19 +1,27 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from layerstep.analysis.bars import sparkline
 from layerstep.analysis.present import module_line, present, tensor_view
+from layerstep.analysis.shapes import tensors_in
+from layerstep.analysis.spread import spread
+from layerstep.analysis.words import human_bytes, number
 from layerstep.engine.expression import may_act
+from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
 from layerstep.views import Fields, Group, Span, Text, View
 
-__all__ = ["value_of"]
+__all__ = ["one_tensor", "value_of"]
+
+BINS = 32
 
 
 def value_of(session: Session, text: str) -> Any:
@@ -27,6 +35,19 @@ def value_of(session: Session, text: str) -> Any:
     return value
 
 
+def one_tensor(session: Session, text: str) -> tuple[str, torch.Tensor]:
+    """The tensor that an argument names, the first one of a container; with the expression for it."""
+    value = value_of(session, text)
+    if not text:
+        frame = session.pause.frame if session.pause is not None else None
+        text = "out" if frame is not None and frame.has_output else "inp"
+    leaves = tensors_in(value, most=1)
+    if not leaves:
+        hint = "name one of its tensors, as in head.weight" if isinstance(value, nn.Module) else ""
+        raise UserError(f"no tensor in {text}", hint or f"it is a {type(value).__name__}")
+    return text + leaves[0][0], leaves[0][1]
+
+
 @command(
     "inspect",
     "i",
@@ -38,52 +59,95 @@ def value_of(session: Session, text: str) -> Any:
 def inspect(session: Session, rest: str) -> View:
     """Show everything that is known about a value.
 
-    A tensor: its line, then strides, storage, version, autograd and a corner of its values. A module: its
-    parameters and buffers. A container: the line of each tensor in it. X is any expression or path.
+    A tensor: its line, then strides, storage and who shares it, version, autograd, hooks, a small histogram
+    and a corner of its values. A module: its parameters and buffers. A container: the line of each tensor in
+    it. X is any expression or path.
     """
     value = value_of(session, rest)
     session.results.keep(value)
     if isinstance(value, torch.Tensor):
-        return Fields((Span(rest or "out", "code"),), (("", tensor_view(value)), *_facts(value)))
+        title = (Span(rest or "out", "code"),)
+        line = tensor_view(value, limit=session.config.sample_above)
+        return Fields(title, (("", line), *_facts(session, value)))
     if isinstance(value, nn.Module):
         return _module(value)
     return present(value)
 
 
-def _facts(tensor: torch.Tensor) -> list[tuple[str, View]]:
+def _facts(session: Session, tensor: torch.Tensor) -> list[tuple[str, View]]:
     facts: list[tuple[str, View]] = []
 
-    def fact(label: str, read: Any) -> None:
+    def fact(label: str, read: Callable[[], str]) -> None:
         try:
             text = read()
         except Exception:  # sparse, nested and meta tensors lack some of these
             return
         if text:
-            facts.append((label, Text(str(text))))
+            facts.append((label, Text(text)))
 
     fact("type", lambda: type(tensor).__name__ if type(tensor) is not torch.Tensor else "")
     fact("strides", lambda: f"{list(tensor.stride())}{'' if tensor.is_contiguous() else ', not contiguous'}")
-    fact(
-        "storage", lambda: f"{tensor.untyped_storage().nbytes():,} bytes at offset {tensor.storage_offset()}"
-    )
+    fact("storage", lambda: _storage(tensor))
+    fact("shared", lambda: _sharing(session, tensor))
     fact("autograd", lambda: _autograd(tensor))
+    fact("hooks", lambda: _hooks(tensor))
     fact("version", lambda: f"{tensor._version}, the number of in-place writes" if tensor._version else "")
+    fact("spread", lambda: _histogram(tensor))
     fact("values", lambda: _corner(tensor))
     return facts
 
 
+def _storage(tensor: torch.Tensor) -> str:
+    size, used = tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()
+    text = f"{size:,} bytes at offset {tensor.storage_offset()}"
+    return text if size <= used else f"{text}; a view of {human_bytes(used)} keeps all of it alive"
+
+
+def _sharing(session: Session, tensor: torch.Tensor) -> str:
+    """The parameters and buffers that live in the same storage."""
+    storage = tensor.untyped_storage()
+    if not storage.nbytes():
+        return ""
+    where, names = storage.data_ptr(), list[str]()
+    for root in (root for model in session.models if (root := model.root) is not None):
+        for name, other in (
+            *root.named_parameters(remove_duplicate=False),
+            *root.named_buffers(remove_duplicate=False),
+        ):
+            is_plain = not is_lazy(other) and other.layout is torch.strided and other.device == tensor.device
+            if is_plain and other is not tensor and other.untyped_storage().data_ptr() == where:
+                names.append(name)
+    return f"storage of {', '.join(names[:6])}{', …' if len(names) > 6 else ''}" if names else ""
+
+
 def _autograd(tensor: torch.Tensor) -> str:
+    if tensor.is_inference():
+        return "an inference tensor: never part of a graph"
     if tensor.grad_fn is not None:
-        return f"made by {type(tensor.grad_fn).__name__}"
+        kept = ", keeps its gradient" if tensor.retains_grad else ""
+        return f"made by {type(tensor.grad_fn).__name__}{kept}"
     if tensor.requires_grad:
         return "a leaf that takes a gradient" + ("" if tensor.grad is None else ", has one")
     return "no gradient"
 
 
+def _hooks(tensor: torch.Tensor) -> str:
+    kinds = (("_backward_hooks", "on its gradient"), ("_post_accumulate_grad_hooks", "after it"))
+    counts = [(len(getattr(tensor, name, None) or ()), word) for name, word in kinds]
+    return ", ".join(f"{count} {word}" for count, word in counts if count)
+
+
+def _histogram(tensor: torch.Tensor) -> str:
+    found = spread(tensor, bins=BINS)
+    if found is None or len(found.counts) < 2:
+        return ""
+    note = f"  sample of {found.sampled:,}" if found.sampled is not None else ""
+    low, high = number(found.edges[0]), number(found.edges[-1])
+    return f"{low} {sparkline(found.counts)} {high}  median {number(found.median)}{note}"
+
+
 def _corner(tensor: torch.Tensor) -> str:
     """The first values: of the last two dimensions, no more than 3 by 6."""
-    from layerstep.engine.guard import observing
-
     with observing():
         corner = tensor.detach()
         while corner.dim() > 2:

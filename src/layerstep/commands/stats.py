@@ -1,55 +1,145 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
-from layerstep.analysis.present import tensor_view
+from layerstep.analysis.layers import layers_in_view
+from layerstep.analysis.report import report
 from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.tensor import summarize
+from layerstep.analysis.tensor import Summary, summarize
+from layerstep.analysis.words import dims, human_bytes, number, share
 from layerstep.commands.inspect import value_of
 from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
-from layerstep.errors import UserError
+from layerstep.engine.where import Where, WhereKind
+from layerstep.errors import BadArguments, UserError
+from layerstep.lines import expressions, is_expression, options
 from layerstep.registry import command
-from layerstep.views import Fields, Span, Text, View
+from layerstep.views import Column, Table, View
 
 MOST_TENSORS = 20
+READ_UP_TO = 1 << 28
+"""Elements: about half a second. Of larger tensors `stats` looks at a sample unless told otherwise."""
 
 
 @command(
     "stats",
     group="look",
-    usage="[X]",
-    examples=("stats out", "stats blocks.0.attn.qkv.weight", "stats inp"),
+    usage="[X …] | WHERE [--sort COLUMN] [--params] [--exact]",
+    examples=(
+        "stats out",
+        "stats blocks.0.attn.qkv.weight inp",
+        "stats blocks.0.* --params --sort std",
+        "stats --params",
+    ),
     complete="expression",
 )
 def stats(session: Session, rest: str) -> View:
-    """Show statistics of a tensor, or of each one in a container.
+    """Show statistics of tensors, or a table of them over layers.
 
-    All elements are looked at. Mean, std, minimum and maximum are of the finite elements; std is that
-    of the population.
+    X is an expression: mean, std, extremes, norms, percentiles, outliers, where the first bad value is, and
+    what the dtype makes risky. Floats are over the finite elements, std is that of the population. Several X,
+    a container, a glob or another WHERE: a table, a row a tensor; of the outputs in view, or with
+    `--params` of the parameters. `--sort` takes a column. Tensors of more than 268 million elements are
+    sampled, and say so; `--exact` reads all.
     """
-    value = value_of(session, rest)
+    text, given = options(rest, "params exact", "sort")
+    limit = None if "exact" in given else READ_UP_TO
+    if "params" in given:
+        return _table(_parameters(session, text or "**"), given.get("sort"), limit, session.config.max_lines)
+    if text and not is_expression(text) and Where.parse(text).kind is not WhereKind.PATH and " " not in text:
+        return _table(_outputs(session, text), given.get("sort"), limit, session.config.max_lines)
+    leaves = []
+    for piece in expressions(text) or [""]:
+        found = _tensors(value_of(session, piece), piece)
+        leaves += [((piece or "out") + inner, tensor) for inner, tensor in found]
+    if len(leaves) == 1 and "sort" not in given:
+        return report(leaves[0][1], limit=limit, exact=limit is None).view(leaves[0][0])
+    return _table(leaves, given.get("sort"), limit, session.config.max_lines)
+
+
+def _tensors(value: object, text: str) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(value, nn.Module):
+        return [(f".{name}", parameter) for name, parameter in value.named_parameters()]
     leaves = tensors_in(value, most=MOST_TENSORS)
-    if isinstance(value, torch.nn.Module):
-        leaves = [(name, parameter.detach()) for name, parameter in value.named_parameters()][:MOST_TENSORS]
     if not leaves:
-        raise UserError(f"no tensor in {rest or 'it'}", f"it is a {type(value).__name__}")
-    items: list[tuple[str, View]] = []
-    for place, tensor in leaves:
-        items += [(place, tensor_view(tensor)), ("", Text(_more(tensor)))]
-    return Fields((Span(rest or "out", "code"),), tuple(items))
+        raise UserError(f"no tensor in {text or 'it'}", f"it is a {type(value).__name__}")
+    return leaves
 
 
-def _more(tensor: torch.Tensor) -> str:
-    """What the tensor line leaves out."""
+def _parameters(session: Session, where: str) -> list[tuple[str, torch.Tensor]]:
+    seen: dict[int, tuple[str, torch.Tensor]] = {}
+    for path, module in Where.parse(where).look_up(session.models):
+        for name, parameter in module.named_parameters():
+            seen.setdefault(id(parameter), (f"{path}.{name}", parameter))
+    if not seen:
+        raise UserError(f"no parameter in {where}")
+    return list(seen.values())
+
+
+def _outputs(session: Session, where: str) -> list[tuple[str, torch.Tensor]]:
+    layers = layers_in_view(session, where)
+    return [
+        (layer.path + inner, tensor)
+        for layer in layers
+        for inner, tensor in tensors_in(layer.output, most=MOST_TENSORS)
+    ]
+
+
+_COLUMNS = ("shape", "mean", "std", "min", "max", "nan", "inf", "zero", "bytes")
+
+
+def _table(leaves: list[tuple[str, torch.Tensor]], sort: str | None, limit: int | None, most: int) -> View:
+    rows = []
     with observing():
-        stats = summarize(tensor).stats
+        for name, tensor in leaves:
+            rows.append((name, summarize(tensor, limit=limit)))
+    if sort is not None:
+        if sort not in ("name", *_COLUMNS):
+            raise BadArguments(f"no column {sort!r}", f"there are name, {', '.join(_COLUMNS)}")
+        rows.sort(key=lambda row: _rank(row[1], sort, row[0]))
+    kinds = {summary.dtype for _, summary in rows}
+    shown = [(name, *_cells(summary, with_dtype=len(kinds) > 1)) for name, summary in rows[:most]]
+    columns = (Column("tensor", "path"), *(Column(name, right=name != "shape") for name in _COLUMNS))
+    kept = [i for i, column in enumerate(columns) if column.name not in ("nan", "inf") or _some(shown, i)]
+    notes = [f"all {kinds.pop()}"] if len(kinds) == 1 else []
+    if len(rows) > most:
+        notes.append(f"{len(rows) - most:,} more; `config max_lines` or a narrower WHERE")
+    if len(kept) == len(columns) - 2:
+        notes.append("no NaN and no Inf")
+    sampled = sum(summary.stats is not None and summary.stats.sampled is not None for _, summary in rows)
+    if sampled:
+        notes.append(f"{sampled} of them sampled; --exact reads all")
+    cells = tuple(tuple(row[i] for i in kept) for row in shown)
+    return Table(tuple(columns[i] for i in kept), cells, note="; ".join(notes))
+
+
+def _some(rows: list[tuple[str, ...]], column: int) -> bool:
+    """Is there anything in a column that is empty in a healthy model?"""
+    return any(row[column] not in ("0", "-") for row in rows)
+
+
+def _rank(summary: Summary, column: str, name: str) -> tuple[float, str]:
+    """The largest first; what has no such number comes last."""
+    stats = summary.stats
+    if column == "name":
+        return 0.0, name
+    if column in ("bytes", "shape"):
+        return -float(summary.nbytes or 0), name
     if stats is None:
-        return ""
-    infinities = f"  +inf {stats.posinf:,} -inf {stats.neginf:,}" if stats.posinf or stats.neginf else ""
-    sizes = f"mean |x| {_number(stats.abs_mean)}  l2 {_number(stats.l2)}"
-    return f"{sizes}  zeros {stats.zero:,} of {stats.count:,}{infinities}"
+        return float("inf"), name
+    value = stats.posinf + stats.neginf if column == "inf" else getattr(stats, column)
+    value = value / max(stats.count, 1) if column == "zero" else value
+    return (float("inf") if value is None else -float(value)), name
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+def _cells(summary: Summary, *, with_dtype: bool) -> tuple[str, ...]:
+    shape = f"{summary.dtype} {dims(summary.shape)}" if with_dtype else dims(summary.shape)
+    size = human_bytes(summary.nbytes) if summary.nbytes is not None else "-"
+    stats = summary.stats
+    if stats is None:
+        return (shape, "-", "-", "-", "-", "-", "-", "-", size)
+    values = (number(value) for value in (stats.mean, stats.std, stats.min, stats.max))
+    bad = (f"{stats.nan:,}", f"{stats.posinf + stats.neginf:,}")
+    zero = share(stats.zero, stats.sampled or stats.count) if stats.count else "-"
+    return (shape, *values, *bad, zero, size)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from layerstep.analysis.anomalies import anomalies_in
+from layerstep.analysis.shapes import tensors_in
+from layerstep.engine.guard import observing
+from layerstep.engine.session import Session
+from layerstep.engine.where import Where
+from layerstep.errors import UserError
+from layerstep.registry import command
+from layerstep.views import Column, Notice, Table, View
+
+
+@command(
+    "anomalies",
+    group="look",
+    usage="[WHERE]",
+    examples=("anomalies", "anomalies blocks.*"),
+    complete="where",
+)
+def anomalies(session: Session, rest: str) -> View:
+    """Find what is odd in all tensors in view.
+
+    NaN, Inf, extremes, constants, dead features, saturated squashing layers, outliers: in the inputs and the
+    output of this stop, the outputs in view and the parameters and their gradients. WHERE narrows it.
+    A tensor of -inf and 0 is taken for a mask. Large tensors are sampled.
+    """
+    rows: list[tuple[str, str, str]] = []
+    looked = bad = 0
+    with observing():
+        for name, tensor, made_by in _in_view(session, rest or "**"):
+            looked += 1
+            found = anomalies_in(tensor, made_by, is_parameter=isinstance(tensor, nn.Parameter))
+            bad += any(finding.is_bad for finding in found)
+            rows += [(name, finding.what, finding.text) for finding in found]
+    if not looked:
+        raise UserError("no tensor is in view", "stop at a layer, or `record` some with --tensors")
+    if not rows:
+        return Notice(f"nothing odd in {looked:,} tensors", level="good")
+    rows.sort(key=lambda row: row[1] not in ("nan", "inf"))
+    most = session.config.max_lines
+    columns = (Column("where", "path"), Column("what", "warn"), Column("evidence"))
+    more = f"; {len(rows) - most:,} more findings" if len(rows) > most else ""
+    note = f"{looked:,} tensors looked at, {bad} with NaN or Inf{more}"
+    return Table(columns, tuple(rows[:most]), note=note)
+
+
+def _below(found: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """These modules and all that they contain, each once."""
+    every = [part for path, module in found for part in module.named_modules(prefix=path)]
+    return list({id(module): (path, module) for path, module in reversed(every)}.values())[::-1]
+
+
+def _in_view(session: Session, where: str) -> Iterator[tuple[str, torch.Tensor, nn.Module | None]]:
+    """(name, tensor, the module that gave it out) of everything that can be looked at now."""
+    modules = _below(Where.parse(where).look_up(session.models))
+    frame = session.pause.frame if session.pause is not None else None
+    here = frame.module if frame is not None else None
+    if frame is not None and any(module is here for _, module in modules):
+        yield from ((f"inp{place}", tensor, None) for place, tensor in tensors_in(frame.inp))
+        if frame.has_output:
+            yield from ((f"out{place}", tensor, here) for place, tensor in tensors_in(frame.output))
+    for path, module in modules:
+        call = session.kept.get(module) if module is not here else None
+        if call is not None:
+            yield from ((path + place, tensor, module) for place, tensor in tensors_in(call[2]))
+        for name, parameter in module.named_parameters(recurse=False):
+            yield f"{path}.{name}", parameter, None
+            if parameter.grad is not None:
+                yield f"{path}.{name}.grad", parameter.grad, None

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from layerstep.analysis.places import extremes
+from layerstep.analysis.present import tensor_view
+from layerstep.analysis.words import place
+from layerstep.commands.inspect import one_tensor
+from layerstep.engine.guard import observing
+from layerstep.engine.session import Session
+from layerstep.errors import UserError
+from layerstep.lines import expressions
+from layerstep.registry import command
+from layerstep.views import Column, Group, Table, View
+
+
+@command(
+    "top",
+    group="look",
+    usage="[X] [K]",
+    examples=("top out", "top blocks.0.attn.qkv.weight 3", "top out[0] 8"),
+    complete="expression",
+)
+def top(session: Session, rest: str) -> View:
+    """List the largest and smallest values of a tensor.
+
+    K of each, 5 if it is left out, with their indices; equal values by the lowest index. NaN is left out,
+    infinities are not.
+    """
+    pieces = expressions(rest)
+    count = int(pieces.pop()) if pieces and pieces[-1].isdecimal() else 5
+    if len(pieces) > 1:
+        raise UserError(f"{pieces[1]!r} is too much", "one tensor, then a count")
+    _, value = one_tensor(session, pieces[0] if pieces else "")
+    count = min(count, session.config.max_lines)
+    with observing():
+        ends = [extremes(value, count, largest=largest) for largest in (True, False)]
+    rows = []
+    for i in range(max(map(len, ends))):
+        cells: list[str] = []
+        for end in ends:
+            cells += [f"{end[i][1]:.6g}", place(end[i][0])] if i < len(end) else ["", ""]
+        rows.append(tuple(cells))
+    columns = (
+        Column("largest", right=True),
+        Column("at", "dim"),
+        Column("smallest", right=True),
+        Column("at", "dim"),
+    )
+    note = "" if rows else "no values to rank"
+    line = tensor_view(value, limit=session.config.sample_above)
+    return Group((line, Table(columns, tuple(rows), note=note)))
