@@ -7,9 +7,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layerstep.api import DebugConsole, attach, set_trace
     from layerstep.errors import LayerstepError, Quit, UserError
+    from layerstep.inspector import TensorInspector, TensorReport, compare, inspect
 
 __version__ = "0.1.0"
-__all__ = ["DebugConsole", "LayerstepError", "Quit", "UserError", "__version__", "attach", "set_trace"]
+__all__ = [
+    "DebugConsole",
+    "LayerstepError",
+    "Quit",
+    "TensorInspector",
+    "TensorReport",
+    "UserError",
+    "__version__",
+    "attach",
+    "compare",
+    "inspect",
+    "set_trace",
+]
 
 _HOME = {
     "DebugConsole": "layerstep.api",
@@ -18,6 +31,10 @@ _HOME = {
     "LayerstepError": "layerstep.errors",
     "Quit": "layerstep.errors",
     "UserError": "layerstep.errors",
+    "TensorInspector": "layerstep.inspector",
+    "TensorReport": "layerstep.inspector",
+    "compare": "layerstep.inspector",
+    "inspect": "layerstep.inspector",
 }
 
 

@@ -10,18 +10,16 @@ import torch
 
 from layerstep.analysis.compare import Comparison
 from layerstep.analysis.compare import compare as compare_tensors
-from layerstep.analysis.report import Report, report
+from layerstep.analysis.report import Report, limit_for, report
 from layerstep.errors import UserError
 from layerstep.render.html import to_html
-from layerstep.render.screen import to_rich, to_text
+from layerstep.render.screen import Themed, to_text
 from layerstep.views import Fields
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = ["TensorInspector", "TensorReport", "compare", "inspect"]
-
-READ_UP_TO = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class TensorReport(Report):
         return to_text(self.fields())
 
     def __rich__(self) -> RenderableType:
-        return to_rich(self.fields())
+        return Themed(self.fields())
 
     def _repr_html_(self) -> str:
         return to_html(self.fields())
@@ -53,7 +51,7 @@ def inspect(
     """Look at a tensor of any kind and size; `exact` reads all of it however large it is."""
     if not isinstance(tensor, torch.Tensor):
         raise UserError(f"inspect wants a tensor, not {type(tensor).__name__}")
-    found = report(tensor, limit=None if exact else READ_UP_TO, exact=exact)
+    found = report(tensor, limit=None if exact else limit_for([tensor]), exact=exact)
     return TensorReport(
         found.summary, found.spread, found.places, found.risks, name=name, layer=layer, operation=operation
     )

@@ -145,3 +145,9 @@ def test_modes_see_nothing_and_no_randomness_is_drawn() -> None:
             spread(tensor, limit=2)
     assert ops.seen == []
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_tensor_expanded_to_a_billion_elements_is_not_listed() -> None:
+    huge = torch.zeros(1).expand(1 << 30)
+    assert find_places(huge).argmax == (0,)
+    assert extremes(huge, 2, largest=True) == [((0,), 0.0), ((1,), 0.0)]

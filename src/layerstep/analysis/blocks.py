@@ -1,7 +1,4 @@
-"""Blocks: any part of a tensor as flat float arrays, one after the other, that stay in the cache.
-
-In one thread: numpy lets go of the interpreter for so short a time that two took as long as one.
-"""
+"""Blocks: any part of a tensor as flat float arrays, one after the other, that stay in the cache."""
 
 from __future__ import annotations
 

@@ -132,9 +132,9 @@ def _copies(part: Part, place: int) -> Iterator[Index]:
     index: list[Any] = [0] * len(shape)
     for dim in reversed(kept):
         place, index[dim] = divmod(place, shape[dim])
-    for copy in itertools.product(*(range(shape[dim]) for dim in again)):
-        for dim, at in zip(again, copy, strict=True):
-            index[dim] = at
+    for copy in range(math.prod(shape[dim] for dim in again)):  # not itertools.product: it lists its ranges
+        for dim in reversed(again):
+            copy, index[dim] = divmod(copy, shape[dim])
         yield tuple(index)
 
 

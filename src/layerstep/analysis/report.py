@@ -9,13 +9,18 @@ import torch
 from layerstep.analysis.places import Places, find_places
 from layerstep.analysis.present import view_of
 from layerstep.analysis.risk import risks
+from layerstep.analysis.shapes import attempt
 from layerstep.analysis.spread import Spread, spread
 from layerstep.analysis.tensor import Stats, Summary, summarize
 from layerstep.analysis.words import number, place, share
 from layerstep.engine.guard import observing
 from layerstep.views import Column, Fields, Span, Table, Text, View
 
-__all__ = ["Report", "report"]
+__all__ = ["Report", "limit_for", "report"]
+
+READ_UP_TO = 1 << 28
+"""Elements: about half a second. Of more, a sample is looked at unless all are asked for."""
+SAMPLE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +99,9 @@ def report(tensor: torch.Tensor, *, limit: int | None = None, exact: bool = Fals
             places=find_places(tensor) if is_whole else None,
             risks=tuple(risks(tensor.dtype, stats)) if stats is not None else (),
         )
+
+
+def limit_for(tensors: list[torch.Tensor]) -> int | None:
+    """How many elements of each to look at so that the answer comes within a second; None is all."""
+    sizes = [attempt(tensor.numel, 0) for tensor in tensors]
+    return None if sum(sizes) <= READ_UP_TO else max(SAMPLE // len(sizes), 1 << 12)

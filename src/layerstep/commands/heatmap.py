@@ -42,7 +42,7 @@ def heatmap(session: Session, rest: str) -> View:
         grid = grid_of(tensor, dims, most=MOST)
     title = f"{name}  {grid.place}".strip()
     plot = Plot("heatmap", grid.rows, title, note=grid.note, cell=grid.block)
-    return Group((tensor_view(tensor), plot))
+    return Group((tensor_view(tensor, limit=session.config.sample_above), plot))
 
 
 def _arguments(rest: str) -> tuple[str, tuple[int, int] | None]:

@@ -37,7 +37,7 @@ def hist(session: Session, rest: str) -> View:
     name, tensor = one_tensor(session, text)
     with observing():
         found = spread(tensor, bins=int(bins), exact="exact" in given)
-    line = tensor_view(tensor)
+    line = tensor_view(tensor, limit=session.config.sample_above)
     if found is None:
         return Group((line, Plot("histogram", (), name)))
     plot = Plot(

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from layerstep.analysis.layers import layers_in_view
-from layerstep.analysis.report import report
+from layerstep.analysis.report import limit_for, report
 from layerstep.analysis.shapes import tensors_in
 from layerstep.analysis.tensor import Summary, summarize
 from layerstep.analysis.words import dims, human_bytes, number, share
@@ -18,8 +18,8 @@ from layerstep.registry import command
 from layerstep.views import Column, Table, View
 
 MOST_TENSORS = 20
-READ_UP_TO = 1 << 28
-"""Elements: about half a second. Of larger tensors `stats` looks at a sample unless told otherwise."""
+MOST_RANKED = 2_000
+Leaf = tuple[str, torch.Tensor]
 
 
 @command(
@@ -44,21 +44,22 @@ def stats(session: Session, rest: str) -> View:
     sampled, and say so; `--exact` reads all.
     """
     text, given = options(rest, "params exact", "sort")
-    limit = None if "exact" in given else READ_UP_TO
+    exact, sort, most = "exact" in given, given.get("sort"), session.config.max_lines
     if "params" in given:
-        return _table(_parameters(session, text or "**"), given.get("sort"), limit, session.config.max_lines)
+        return _table(_parameters(session, text or "**"), sort, exact=exact, most=most)
     if text and not is_expression(text) and Where.parse(text).kind is not WhereKind.PATH and " " not in text:
-        return _table(_outputs(session, text), given.get("sort"), limit, session.config.max_lines)
-    leaves = []
+        return _table(_outputs(session, text), sort, exact=exact, most=most)
+    leaves: list[Leaf] = []
     for piece in expressions(text) or [""]:
         found = _tensors(value_of(session, piece), piece)
         leaves += [((piece or "out") + inner, tensor) for inner, tensor in found]
-    if len(leaves) == 1 and "sort" not in given:
-        return report(leaves[0][1], limit=limit, exact=limit is None).view(leaves[0][0])
-    return _table(leaves, given.get("sort"), limit, session.config.max_lines)
+    if len(leaves) == 1 and sort is None:
+        limit = None if exact else limit_for([leaves[0][1]])
+        return report(leaves[0][1], limit=limit, exact=exact).view(leaves[0][0])
+    return _table(leaves, sort, exact=exact, most=most)
 
 
-def _tensors(value: object, text: str) -> list[tuple[str, torch.Tensor]]:
+def _tensors(value: object, text: str) -> list[Leaf]:
     if isinstance(value, nn.Module):
         return [(f".{name}", parameter) for name, parameter in value.named_parameters()]
     leaves = tensors_in(value, most=MOST_TENSORS)
@@ -67,7 +68,7 @@ def _tensors(value: object, text: str) -> list[tuple[str, torch.Tensor]]:
     return leaves
 
 
-def _parameters(session: Session, where: str) -> list[tuple[str, torch.Tensor]]:
+def _parameters(session: Session, where: str) -> list[Leaf]:
     seen: dict[int, tuple[str, torch.Tensor]] = {}
     for path, module in Where.parse(where).look_up(session.models):
         for name, parameter in module.named_parameters():
@@ -77,7 +78,7 @@ def _parameters(session: Session, where: str) -> list[tuple[str, torch.Tensor]]:
     return list(seen.values())
 
 
-def _outputs(session: Session, where: str) -> list[tuple[str, torch.Tensor]]:
+def _outputs(session: Session, where: str) -> list[Leaf]:
     layers = layers_in_view(session, where)
     return [
         (layer.path + inner, tensor)
@@ -89,29 +90,38 @@ def _outputs(session: Session, where: str) -> list[tuple[str, torch.Tensor]]:
 _COLUMNS = ("shape", "mean", "std", "min", "max", "nan", "inf", "zero", "bytes")
 
 
-def _table(leaves: list[tuple[str, torch.Tensor]], sort: str | None, limit: int | None, most: int) -> View:
-    rows = []
+def _table(leaves: list[Leaf], sort: str | None, *, exact: bool, most: int) -> View:
+    if sort not in (None, "name", *_COLUMNS):
+        raise BadArguments(f"no column {sort!r}", f"there are name, {', '.join(_COLUMNS)}")
+    looked = leaves[:most] if sort is None else leaves[:: -(-len(leaves) // MOST_RANKED)]
+    limit = None if exact else limit_for([tensor for _, tensor in looked])
     with observing():
-        for name, tensor in leaves:
-            rows.append((name, summarize(tensor, limit=limit)))
+        rows = [(name, summarize(tensor, limit=limit)) for name, tensor in looked]
     if sort is not None:
-        if sort not in ("name", *_COLUMNS):
-            raise BadArguments(f"no column {sort!r}", f"there are name, {', '.join(_COLUMNS)}")
         rows.sort(key=lambda row: _rank(row[1], sort, row[0]))
     kinds = {summary.dtype for _, summary in rows}
     shown = [(name, *_cells(summary, with_dtype=len(kinds) > 1)) for name, summary in rows[:most]]
     columns = (Column("tensor", "path"), *(Column(name, right=name != "shape") for name in _COLUMNS))
     kept = [i for i, column in enumerate(columns) if column.name not in ("nan", "inf") or _some(shown, i)]
+    cells = tuple(tuple(row[i] for i in kept) for row in shown)
     notes = [f"all {kinds.pop()}"] if len(kinds) == 1 else []
-    if len(rows) > most:
-        notes.append(f"{len(rows) - most:,} more; `config max_lines` or a narrower WHERE")
     if len(kept) == len(columns) - 2:
-        notes.append("no NaN and no Inf")
+        notes.append("no NaN and no Inf in these")
+    notes += _left_out(rows, len(leaves), len(shown))
+    return Table(tuple(columns[i] for i in kept), cells, note="; ".join(notes))
+
+
+def _left_out(rows: list[tuple[str, Summary]], there: int, shown: int) -> list[str]:
+    """What was not looked at, or not shown."""
+    notes = []
+    if shown < len(rows) < there:
+        notes.append(f"ranked by {len(rows):,} of {there:,}, evenly spread")
+    if shown < there:
+        notes.append(f"{there - shown:,} more; a narrower WHERE shows them")
     sampled = sum(summary.stats is not None and summary.stats.sampled is not None for _, summary in rows)
     if sampled:
-        notes.append(f"{sampled} of them sampled; --exact reads all")
-    cells = tuple(tuple(row[i] for i in kept) for row in shown)
-    return Table(tuple(columns[i] for i in kept), cells, note="; ".join(notes))
+        notes.append(f"{sampled:,} of them sampled; --exact reads all")
+    return notes
 
 
 def _some(rows: list[tuple[str, ...]], column: int) -> bool:

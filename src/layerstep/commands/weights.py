@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from layerstep.analysis.bars import sparkline
 from layerstep.analysis.initialisation import Verdict, judge
+from layerstep.analysis.tensor import seems_finite
 from layerstep.analysis.weights import Weight, collect, histogram, measure_all
 from layerstep.analysis.words import dims, human_bytes, number, share
 from layerstep.engine.guard import observing
@@ -18,6 +19,7 @@ from layerstep.lines import options
 from layerstep.registry import command
 from layerstep.views import Column, Table
 
+MOST_MEASURED = 3_000
 FEW = 40  # rows: more of them are folded where they look the same
 FEW_NOTES, MOST_NOTES = 8, 24
 
@@ -96,12 +98,23 @@ def weights(session: Session, rest: str) -> Table:
         found = _meant(session, text)
         if not found:
             raise UserError(f"no parameters in {text or 'the model'}")
-        measure_all(found)
+        looked = _spread_out(found)
+        measure_all(looked)
         rows = [
-            _Row(_name(weight), (weight,), judge(weight, depth=_depth(session, weight))) for weight in found
+            _Row(_name(weight), (weight,), judge(weight, depth=_depth(session, weight))) for weight in looked
         ]
         folded = _folded(rows) if len(rows) > FEW else rows
         return _table(session, sorted(folded, key=_SORTS[sort], reverse=True) if sort else folded, found)
+
+
+def _spread_out(weights: list[Weight]) -> list[Weight]:
+    """Of very many some, evenly spread, and all that hold a NaN or an Inf."""
+    step = -(-len(weights) // MOST_MEASURED)
+    return [
+        weight
+        for number, weight in enumerate(weights)
+        if number % step == 0 or not seems_finite(weight.tensor)
+    ]
 
 
 def _meant(session: Session, text: str) -> list[Weight]:
@@ -178,6 +191,8 @@ def _table(session: Session, rows: list[_Row], found: list[Weight]) -> Table:
     ]
     cells = tuple(_cells(row, has_zero=has_zero, has_dead=has_dead) for row in rows)
     notes = [f"{cut:,} more rows, what is at fault first; name a part to see them"] if cut > 0 else []
+    if len(found) > MOST_MEASURED:
+        notes.append(f"measured {sum(len(row.weights) for row in rows):,} of {len(found):,}, evenly spread")
     return Table(tuple(columns), cells, note="\n".join([*notes, *_explained(rows), *_totals(found)]))
 
 

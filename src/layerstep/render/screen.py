@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import singledispatch
 from typing import IO, Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.console import Group as RichGroup
 from rich.padding import Padding
 from rich.syntax import Syntax
@@ -35,7 +35,7 @@ from layerstep.views import (
     View,
 )
 
-__all__ = ["make_console", "to_rich", "to_text"]
+__all__ = ["Themed", "make_console", "to_rich", "to_text"]
 
 _THEME = Theme(
     {
@@ -90,6 +90,18 @@ def to_text(view: View, *, width: int = 80) -> str:
     console.print(to_rich(view))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+class Themed:
+    """A view for a console of somebody else's, which does not know our styles."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        with console.use_theme(_THEME):
+            segments = list(console.render(to_rich(self.view), options))
+        yield from segments
 
 
 @singledispatch
