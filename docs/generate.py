@@ -1,4 +1,4 @@
-"""Write the pages that can be derived: the references, and the picture in the README.
+"""Write the pages that can be derived: the references, the gallery, and the picture in the README.
 
     python docs/generate.py
 
@@ -8,6 +8,7 @@ A test fails while a page on disk is not what this makes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import io
 import re
@@ -16,10 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests")]
 
-from rich.console import Console  # noqa: E402
-from rich.text import Text  # noqa: E402
+import gallery  # noqa: E402
 
 import layerstep  # noqa: E402
 from layerstep import views  # noqa: E402
@@ -30,7 +30,7 @@ from layerstep.render.json import VERSION  # noqa: E402
 from layerstep.render.screen import make_console  # noqa: E402
 from play import play, script_named  # noqa: E402
 
-GENERATED = "<!-- made by docs/generate.py; edit the docstrings instead -->\n\n"
+GENERATED = "<!-- made by docs/generate.py; edit what it reads instead -->\n\n"
 TITLES = {
     "run": "Run",
     "stop": "Stop",
@@ -146,17 +146,11 @@ def settings() -> str:
 
 
 def picture() -> str:
-    """A real session on a screen: what `play` shows, as an SVG without fonts from elsewhere."""
-    console = make_console(io.StringIO(), width=88, colour=True)
+    """A real session on a screen: what `play` shows."""
+    console = make_console(io.StringIO(), width=gallery.WIDTH, colour=True)
     play(script_named("demo"), PICTURE, console=console)
     shown: str = console.file.getvalue().rstrip()  # type: ignore[attr-defined]
-    recording = Console(
-        file=io.StringIO(), width=88, record=True, force_terminal=True, color_system="truecolor"
-    )
-    recording.print(Text.from_ansi(shown))
-    svg = recording.export_svg(title="layerstep run script.py", unique_id="layerstep")
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
-    return svg.replace("Fira Code, monospace", "monospace").rstrip() + "\n"
+    return gallery.screen_as_svg(shown, unique="layerstep", title="layerstep run script.py")
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -164,7 +158,13 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/library.md": library,
     "reference/json.md": json_views,
     "reference/settings.md": settings,
+    "reference/gallery.md": lambda: GENERATED + gallery.page(),
     "assets/session.svg": picture,
+    **{f"assets/gallery/{name}.svg": functools.partial(gallery.picture, name) for name in gallery.SCENES},
+    **{
+        f"assets/gallery/figure-{name}.svg": functools.partial(gallery.figure, name)
+        for name in gallery.FIGURES
+    },
 }
 
 

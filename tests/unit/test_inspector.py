@@ -10,6 +10,7 @@ from rich.console import Console
 
 import layerstep
 from layerstep import TensorInspector, UserError
+from layerstep.analysis.anomalies import anomalies_in
 
 
 def test_a_report_knows_the_values() -> None:
@@ -68,3 +69,10 @@ def test_compare_says_it_in_words() -> None:
 def test_no_tensor_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="inspect wants a tensor, not list"):
         layerstep.inspect([1.0])  # type: ignore[arg-type]
+
+
+def test_anomalies_miss_no_nan_in_a_large_tensor() -> None:
+    tensor = torch.zeros(2300, 2300)
+    tensor[1234, 567] = float("nan")
+    (found,) = [finding for finding in anomalies_in(tensor) if finding.what == "nan"]
+    assert "first at [1234, 567]" in found.text

@@ -11,7 +11,7 @@ from layerstep.analysis.activations import Activation, measure_activation
 from layerstep.analysis.places import find_places
 from layerstep.analysis.risk import risks
 from layerstep.analysis.spread import Spread, spread
-from layerstep.analysis.tensor import Stats, summarize
+from layerstep.analysis.tensor import Stats, seems_finite, summarize
 from layerstep.analysis.words import number, place, share
 
 __all__ = ["Finding", "anomalies_in"]
@@ -38,6 +38,8 @@ def anomalies_in(
     stats = summarize(tensor, limit=LOOK_AT).stats
     if stats is None or not stats.count:
         return []
+    if stats.sampled is not None and not seems_finite(tensor):
+        stats = summarize(tensor).stats or stats  # a sample may miss the one NaN
     found = [*_nonfinite(tensor, stats), *_magnitude(tensor, stats)]
     if is_parameter and tensor.dim() < 2:
         return found  # biases begin at 0, the gains of norms at 1

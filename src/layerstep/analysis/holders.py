@@ -22,19 +22,23 @@ NODES = 20_000  # of autograd graphs searched for one tensor
 
 def holder_of(tensor: torch.Tensor) -> str:
     """What keeps this tensor alive, in a few words; frames of the debugger do not count."""
-    found = _held(tensor, STEPS, set())
+    found = _named(tensor)
     if found:
         return found
     for other in _tensors_with_a_graph():
         if other is not tensor and _reaches(other, tensor):
-            name = _held(other, STEPS, set())
+            name = _named(other)
             if name:
                 return f"the autograd graph behind {name}"
     return "autograd or C++ code: no Python object refers to it"
 
 
-def _held(target: object, steps: int, seen: set[int]) -> str:
-    """The name under which something is reached, followed through containers."""
+def _named(target: object) -> str:
+    return "".join(_held(target, STEPS, set()) or ())
+
+
+def _held(target: object, steps: int, seen: set[int]) -> tuple[str, str, str] | None:
+    """What something is reached by: a name, the steps from it, and where the name is."""
     name = _variable(target)
     if name or not steps or id(target) in seen:
         return name
@@ -45,12 +49,12 @@ def _held(target: object, steps: int, seen: set[int]) -> str:
         step = _step(referrer, target)
         if step is None:
             continue
-        owner = _held(referrer, steps - 1, seen) if not step.startswith("=") else ""
         if step.startswith("="):
-            return step[1:]
-        if owner:
-            return f"{owner}{step}"
-    return ""
+            return step[1:], "", ""
+        owner = _held(referrer, steps - 1, seen)
+        if owner is not None:
+            return owner[0], owner[1] + step, owner[2]
+    return None
 
 
 def _step(referrer: Any, target: object) -> str | None:
@@ -86,7 +90,7 @@ def _owner_of_namespace(namespace: dict[Any, Any]) -> str | None:
     return None
 
 
-def _variable(target: object) -> str:
+def _variable(target: object) -> tuple[str, str, str] | None:
     """The local variable of a running function that is this object."""
     for frame in _frames():
         names = frame.f_locals
@@ -96,8 +100,8 @@ def _variable(target: object) -> str:
             forget_locals(frame)
         if name:
             where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-            return f"{name} in {frame.f_code.co_name}() at {where}"
-    return ""
+            return name, "", f" in {frame.f_code.co_name}() at {where}"
+    return None
 
 
 def _frames() -> Iterator[types.FrameType]:

@@ -10,7 +10,7 @@ import torch
 from layerstep.analysis.shapes import attempt, dim, is_torch
 from layerstep.engine._torch import functorch_inner, is_functional, is_lazy_clone, is_vmapped
 
-__all__ = ["Part", "Values", "bytes_of", "open_values"]
+__all__ = ["Part", "Values", "bytes_of", "dense_values", "open_values"]
 
 Part = tuple[torch.Tensor, ...]  # (values,) or (integers, zero_point, scale), all of one shape
 
@@ -40,6 +40,12 @@ def open_values(tensor: torch.Tensor) -> Values:
     if values.parts and values.parts[0][0].is_complex():
         values = values._replace(note=f"{values.note} of |z|".strip())
     return values._replace(layout=layout)
+
+
+def dense_values(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The values of an ordinary tensor, to be read below everything; None of any other kind."""
+    values = open_values(tensor)
+    return values.parts[0][0] if values.parts is not None and not values.layout else None
 
 
 def _absent(tensor: torch.Tensor) -> str:

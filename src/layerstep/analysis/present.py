@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from layerstep.analysis.kinds import dense_values
 from layerstep.analysis.shapes import shape_line, tensors_in
 from layerstep.analysis.tensor import Summary, summarize
+from layerstep.engine._torch import below_everything
 from layerstep.engine.guard import observing
 from layerstep.views import Fields, Group, Span, TensorView, Text, View
 
@@ -70,13 +72,13 @@ def present(value: Any, *, limit: int | None = None) -> View:
 def small_values(tensor: torch.Tensor) -> str:
     """The values of a tensor of few elements; empty for any other."""
     try:
-        if tensor.layout is not torch.strided or not 0 < tensor.numel() <= MOST_VALUES:
-            return ""
-        with observing():
-            values = tensor.detach().cpu().tolist()
-    except Exception:  # meta, fake, vmapped, lazy: there are none to list
+        with below_everything():
+            values = dense_values(tensor)
+            if values is None or not 0 < values.numel() <= MOST_VALUES:
+                return ""
+            return _rounded(values.cpu().tolist())
+    except Exception:  # an odd dtype: there is nothing to list
         return ""
-    return _rounded(values)
 
 
 def _rounded(values: Any) -> str:
@@ -87,15 +89,20 @@ def _rounded(values: Any) -> str:
 
 def short(value: Any) -> str:
     """A value on one line: shapes, not values, for tensors; the value itself if it is one number."""
-    if isinstance(value, torch.Tensor) and value.numel() == 1 and value.layout is torch.strided:
-        with observing():
-            try:
-                return f"{value.item():.6g}"
-            except Exception:  # meta, fake, vmapped: there is no value to show
-                return shape_line(value)
-    if isinstance(value, torch.Tensor) or tensors_in(value, most=1):
+    if isinstance(value, torch.Tensor):
+        return _only_value(value) or shape_line(value)
+    if tensors_in(value, most=1):
         return shape_line(value)
     return " ".join(_repr(value).split())[:120]
+
+
+def _only_value(tensor: torch.Tensor) -> str:
+    try:
+        with below_everything():
+            values = dense_values(tensor)
+            return f"{values.item():.6g}" if values is not None and values.numel() == 1 else ""
+    except Exception:  # an odd dtype: there is nothing to show
+        return ""
 
 
 def module_line(module: nn.Module) -> str:

@@ -15,13 +15,16 @@ import torch
 
 from layerstep.analysis.kinds import open_values
 from layerstep.analysis.shapes import dtype_name
-from layerstep.engine._torch import is_lazy_clone
+from layerstep.analysis.words import human_bytes
+from layerstep.engine._torch import below_everything, is_lazy_clone
 from layerstep.engine.guard import observing
 from layerstep.errors import BadArguments, UserError
 
 __all__ = ["FileReference", "read_tensors", "write_tensors"]
 
 _REFERENCE = re.compile(r"""(["']?)(?P<file>.+?\.(?:npy|safetensors|pth?))(?::(?P<key>[^\s:]+))?\1""")
+
+MOST_EXPANDED = 1 << 30
 
 _DENSE = {
     "sparse": "to_dense()",
@@ -111,7 +114,7 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     """Write to .npy (one tensor) or .safetensors; what cannot be written is a `UserError` in one line."""
     if path.suffix not in (".npy", ".safetensors"):
         raise BadArguments(f"{path.suffix or 'no suffix'} is no format for this", ".safetensors or .npy")
-    with observing():
+    with below_everything():
         plain = {name: _plain(name, tensor) for name, tensor in tensors.items()}
         if path.suffix == ".npy":
             _replace(path, _npy_writer(plain))
@@ -127,8 +130,16 @@ def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if values.layout:
         method = next((call for kind, call in _DENSE.items() if values.layout.startswith(kind)), "unbind()")
         raise UserError(f"{name} is {values.layout}; only dense tensors are written", f"try {name}.{method}")
+    _check_size(name, values.parts[0][0])
     plain = values.parts[0][0].resolve_conj().resolve_neg().cpu().contiguous()
     return plain.clone() if is_lazy_clone(plain) else plain  # asking for its address would copy it in the run
+
+
+def _check_size(name: str, tensor: torch.Tensor) -> None:
+    """An expanded tensor is written in full, and may be far more than there is memory."""
+    size = tensor.numel() * tensor.element_size()
+    if size > MOST_EXPANDED and size > tensor.untyped_storage().nbytes():
+        raise UserError(f"{name} is expanded: in a file it would be {human_bytes(size)}", "index it first")
 
 
 def _npy_writer(tensors: Mapping[str, torch.Tensor]) -> Callable[[Path], None]:

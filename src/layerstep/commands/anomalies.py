@@ -57,15 +57,15 @@ def anomalies(session: Session, rest: str) -> View:
     return Table(columns, tuple(rows[:most]), note=note)
 
 
-def _below(found: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+def _below(session: Session, found: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
     """These modules and all that they contain, each once."""
-    every = [part for path, module in found for part in module.named_modules(prefix=path)]
-    return list({id(module): (path, module) for path, module in reversed(every)}.values())[::-1]
+    parts = {id(part): part for _, module in found for part in module.modules()}
+    return [(session.models.path_of(part), part) for part in parts.values()]
 
 
 def _in_view(session: Session, where: str) -> Iterator[tuple[str, torch.Tensor, nn.Module | None]]:
     """(name, tensor, the module that gave it out) of everything that can be looked at now."""
-    modules = _below(Where.parse(where).look_up(session.models))
+    modules = _below(session, Where.parse(where).look_up(session.models))
     frame = session.pause.frame if session.pause is not None else None
     here = frame.module if frame is not None else None
     if frame is not None and any(module is here for _, module in modules):

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from layerstep.analysis.attention import Head, Pattern, difference, findings, look_at_heads
 from layerstep.analysis.calls import Call, calls_at, calls_here
 from layerstep.analysis.grid import grid_of
+from layerstep.analysis.kinds import dense_values
 from layerstep.analysis.shapes import tensors_in
 from layerstep.analysis.words import number
 from layerstep.commands.inspect import value_of
+from layerstep.engine._torch import below_everything
 from layerstep.engine.copies import Moment
 from layerstep.engine.guard import observing
 from layerstep.engine.qkv import Attention, AttentionWatcher
@@ -278,8 +280,9 @@ def _fitting(tokens: list[str], count: int) -> tuple[str, ...]:
 def _tokens(session: Session, wish: _Wish) -> list[str]:
     value: Any = value_of(session, wish.tokens)
     if isinstance(value, Tensor):
-        with observing():
-            value = value.detach().cpu().tolist()
+        with below_everything():
+            values = dense_values(value)
+            value = values.cpu().tolist() if values is not None else value
     if isinstance(value, str):
         value = value.split()
     if isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple):

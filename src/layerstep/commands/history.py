@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 from layerstep.analysis.bars import sparkline
 from layerstep.analysis.tensor import Summary
 from layerstep.analysis.words import number, share
@@ -43,7 +45,7 @@ def _trend(session: Session, path: str, count: int) -> View:
         raise UserError(f"nothing of {path} is recorded", f"`record {path}` begins with the next forward")
     firsts = [_first(entry) for entry in entries]
     lines = [
-        (name, Text(f"{sparkline(values)}  {number(values[0])} → {number(values[-1])}"))
+        (name, Text(f"{sparkline(values)}  {_figure(values[0])} → {_figure(values[-1])}".strip()))
         for name, values in (
             (name, [_value(summary, name) for summary in firsts]) for name in ("mean", "std", "min", "max")
         )
@@ -63,6 +65,10 @@ def _value(summary: Summary, name: str) -> float:
     return float("nan") if value is None else float(value)
 
 
+def _figure(value: float) -> str:
+    return "-" if math.isnan(value) else number(value)  # of what has no finite value there is none
+
+
 def _table(entries: list[Recorded]) -> Table:
     columns = tuple(
         Column(name, right=True)
@@ -73,9 +79,10 @@ def _table(entries: list[Recorded]) -> Table:
         summary = _first(entry)
         stats = summary.stats
         alive = "yes" if any(ref() is not None for ref in entry.alive) else "no"
-        values = [number(_value(summary, name)) for name in ("mean", "std", "min", "max")]
+        values = [_figure(_value(summary, name)) for name in ("mean", "std", "min", "max")]
         counts = ["-"] * 3
         if stats is not None:
-            counts = [str(stats.nan), str(stats.posinf + stats.neginf), share(stats.zero, stats.count)]
+            zero = share(stats.zero, stats.sampled or stats.count)
+            counts = [str(stats.nan), str(stats.posinf + stats.neginf), zero]
         rows.append((str(entry.forward), *values, *counts, alive))
     return Table(columns, tuple(rows))

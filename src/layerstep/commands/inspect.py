@@ -8,12 +8,13 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from layerstep.analysis.bars import sparkline
+from layerstep.analysis.kinds import dense_values
 from layerstep.analysis.present import module_line, present, tensor_view
 from layerstep.analysis.shapes import tensors_in
 from layerstep.analysis.spread import spread
 from layerstep.analysis.words import human_bytes, number
+from layerstep.engine._torch import below_everything, is_lazy_clone
 from layerstep.engine.expression import may_act
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
@@ -106,7 +107,7 @@ def _storage(tensor: torch.Tensor) -> str:
 def _sharing(session: Session, tensor: torch.Tensor) -> str:
     """The parameters and buffers that live in the same storage."""
     storage = tensor.untyped_storage()
-    if not storage.nbytes():
+    if not storage.nbytes() or is_lazy_clone(tensor):  # asking for its address would copy it in the run
         return ""
     where, names = storage.data_ptr(), list[str]()
     for root in (root for model in session.models if (root := model.root) is not None):
@@ -148,15 +149,17 @@ def _histogram(tensor: torch.Tensor) -> str:
 
 def _corner(tensor: torch.Tensor) -> str:
     """The first values: of the last two dimensions, no more than 3 by 6."""
-    with observing():
-        corner = tensor.detach()
+    with below_everything():
+        corner = dense_values(tensor)
+        if corner is None:
+            return ""
         while corner.dim() > 2:
             corner = corner[0]
         corner = corner[:3, :6] if corner.dim() == 2 else corner[:6] if corner.dim() == 1 else corner
-        values = corner.cpu().tolist()
+        rows = corner.cpu().tolist()
     if corner.dim() < 2:
-        return _numbers(values if isinstance(values, list) else [values])
-    return "\n".join(_numbers(row) for row in values)
+        return _numbers(rows if isinstance(rows, list) else [rows])
+    return "\n".join(_numbers(row) for row in rows)
 
 
 def _numbers(values: list[Any]) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import torch
 
+from layerstep.analysis.kinds import bytes_of
 from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.tensor import summarize
+from layerstep.analysis.tensor import Summary, summarize
 from layerstep.analysis.words import human_bytes
 from layerstep.commands.break_ import said, set_or_leave_pending, split_condition
+from layerstep.engine.copies import clone_of
 from layerstep.engine.events import Phase
 from layerstep.engine.points import PointKind
 from layerstep.engine.recordings import Recorded
@@ -80,19 +82,33 @@ def _recorder(session: Session, *, every: int, with_tensors: bool) -> Callable[[
         leaves = tensors_in(frame.output, most=MOST_TENSORS)
         limit = session.config.sample_above
         facts = tuple((place, summarize(tensor, limit=limit)) for place, tensor in leaves)
-        copies = {place: tensor.detach().clone() for place, tensor in leaves} if with_tensors else {}
+        copies = _copies(session, leaves, facts) if with_tensors else {}
         session.recordings.add(
             Recorded(
                 path=frame.path.partition("|")[0],
                 forward=forward,
                 facts=facts,
                 value=_value(copies),
-                nbytes=sum(summary.nbytes or 0 for _, summary in facts) if with_tensors else 0,
+                nbytes=sum(bytes_of(copies[place], fact.layout) for place, fact in facts if place in copies),
                 alive=[weakref.ref(tensor) for _, tensor in leaves],
             )
         )
 
     return measure
+
+
+def _copies(
+    session: Session, leaves: list[tuple[str, torch.Tensor]], facts: tuple[tuple[str, Summary], ...]
+) -> dict[str, torch.Tensor]:
+    """What has values to copy and fits: freed, vmapped and fake tensors have none."""
+    found: dict[str, torch.Tensor] = {}
+    left = session.recordings.budget
+    for (place, tensor), (_, summary) in zip(leaves, facts, strict=True):
+        size = summary.nbytes if summary.stats is not None else None
+        if size is not None and size <= left:
+            left -= size
+            found[place] = clone_of(tensor)
+    return found
 
 
 def _value(copies: dict[str, torch.Tensor]) -> object:
@@ -108,7 +124,8 @@ def _recorded(session: Session) -> Table:
         copies = sum(entry.value is not None for entry in entries)
         forwards = f"{entries[0].forward}–{entries[-1].forward}"
         rows.append((path, str(len(entries)), forwards, str(copies)))
-    note = f"{len(recordings):,} entries, {human_bytes(recordings.nbytes)}"
+    word = "entry" if len(recordings) == 1 else "entries"
+    note = f"{len(recordings):,} {word}, {human_bytes(recordings.nbytes)}"
     if recordings.dropped:
         note += f"; {recordings.dropped:,} older ones were dropped"
     if not rows:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from layerstep.engine._torch import function_modes, functions_off, functions_on, hooks_hidden, set_version
-from layerstep.engine.copies import Copies, Moment
+from layerstep.engine.copies import Copies, Moment, is_freed
 from layerstep.engine.guard import RandomState, observing, undisturbed
 from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.engine.session import Session
@@ -89,6 +89,9 @@ def rerun(
     watcher: Watcher,
 ) -> Rerun:
     """The module's forward on copies of its inputs, watched. `moment`: how far the real call has come."""
+    if any(map(is_freed, (*module.parameters(), *module.buffers()))):
+        path = session.models.path_of(module)
+        raise UserError(f"{path} cannot be run again: not all of its weights are in memory at this stop")
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.evaluating())
         stack.enter_context(undisturbed(session.models, deep=False))
