@@ -7,6 +7,7 @@ from typing import Any
 
 from layerstep.analysis.present import present, short, tensor_view
 from layerstep.analysis.shapes import tensors_in
+from layerstep.engine.backward import Call
 from layerstep.engine.events import Phase, Resume
 from layerstep.engine.expression import may_act
 from layerstep.engine.guard import Outcome
@@ -14,7 +15,7 @@ from layerstep.engine.messages import Watch
 from layerstep.engine.pause import Pause
 from layerstep.engine.scope import EvaluationFailed
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame, location_of
+from layerstep.engine.stack import Frame, location_at, location_of
 from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
 from layerstep.lines import WORD, is_python_after
 from layerstep.registry import Command, command_names, find_command, near
@@ -59,6 +60,8 @@ class Dispatcher:
         if pause.event is None:
             return _describe_line(session, pause)
         frame = pause.stack[0]
+        if frame.call is not None:
+            return _describe_backward(session, pause, frame, frame.call)
         title = [
             Span(frame.path, "path"),
             Span("entered" if pause.phase is Phase.ENTER else "done", "good"),
@@ -201,6 +204,26 @@ def _watched(session: Session, watch: Watch) -> View:
     before, watch.last = watch.last, now
     changed = "" if before is None or before == now else f"   was {before}"
     return Text(f"{watch.expression.text} = {now}{changed}")
+
+
+def _describe_backward(session: Session, pause: Pause, frame: Frame, call: Call) -> View:
+    title = [
+        Span(frame.path, "path"),
+        Span(frame.state, "good"),
+        Span(type(frame.module).__name__, "type"),
+        Span(f"forward {call.forward}", "dim"),
+    ]
+    if pause.reason:
+        title.append(Span(pause.reason, "dim"))
+    limit = session.config.sample_above
+    items: list[tuple[str, View]] = []
+    for name, gradients in (("grad_out", call.grad_out), ("grad_in", call.grad_in)):
+        known = [gradient for gradient in gradients if gradient is not None]
+        items += _values(name, known[0] if len(known) == 1 else tuple(known), limit)
+    items += [("made at", Text(location_at(*call.made_at)))] if call.made_at[0] else []
+    items += [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
+    stop = Fields(tuple(title), tuple(items))
+    return Group((Notice(pause.trouble, level="error"), stop)) if pause.trouble else stop
 
 
 def _describe_line(session: Session, pause: Pause) -> View:

@@ -23,14 +23,15 @@ def split_condition(text: str) -> tuple[str, Expression | None]:
 
 
 def add_point(session: Session, text: str, *, temporary: bool = False) -> Point:
-    """Set a breakpoint from `WHERE [enter|exit] [if EXPR]`; without WHERE, at the selected module."""
+    """Set a breakpoint from `WHERE [enter|exit|backward] [if EXPR]`; without WHERE, at the selected one."""
     place, condition = split_condition(text)
     phase = Phase.EXIT
     words = place.split()
-    if words and words[-1] in ("enter", "exit"):
+    if words and words[-1] in ("enter", "exit", "backward"):
         phase = Phase(words.pop())
     if len(words) > 1:
-        raise BadArguments(f"{' '.join(words[1:])!r} is too much", "break WHERE [enter|exit] [if EXPR]")
+        usage = "break WHERE [enter|exit|backward] [if EXPR]"
+        raise BadArguments(f"{' '.join(words[1:])!r} is too much", usage)
     where = Where.parse(words[0] if words else _here(session))
     point = session.points.add(PointKind.BREAK, where, phase=phase, condition=condition, temporary=temporary)
     set_or_leave_pending(session, point)
@@ -74,17 +75,25 @@ def described(point: Point) -> str:
     "break",
     "b",
     group="stop",
-    usage="[WHERE] [enter|exit] [if EXPR]",
-    examples=("break blocks.1.attn", "break blocks.*.mlp enter", "break type:Linear if out.std() > 2"),
+    usage="[WHERE] [enter|exit|backward] [if EXPR]",
+    examples=(
+        "break blocks.1.attn",
+        "break blocks.*.mlp enter",
+        "break head backward if grad_out.norm() > 10",
+        "break type:Linear if out.std() > 2",
+    ),
     complete="where",
 )
 def break_(session: Session, rest: str) -> Notice:
-    """Stop when a module has finished, or when it is entered.
+    """Stop when a module has finished, is entered, or in backward.
 
     WHERE is a path or any unique tail of one (`1.attn`), a glob (`blocks.*.attn`; `**` crosses segments), a
     `/regex/`, or `type:LayerNorm`. Without WHERE: the module that the run is stopped at.
     EXPR is Python over `inp`, `out`, `kwargs`, `mod`, `name`, `forward` and the caller's own variables;
     a condition that raises stops too and shows the error.
+    `backward` stops when the backward pass has gone through the module: `grad_out` is the gradient of its
+    output, `grad_in` that of its input as far as it comes out of this module. `step`, `next`, `finish` and
+    `into` then go on through the backward pass, in its own order.
     Before a script has made its model a point is pending, and says so when it is set.
     """
     point = add_point(session, rest)
@@ -100,14 +109,14 @@ def said(point: Point, words: str = "") -> Notice:
 
 
 def _suffix(point: Point) -> str:
-    words = " enter" if point.phase is Phase.ENTER else ""
+    words = f" {point.phase}" if point.phase is not Phase.EXIT else ""
     return words + (f" if {point.condition.text}" if point.condition is not None else "")
 
 
 @command(
     "tbreak",
     group="stop",
-    usage="[WHERE] [enter|exit] [if EXPR]",
+    usage="[WHERE] [enter|exit|backward] [if EXPR]",
     examples=("tbreak head",),
     complete="where",
 )

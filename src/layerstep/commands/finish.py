@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from layerstep.engine.events import Kind, Phase, Resume
+from layerstep.engine.events import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
@@ -14,7 +14,7 @@ def finish(session: Session, rest: str) -> Resume:
     """
     pause = session.pause
     assert pause is not None
-    if pause.phase is Phase.EXIT and pause.depth <= 1:
+    if pause.phase is not None and pause.phase.is_end and pause.depth <= 1:
         name = pause.stack[0].path
         raise UserError(
             f"nothing encloses {name}", "`continue` runs on, `next` to the end of the next forward"

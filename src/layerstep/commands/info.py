@@ -3,28 +3,34 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from layerstep.commands.break_ import described
-from layerstep.commands.why_not import silence_of
+from layerstep.commands.why_not import defined, silence_of
 from layerstep.engine.events import Phase
 from layerstep.engine.points import Point
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
 from layerstep.registry import command
-from layerstep.views import Column, Table, View
+from layerstep.views import Column, Notice, Table, View
 
 
 @command(
     "info",
     group="stop",
-    usage="breaks | models | cost",
-    examples=("info breaks", "info models", "info cost"),
-    complete="choice:breaks models cost",
+    usage="breaks | models | backward | cost",
+    examples=("info breaks", "info models", "info backward", "info cost"),
+    complete="choice:breaks models backward cost",
 )
 def info(session: Session, rest: str) -> View:
-    """List the points, the models, or what is installed and why.
+    """List points, models, the backward pass, or what is installed.
 
-    `info breaks` says of each point how often it was hit, and of a silent one the reason.
+    `info breaks` says of each point how often it was hit, and of a silent one the reason. `info backward`
+    lists the modules through which the last backward pass was not seen to go, and why.
     """
-    topics: dict[str, Callable[[Session], View]] = {"breaks": _breaks, "models": _models, "cost": _cost}
+    topics: dict[str, Callable[[Session], View]] = {
+        "breaks": _breaks,
+        "models": _models,
+        "backward": _backward,
+        "cost": _cost,
+    }
     matches = [topic for topic in topics if topic.startswith(rest or "breaks")]
     if len(matches) != 1:
         raise BadArguments(f"no topic {rest!r}")
@@ -44,7 +50,8 @@ def _breaks(session: Session) -> Table:
 
 
 def _point(session: Session, point: Point) -> tuple[str, ...]:
-    what = f"{point.kind}{' enter' if point.phase is Phase.ENTER else ''}{' once' if point.temporary else ''}"
+    phase = f" {point.phase}" if point.phase is not Phase.EXIT else ""
+    what = f"{point.kind}{phase}{' once' if point.temporary else ''}"
     notes = []
     if point.condition is not None:
         notes.append(f"if {point.condition.text}")
@@ -55,6 +62,23 @@ def _point(session: Session, point: Point) -> tuple[str, ...]:
     if reason := silence_of(session, point):
         notes.append(reason)
     return (str(point.number), what, described(point), str(point.hits), "\n".join(notes))
+
+
+def _backward(session: Session) -> View:
+    """Which modules the backward pass was seen to go through."""
+    backpass = session.backpass
+    if not backpass.graph.calls:
+        hint = "`break WHERE backward` does that, from the next forward on"
+        return Notice("no forward was noted for a backward pass", hint)
+    modules = [
+        (path, module) for path, module in session.models.everything() if "forward" in defined(type(module))
+    ]
+    unseen = [(path, reason) for path, module in modules if (reason := backpass.why_unseen(module))]
+    seen = sum(backpass.seen(module) > 0 for _, module in modules)
+    most = session.config.max_lines
+    note = f"{seen} modules were gone through in the last backward pass"
+    note += f"; {len(unseen) - most:,} more were not" if len(unseen) > most else ""
+    return Table((Column("not seen", "path"), Column("because")), tuple(unseen[:most]), note=note)
 
 
 def _models(session: Session) -> Table:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.events import Kind, Phase, Resume
 from layerstep.engine.expression import Expression
 from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
@@ -12,22 +12,28 @@ from layerstep.registry import command
 @command(
     "until",
     group="run",
-    usage="PATH | forward N | EXPR",
-    examples=("until blocks.1.attn", "until forward 2", "until out.std() > 0.5"),
+    usage="PATH [enter|exit|backward] | forward N | step N | EXPR",
+    examples=("until blocks.1.attn", "until forward 2", "until step 1", "until out.std() > 0.5"),
     complete="where",
 )
 def until(session: Session, rest: str) -> Resume:
-    """Run until a module, a forward, or an expression.
+    """Run until a module, a forward, a training step, or an expression.
 
     `until PATH` stops when the module there has finished next. `until forward N` stops at the entry of
-    forward N. `until EXPR` asks after every module and stops when the answer is true.
+    forward N, `until step N` at the first forward after N training steps (an optimizer's `step()`).
+    `until EXPR` asks after every module and stops when the answer is true.
     """
     words = rest.split()
     if not words:
         raise BadArguments("until needs an argument")
     if words[0] == "forward" and len(words) == 2:
         return _forward(session, words[1])
+    if words[0] == "step" and len(words) == 2 and words[1].isdigit():
+        return _step(session, int(words[1]))
+    names_phase = len(words) == 2 and words[1] in ("enter", "exit", "backward")
+    phase = Phase(words.pop()) if names_phase else Phase.EXIT
     if len(words) == 1:
+        rest = words[0]
         where = Where.parse(rest)
         try:
             targets = where.look_up(session.models)
@@ -35,7 +41,7 @@ def until(session: Session, rest: str) -> Resume:
             if where.kind is not WhereKind.PATH or not _is_expression(session, rest):
                 raise
         else:
-            point = session.points.add(PointKind.UNTIL, where)
+            point = session.points.add(PointKind.UNTIL, where, phase=phase)
             point.place(targets, session.models)
             return Resume(Kind.CONTINUE)
     session.points.add(PointKind.UNTIL, None, condition=Expression.parse(rest))
@@ -49,6 +55,12 @@ def _forward(session: Session, text: str) -> Resume:
     if main is not None and int(text) <= main.forwards:
         raise BadArguments(f"forward {text} has begun already", f"this is forward {main.forwards}")
     return Resume(Kind.FORWARD, forward=int(text))
+
+
+def _step(session: Session, number: int) -> Resume:
+    if number <= session.training.count:
+        raise BadArguments(f"training step {number} is done already", f"{session.training.count} are done")
+    return Resume(Kind.TRAINED, step=number)
 
 
 def _is_expression(session: Session, text: str) -> bool:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from layerstep.analysis.shapes import shape_line
+from layerstep.engine.backward import Call
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame, location_of
+from layerstep.engine.stack import Frame, location_at, location_of
 from layerstep.registry import command
 from layerstep.views import Stack, StackFrame
 
@@ -14,7 +15,8 @@ def where(session: Session, rest: str) -> Stack:
     """Show the modules that are running, innermost first.
 
     Each with its type, the shapes in and out, and the line that called it. `up`, `down` and `frame N`
-    choose another one to look from.
+    choose another one to look from. In the backward pass: the gradients that came and those that go on, and
+    the line of the forward that made the call.
     """
     pause = session.pause
     assert pause is not None
@@ -25,6 +27,8 @@ def where(session: Session, rest: str) -> Stack:
 
 
 def stack_row(index: int, frame: Frame, *, selected: bool) -> StackFrame:
+    if frame.call is not None:
+        return _backward_row(index, frame, frame.call, selected=selected)
     inputs = [shape_line(value) for value in frame.args[:4]]
     inputs += [f"{key}={shape_line(value)}" for key, value in list(frame.kwargs.items())[:4]]
     place, _, code = location_of(frame.caller).partition("  ") if frame.caller is not None else ("", "", "")
@@ -35,6 +39,24 @@ def stack_row(index: int, frame: Frame, *, selected: bool) -> StackFrame:
         state=frame.state,
         inputs=", ".join(inputs),
         output=shape_line(frame.output) if frame.has_output else "",
+        location=place,
+        code=code,
+        selected=selected,
+    )
+
+
+def _backward_row(index: int, frame: Frame, call: Call, *, selected: bool) -> StackFrame:
+    """In the backward pass: the gradients that came and those that go on, and the line of the forward."""
+    arrived = [shape_line(gradient) for gradient in call.grad_out if gradient is not None]
+    known = [shape_line(gradient) for gradient in call.grad_in if gradient is not None]
+    place, _, code = location_at(*call.made_at).partition("  ")
+    return StackFrame(
+        index=index,
+        path=frame.path,
+        kind=type(frame.module).__name__,
+        state=frame.state,
+        inputs=", ".join(arrived),
+        output=", ".join(known),
         location=place,
         code=code,
         selected=selected,

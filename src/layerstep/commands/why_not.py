@@ -14,7 +14,7 @@ from layerstep.errors import BadArguments
 from layerstep.registry import command
 from layerstep.views import Notice
 
-__all__ = ["silence_of"]
+__all__ = ["defined", "silence_of"]
 
 
 @command(
@@ -39,8 +39,10 @@ def why_not(session: Session, rest: str) -> Notice:
     if inside:
         return Notice(inside)
     path, module = session.models.find(rest)
+    in_backward = session.backpass.why_unseen(module) if session.arming.sink.noting else ""
     return Notice(
         _reason(session, module, path)
+        or (f"in backward: {in_backward}" if in_backward else "")
         or f"nothing keeps {path} from stopping; `break {path}` when it is called next"
     )
 
@@ -57,11 +59,11 @@ def silence_of(session: Session, point: Point) -> str:
         return f"reached {point.tried} times, the condition never held"
     if point.recomputed:
         return "never fired, because it was only recomputed in backward; `config recompute on` stops there"
-    reasons = [
-        _reason(session, module, path)
-        for path, _ in point.targets[:50]
-        if (module := session.models.at(path)) is not None
-    ]
+    modules = [(path, session.models.at(path)) for path, _ in point.targets[:50]]
+    if point.phase.is_backward and session.backpass.graph.calls:
+        reasons = [session.backpass.why_unseen(module) for _, module in modules if module is not None]
+    else:
+        reasons = [_reason(session, module, path) for path, module in modules if module is not None]
     if reasons and all(reasons):
         return f"never fired, because {reasons[0]}"
     return (
@@ -75,10 +77,10 @@ def _reason(session: Session, module: nn.Module, path: str) -> str:
     """What keeps this module's hooks from being run; empty if nothing does."""
     model = session.models.owner_of(module)
     kind = type(module).__name__
-    if "forward" not in _defined(type(module)):
+    if "forward" not in defined(type(module)):
         items = f"{path}.*"
         return f"{kind} has no forward of its own: it is never called, its items are; break at {items}"
-    if type(module).__call__ is not nn.Module.__call__ and "__call__" in _defined(type(module)):
+    if type(module).__call__ is not nn.Module.__call__ and "__call__" in defined(type(module)):
         return f"{kind} overrides __call__: its hooks do not run, those of its children do"
     if model is None:
         return ""
@@ -92,7 +94,8 @@ def _reason(session: Session, module: nn.Module, path: str) -> str:
     return ""
 
 
-def _defined(kind: type) -> set[str]:
+def defined(kind: type) -> set[str]:
+    """The names that a class of modules has of its own, torch's base aside."""
     return {name for base in kind.__mro__ if base not in (nn.Module, object) for name in base.__dict__}
 
 

@@ -15,6 +15,7 @@ from layerstep.engine.taps import Sink, Taps
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
+    from layerstep.engine.points import Point
     from layerstep.engine.session import Session
 
 __all__ = ["Arming"]
@@ -27,6 +28,8 @@ class Arming:
         self._session = session
         self.sink = Sink(session.report, self._play_beside)
         self.taps = Taps(self.sink)
+        self.at_backward: dict[int, tuple[Point, ...]] = {}
+        """The points at the backward of each module, by its id."""
         self.is_eager = False
         """Compiled code runs eagerly on our account."""
         self._stance_before: str | None = None
@@ -38,11 +41,18 @@ class Arming:
         self.taps.roots = {id(root) for model in models if (root := model.root) is not None}
         self.taps.apply(plan)
         self.sink.listening = intent.reach is not Reach.NOTHING
+        active = [point for point in self._session.points if point.enabled and point.phase.is_backward]
+        self.sink.noting = bool(active)
+        self.at_backward = {
+            key: tuple(point for point in active if key in dict.fromkeys(k for _, k in point.targets))
+            for key in {key for point in active for _, key in point.targets}
+        }
         self._take_stance(wanted=bool(plan) and any(model.compiled for model in models))
 
     def clear(self) -> None:
         self.taps.clear()
-        self.sink.listening = False
+        self.sink.listening = self.sink.noting = False
+        self.at_backward = {}
         self._take_stance(wanted=False)
 
     def _take_stance(self, *, wanted: bool) -> None:

@@ -30,6 +30,7 @@ class Arrivals:
             model.forwards += 1
             if not model.is_helper:
                 self._session.kept.clear()
+                self._session.backpass.begin_forward()
 
     def meet(self, module: nn.Module, frame: FrameType) -> None:
         """A module that the program called by itself, for the first time."""

@@ -10,10 +10,22 @@ __all__ = ["Event", "Kind", "Phase", "Resume"]
 
 
 class Phase(StrEnum):
-    """The two moments of a module call that can be stopped at."""
+    """The moments of a module call that can be stopped at: two in the forward, two in the backward."""
 
     ENTER = "enter"
     EXIT = "exit"
+    BACKWARD_ENTER = "backward enter"
+    """The first gradient has arrived at the output."""
+    BACKWARD = "backward"
+    """The gradients of the inputs are known."""
+
+    @property
+    def is_end(self) -> bool:
+        return self in (Phase.EXIT, Phase.BACKWARD)
+
+    @property
+    def is_backward(self) -> bool:
+        return self in (Phase.BACKWARD_ENTER, Phase.BACKWARD)
 
 
 class Event(NamedTuple):
@@ -27,6 +39,8 @@ class Event(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any = None
+    call: Any = None
+    """The call that the backward pass is at."""
 
 
 class Kind(StrEnum):
@@ -38,6 +52,8 @@ class Kind(StrEnum):
     INTO = "into"
     FINISH = "finish"
     FORWARD = "forward"
+    TRAINED = "trained"
+    """Until so many training steps are done."""
     INTERRUPT = "interrupt"
     DETACH = "detach"
     QUIT = "quit"
@@ -50,3 +66,4 @@ class Resume:
     kind: Kind
     count: int = 1
     forward: int = 0
+    step: int = 0

@@ -1,18 +1,20 @@
-"""Asks the points at an event: whose condition holds, who only logs, who stops the run."""
+"""Asks at an event whether the run stops: the points and their conditions, and the step that is under way."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from layerstep.engine import stepper
 from layerstep.engine._torch import modes_off
-from layerstep.engine.events import Event, Phase
+from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.expression import Expression
 from layerstep.engine.guard import observing, undisturbed
 from layerstep.engine.points import Point
 from layerstep.engine.scope import Scope
-from layerstep.engine.stack import Frame, caller_of, forget_locals
+from layerstep.engine.stack import Frame, call_depth, caller_of, forget_locals
 from layerstep.views import Text
 
 if TYPE_CHECKING:
@@ -27,7 +29,9 @@ class Judge:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def ask(self, points: tuple[Point, ...], event: Event, frame: FrameType) -> tuple[Point | None, str]:
+    def ask(
+        self, points: tuple[Point, ...], event: Event, frame: FrameType | None
+    ) -> tuple[Point | None, str]:
         """The point that stops here, and what went wrong with its condition."""
         hit, trouble = None, ""
         for point in points:
@@ -36,7 +40,7 @@ class Judge:
                 hit, trouble = point, problem
         return hit, trouble
 
-    def _ask_one(self, point: Point, event: Event, frame: FrameType) -> tuple[bool, str]:
+    def _ask_one(self, point: Point, event: Event, frame: FrameType | None) -> tuple[bool, str]:
         if not point.enabled:
             return False, ""
         if point.is_plain:
@@ -77,10 +81,12 @@ class Judge:
             return False
         return True
 
-    def _place(self, event: Event, frame: FrameType) -> Frame:
-        place = Frame(
-            self._session.models, event.module, args=event.args, kwargs=event.kwargs, caller=caller_of(frame)
-        )
+    def _place(self, event: Event, frame: FrameType | None) -> Frame:
+        models = self._session.models
+        if event.call is not None:
+            return Frame(models, event.module, state="backward done", call=event.call)
+        caller = caller_of(frame) if frame is not None else None
+        place = Frame(models, event.module, args=event.args, kwargs=event.kwargs, caller=caller)
         place.state = "entering"
         if event.phase is Phase.EXIT:
             place.state, place.output = "done", event.output
@@ -110,3 +116,19 @@ class Judge:
     def _quietly(self, may_act: bool) -> contextlib.AbstractContextManager[Any]:
         """A condition that only reads needs no guard; another could draw random numbers, say."""
         return undisturbed(self._session.models, deep=False) if may_act else contextlib.nullcontext()
+
+    def has_arrived(self, event: Event, frame: FrameType) -> bool:
+        """Is this where the run was on its way to?"""
+        session, intent = self._session, self._session.intent
+        if event.phase is Phase.EXIT:
+            session.kept.keep(event.module, event.args, event.kwargs, event.output)
+        is_root, forward = False, 0
+        if intent.kind in (Kind.FORWARD, Kind.TRAINED):
+            model = session.models.by_root(event.module)
+            is_root, forward = model is not None and not model.is_helper, model.forwards if model else 0
+        depth = call_depth(frame) if intent.needs_depth else 0
+        moment = stepper.Moment(
+            event.phase, threading.get_ident(), depth, is_root, forward, session.training.count
+        )
+        stop, session.intent = stepper.decide(intent, moment)
+        return stop

@@ -2,7 +2,7 @@
 
 Nothing armed, nothing installed. A point needs taps on its module; its ancestors get an exit tap so that
 their calls take torch's hook path, because a call that began without hooks can no longer be
-finished at (`entered_with_hooks`).
+finished at (`entered_with_hooks`). A point in the backward pass needs all calls of the forward to be noted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ def make_plan(models: Models, points: Points, *, intent: Intent, enclosing: Iter
         phases[phase] = (*phases.get(phase, ()), *at)
 
     active = [point for point in points if point.enabled and not point.is_pending]
+    if any(point.phase.is_backward for point in active):
+        _want_notes(models, want)
     for model in models:
-        _want_points(model, active, want)
+        _want_points(model, [point for point in active if not point.phase.is_backward], want)
     _want_steps(models, intent, enclosing, want)
     if wanted or intent.reach is Reach.ROOTS:
         for model in models:
@@ -60,6 +62,14 @@ def _want_steps(
                     want(module, phase)
     if intent.reach is Reach.ENCLOSING:
         for module in enclosing:
+            want(module, Phase.EXIT)
+
+
+def _want_notes(models: Models, want: Callable[..., None]) -> None:
+    """A backward pass can be stepped through only if every call of the forward was noted."""
+    for model in models:
+        for module in _modules(model):
+            want(module, Phase.ENTER)
             want(module, Phase.EXIT)
 
 

@@ -79,8 +79,8 @@ class Point:
         """The command that sets this point again."""
         word = "tbreak" if self.temporary else self.kind.value
         parts = [word, self.where.text if self.where else "**"]
-        if self.phase is Phase.ENTER:
-            parts.append("enter")
+        if self.phase is not Phase.EXIT:
+            parts.append(self.phase.value)
         if self.template is not None:
             parts.append(self.template.quoted)
         if self.options:

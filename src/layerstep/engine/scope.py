@@ -1,7 +1,7 @@
 """Names at the prompt and in conditions.
 
-`inp`, `kwargs`, `out`, `mod`, `name`, `model`, `forward`, `$1`…, module paths with `.input`, `.output` and
-every attribute of the module, then the paused frame's own locals and globals.
+`inp`, `kwargs`, `out`, `mod`, `name`, `model`, `forward`, `step`, `grad_in`, `grad_out`, `$1`…, module paths
+with `.input`, `.output` and every attribute of the module, then the paused frame's own locals and globals.
 """
 
 from __future__ import annotations
@@ -11,33 +11,31 @@ import io
 import sys
 import threading
 import traceback
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from layerstep.engine._torch import modes_off, unwrap
+from layerstep.engine._torch import unwrap
 from layerstep.engine.expression import PAST_NAME, PATH_NAME, RESULTS_NAME, rewrite
+from layerstep.engine.kept import Kept, Results
 from layerstep.engine.models import Models
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.stack import Frame
-from layerstep.errors import BadArguments, UnknownPath, UserError
+from layerstep.engine.training import Steps
+from layerstep.errors import UnknownPath, UserError
 
 __all__ = [
     "SPECIAL_NAMES",
     "EvaluationFailed",
-    "Kept",
     "PathRef",
-    "Results",
     "Scope",
     "run_python",
     "stdout_of_this_thread",
 ]
 
-SPECIAL_NAMES = ("inp", "kwargs", "out", "mod", "name", "model", "forward")
+SPECIAL_NAMES = ("inp", "kwargs", "out", "mod", "name", "model", "forward", "step", "grad_in", "grad_out")
 
 
 class EvaluationFailed(UserError):
@@ -49,133 +47,6 @@ class EvaluationFailed(UserError):
             lines[-1].strip() if not isinstance(error, SyntaxError) else f"SyntaxError: {error.msg}"
         )
         self.error = error
-
-
-class Kept:
-    """Inputs and outputs of modules that a pause or a step has passed, bounded in bytes.
-
-    Keeping is on the way of every module while one steps, so it stores references only; `trim`
-    counts the bytes, at a pause and now and then.
-    """
-
-    EVERY = 256
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self._calls: OrderedDict[int, tuple[Any, Any, Any]] = OrderedDict()
-        self._since = 0
-
-    def keep(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        self._calls[id(module)] = (args, kwargs, output)
-        self._calls.move_to_end(id(module))
-        self._since += 1
-        if self._since >= self.EVERY:
-            with modes_off():
-                self.trim()
-
-    def trim(self) -> None:
-        """Let go of the oldest until the rest fits the budget."""
-        self._since = 0
-        left = self.budget
-        for key in reversed(list(self._calls)):
-            left -= _nbytes(self._calls[key])
-            if left < 0:
-                del self._calls[key]
-
-    def clear(self) -> None:
-        self._calls.clear()
-
-    def get(self, module: nn.Module) -> tuple[Any, Any, Any] | None:
-        return self._calls.get(id(module))
-
-
-def _nbytes(value: Any, depth: int = 4) -> int:
-    if isinstance(value, torch.Tensor):
-        try:
-            return value.numel() * value.element_size()
-        except Exception:  # uninitialised parameters and other tensors without a size
-            return 0
-    if depth and isinstance(value, dict):
-        return sum(_nbytes(item, depth - 1) for item in list(value.values())[:64])
-    if depth and isinstance(value, (tuple, list)):
-        return sum(_nbytes(item, depth - 1) for item in value[:64])
-    return 0
-
-
-class Results:
-    """`$1`, `$2`, …: earlier results, bounded in number and bytes.
-
-    Tensors are copied without their graph, modules held weakly, and what may hide tensors is kept only until
-    the run goes on: a debugger must not keep memory alive that the run has let go of.
-    """
-
-    def __init__(self, budget: int, most: int = 100) -> None:
-        self.budget = budget
-        self.most = most
-        self._values: OrderedDict[int, Any] = OrderedDict()
-        self._passing: set[int] = set()
-        self._last = 0
-
-    def keep(self, value: Any) -> int | None:
-        """The number under which a value is kept, None if it is not."""
-        if value is None or _nbytes(value) > self.budget:
-            return None
-        self._last += 1
-        if isinstance(value, nn.Module):
-            self._values[self._last] = weakref.ref(value)
-        else:
-            self._values[self._last] = _copied(value)
-            if not _is_plain(value):
-                self._passing.add(self._last)
-        while len(self._values) > self.most or sum(map(_nbytes, self._values.values())) > self.budget:
-            self._values.popitem(last=False)
-        return self._last
-
-    def let_go(self) -> None:
-        """The run goes on: drop what may hold more than is seen."""
-        for number in self._passing:
-            self._values.pop(number, None)
-        self._passing.clear()
-
-    def __getitem__(self, number: int) -> Any:
-        key = self._last if number == -1 else number
-        value = self._values.get(key, self)
-        if isinstance(value, weakref.ref):
-            value = value()
-        if value is not self and value is not None:
-            return value
-        hint = (
-            f"there are $1 to ${self._last}, as far as they are kept"
-            if self._last
-            else "nothing was shown yet"
-        )
-        raise BadArguments(f"no result ${number}" if number != -1 else "no result yet", hint)
-
-
-def _copied(value: Any, depth: int = 4) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if depth and type(value) in (tuple, list):
-        return type(value)(_copied(item, depth - 1) for item in value)
-    if depth and type(value) is dict:
-        return {key: _copied(item, depth - 1) for key, item in value.items()}
-    return value
-
-
-_PLAIN = (torch.Tensor, torch.Size, torch.dtype, torch.device, str, bytes, int, float, complex)
-
-
-def _is_plain(value: Any, depth: int = 4) -> bool:
-    """Is nothing left in a copy of this that could hold the run's tensors?"""
-    if isinstance(
-        value, torch.Tensor | torch.Size | torch.dtype | torch.device | str | bytes | int | float | complex
-    ):
-        return True
-    if depth and type(value) in (tuple, list):
-        return all(_is_plain(item, depth - 1) for item in value)
-    if depth and type(value) is dict:
-        return all(_is_plain(item, depth - 1) for item in value.values())
-    return value is None
 
 
 class PathRef:
@@ -227,6 +98,7 @@ class Scope(dict[str, Any]):
         kept: Kept | None = None,
         results: Results | None = None,
         recordings: Recordings | None = None,
+        training: Steps | None = None,
     ) -> None:
         super().__init__()
         self.models = models
@@ -234,6 +106,7 @@ class Scope(dict[str, Any]):
         self.stack: list[Frame] = []
         self.kept = kept
         self.recordings = recordings
+        self.training = training
         self.has_looked = False
         """Were the caller's locals read? Then its frame holds a snapshot of them."""
         self[RESULTS_NAME] = results
@@ -299,16 +172,31 @@ class Scope(dict[str, Any]):
         if key == "model":
             owner = self._owner()
             return owner.root if owner is not None else (main.root if main is not None else None)
+        if key == "step":
+            return self.training.count if self.training is not None else 0
         if key == "forward":
             owner = self._owner() or main
             return owner.forwards if owner is not None else 0
         frame = self.frame
         if frame is None or frame.module is None:
             raise UserError(f"{key}: no module call is at hand here", "`continue` to a stop, or `up`")
+        if key in ("grad_in", "grad_out"):
+            return self._gradient(key, frame)
+        if frame.call is not None and key in ("inp", "kwargs", "out"):
+            what = {"inp": "input", "out": "output"}.get(key, key)
+            return self.seen(frame.module, what, frame.path)
         if key == "out" and not frame.has_output:
             raise UserError(f"out: {frame.path} has not finished", "`finish` runs to its end")
         attribute = {"out": "output", "mod": "module", "name": "path"}.get(key, key)
         return getattr(frame, attribute)
+
+    @staticmethod
+    def _gradient(key: str, frame: Frame) -> Any:
+        """The value itself if there is one, else the tuple of them, as `inp` has it."""
+        if frame.call is None:
+            raise UserError(f"{key}: no gradient is at hand in the forward", f"`break {frame.path} backward`")
+        values = tuple(getattr(frame.call, key))
+        return values[0] if len(values) == 1 else values
 
     def _owner(self) -> Any:
         if self.frame is None or self.frame.module is None:
@@ -317,7 +205,7 @@ class Scope(dict[str, Any]):
 
     def seen(self, module: nn.Module, what: str, path: str) -> Any:
         """The input or output of a module as last seen in this forward."""
-        running = next((frame for frame in self.stack if frame.module is module), None)
+        running = next((f for f in self.stack if f.module is module and f.call is None), None)
         if running is not None:
             if what == "output" and not running.has_output:
                 raise UserError(f"{path} has not finished", "`finish` runs to its end")

@@ -22,19 +22,22 @@ from layerstep.engine import stepper
 from layerstep.engine._torch import is_in_backward, is_tracing, modes_off
 from layerstep.engine.arming import Arming
 from layerstep.engine.arrivals import Arrivals
+from layerstep.engine.backpass import Backpass
 from layerstep.engine.children import leave_forked_children
 from layerstep.engine.discover import Discovery
 from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.guard import Evaluations, Outcome, RandomState, fingerprint, undisturbed
 from layerstep.engine.interrupts import Interrupts, wake_main_thread
 from layerstep.engine.judge import Judge
+from layerstep.engine.kept import Kept, Results
 from layerstep.engine.messages import Frontend, Interpreter, Message, Watch
 from layerstep.engine.models import Model, Models
 from layerstep.engine.pause import Inbox, Pause
 from layerstep.engine.points import Point, Points
 from layerstep.engine.recordings import Recordings
-from layerstep.engine.scope import Kept, Results, Scope, run_python
-from layerstep.engine.stack import Frame, build_stack, call_depth, is_ours
+from layerstep.engine.scope import Scope, run_python
+from layerstep.engine.stack import Frame, build_stack, is_ours
+from layerstep.engine.training import Steps
 from layerstep.errors import QUIT_EXIT_CODE, Quit, UserError, describe_bug
 from layerstep.views import Notice, Text, View
 
@@ -55,6 +58,7 @@ class Session:
         self.history: list[str] = []
         self.results = Results(self.config.keep_bytes)
         self.kept = Kept(self.config.keep_bytes)
+        self.training = Steps(self.fail)
         self.recordings = Recordings(
             most_tensors=self.config.max_tracked_tensors, budget=self.config.track_bytes
         )
@@ -73,9 +77,12 @@ class Session:
         """What `perturbed?` compares with: taken before the first line of a pause that could write."""
         self.arming = Arming(self)
         self.arrivals = Arrivals(self)
+        self.backpass = Backpass(self)
+        self.memory: dict[str, Any] = {}
+        """What commands keep for themselves between lines, by their names."""
         self.discovery = Discovery(self._arrived)
         self.interrupts = Interrupts(self._interrupted)
-        self._judge = Judge(self)
+        self.judge = Judge(self)
         self._interpreter = interpreter
         self._listeners: list[Callable[[Message], None]] = []
         self._inbox = Inbox()
@@ -85,7 +92,14 @@ class Session:
 
     def scope_at(self, frame: Frame | None) -> Scope:
         """The names at a place in the run."""
-        return Scope(self.models, frame, kept=self.kept, results=self.results, recordings=self.recordings)
+        return Scope(
+            self.models,
+            frame,
+            kept=self.kept,
+            results=self.results,
+            recordings=self.recordings,
+            training=self.training,
+        )
 
     def listen(self, listener: Callable[[Message], None]) -> None:
         self._listeners.append(listener)
@@ -100,6 +114,7 @@ class Session:
     def attach(self, *, discover: bool = False) -> None:
         """Let points take effect; `discover` also finds models as they are called."""
         self.is_attached = True
+        self.training.start()
         if discover:
             self.discovery.start()
         if self.frontend is not None:
@@ -112,6 +127,8 @@ class Session:
         self.discovery.stop()
         self.interrupts.stop()
         self.arming.clear()
+        self.backpass.graph.forget()
+        self.training.stop()
         self.kept.clear()
         self.intent = stepper.GO
         self.points.forget_until()
@@ -141,41 +158,32 @@ class Session:
         if self._here.depth or not self.is_attached:
             return
         try:
-            if is_in_backward() and not self.config.recompute:
+            recomputed, is_root = is_in_backward(), id(module) in self.arming.taps.roots
+            if phase is Phase.ENTER and is_root and not (recomputed or self.discovery.is_on):
+                self.arrivals.count(module)
+            if self.arming.sink.noting:
+                values = (args, kwargs) if phase is Phase.ENTER else output
+                self.backpass.note(phase, module, values, sys._getframe(2))
+            if recomputed and not self.config.recompute:
                 for point in points:
                     point.recomputed += 1
                 return
-            if phase is Phase.ENTER and id(module) in self.arming.taps.roots and not self.discovery.is_on:
-                self.arrivals.count(module)
             if points or self.arming.sink.listening:
                 self._consider(points, Event(phase, module, args, kwargs, output))
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
 
     def _consider(self, points: tuple[Point, ...], event: Event) -> None:
         if points and is_tracing():
             return
         frame = sys._getframe(3)
-        hit, trouble = self._judge.ask(points, event, frame) if points else (None, "")
-        stepped = self._step(event, frame) if self.arming.sink.listening else False
+        hit, trouble = self.judge.ask(points, event, frame) if points else (None, "")
+        stepped = self.judge.has_arrived(event, frame) if self.arming.sink.listening else False
         if (hit is not None or stepped) and not is_tracing():
             with modes_off():
                 self._stop(event, frame, hit, trouble)
 
-    def _step(self, event: Event, frame: FrameType) -> bool:
-        intent = self.intent
-        if event.phase is Phase.EXIT:
-            self.kept.keep(event.module, event.args, event.kwargs, event.output)
-        is_root, forward = False, 0
-        if intent.kind is Kind.FORWARD:
-            model = self.models.by_root(event.module)
-            is_root, forward = model is not None and not model.is_helper, model.forwards if model else 0
-        depth = call_depth(frame) if intent.needs_depth else 0
-        moment = stepper.Moment(event.phase, threading.get_ident(), depth, is_root, forward)
-        stop, self.intent = stepper.decide(intent, moment)
-        return stop
-
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         with contextlib.suppress(Exception):
             self.detach()
         with contextlib.suppress(Exception):
@@ -189,12 +197,15 @@ class Session:
                 self.arrivals.meet(module, frame)
             self.arrivals.count(module)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
 
     def _stop(self, event: Event, frame: FrameType, point: Point | None, trouble: str) -> None:
         self.models.refresh()
         self.kept.trim()
-        stack = build_stack(frame, self.models, event=event)
+        self.stop_in(build_stack(frame, self.models, event=event), event, point, trouble)
+
+    def stop_in(self, stack: list[Frame], event: Event, point: Point | None, trouble: str) -> None:
+        """Pause at an event, with the module calls that it is in."""
         owner = self.models.owner_of(event.module)
         reason = f"{point.kind} {point.number}" if point is not None and point.number else ""
         pause = Pause(
@@ -344,6 +355,11 @@ class Session:
             view = Notice("nothing is paused", f"{line!r} has nothing to resume", level="error")
         future.set_result(view)
         return future
+
+    @property
+    def is_silent(self) -> bool:
+        """Is this thread inside of an evaluation, so that nothing stops in it?"""
+        return self._here.depth > 0
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -14,17 +14,20 @@ from typing import Any
 from torch import nn
 
 from layerstep.engine._torch import call_frames, called_module, entered_with_hooks, is_wrapper
+from layerstep.engine.backward import Call, State
 from layerstep.engine.events import Event, Phase
 from layerstep.engine.models import Models
 
 __all__ = [
     "Frame",
+    "backward_stack",
     "build_stack",
     "call_depth",
     "call_text",
     "caller_of",
     "forget_locals",
     "is_ours",
+    "location_at",
     "location_of",
 ]
 
@@ -43,6 +46,7 @@ class Frame:
         "_models",
         "_path",
         "args",
+        "call",
         "caller",
         "depth",
         "hooked",
@@ -64,6 +68,7 @@ class Frame:
         caller: FrameType | None = None,
         depth: int = 0,
         hooked: bool = True,
+        call: Call | None = None,
     ) -> None:
         self._models = models
         self._path: str | None = None
@@ -75,6 +80,8 @@ class Frame:
         self.caller = caller
         self.depth = depth
         self.hooked = hooked
+        self.call = call
+        """At a stop in the backward pass: the call that it is at."""
 
     @property
     def path(self) -> str:
@@ -151,6 +158,14 @@ def build_stack(frame: FrameType | None, models: Models, *, event: Event | None)
     return stack
 
 
+def backward_stack(call: Call, models: Models, *, phase: Phase) -> list[Frame]:
+    """The call that the backward pass is at, and those that it was made in."""
+    words = {State.WAITING: "backward to come", State.ENTERED: "in backward", State.DONE: "backward done"}
+    stack = [Frame(models, c.module, state=words[c.state], depth=c.depth, call=c) for c in call.stack()]
+    stack[0].state = "backward done" if phase is Phase.BACKWARD else "backward entered"
+    return stack
+
+
 def _real_calls(
     frame: FrameType | None,
 ) -> Iterator[tuple[FrameType, nn.Module, tuple[Any, ...], dict[str, Any]]]:
@@ -184,9 +199,13 @@ def _called_name(frame: FrameType) -> str:
 
 def location_of(frame: FrameType) -> str:
     """`model.py:41  x = self.attn(x)`: where a frame is, and the text of the line."""
-    code = frame.f_code
-    text = linecache.getline(code.co_filename, frame.f_lineno).strip()
-    return f"{os.path.basename(code.co_filename)}:{frame.f_lineno}  {text}".rstrip()
+    return location_at(frame.f_code.co_filename, frame.f_lineno)
+
+
+def location_at(file: str, line: int) -> str:
+    """The same for a place that is known by its file and line; empty if it is not."""
+    text = linecache.getline(file, line).strip()
+    return f"{os.path.basename(file)}:{line}  {text}".rstrip() if file else ""
 
 
 def forget_locals(frame: FrameType) -> None:

@@ -34,6 +34,7 @@ class Intent:
     thread: int = 0
     """Steps belong to the thread that was paused; 0 is any thread."""
     forward: int = 0
+    step: int = 0
     everywhere: bool = False
     """`finish` must hear of every module: the enclosing one began before it could be tapped."""
 
@@ -56,6 +57,7 @@ class Moment:
     depth: int = 0
     is_root: bool = False
     forward: int = 0
+    step: int = 0
 
 
 GO = Intent()
@@ -66,6 +68,7 @@ _REACH = {
     Kind.DETACH: Reach.NOTHING,
     Kind.QUIT: Reach.NOTHING,
     Kind.FORWARD: Reach.ROOTS,
+    Kind.TRAINED: Reach.ROOTS,
     Kind.FINISH: Reach.ENCLOSING,
     Kind.STEP: Reach.ALL,
     Kind.NEXT: Reach.ALL,
@@ -81,12 +84,12 @@ def begin(resume: Resume, *, phase: Phase | None, depth: int, thread: int) -> In
     (then `depth` counts the modules that are running).
     """
     limit = depth
-    if resume.kind is Kind.FINISH and phase is Phase.EXIT:
+    if resume.kind is Kind.FINISH and phase is not None and phase.is_end:
         limit = depth - 1
     if resume.kind is Kind.NEXT and phase is None:
         limit = depth + 1
     bound = 0 if phase is None and depth == 0 else thread
-    return Intent(resume.kind, resume.count, limit, bound, resume.forward)
+    return Intent(resume.kind, resume.count, limit, bound, resume.forward, resume.step)
 
 
 def interrupt() -> Intent:
@@ -108,13 +111,15 @@ def decide(intent: Intent, moment: Moment) -> tuple[bool, Intent]:
 def _ends(intent: Intent, moment: Moment) -> bool:
     match intent.kind:
         case Kind.STEP:
-            return moment.phase is Phase.EXIT
+            return moment.phase.is_end
         case Kind.INTO:
-            return moment.phase is Phase.ENTER
+            return not moment.phase.is_end
         case Kind.NEXT | Kind.FINISH:
-            return moment.phase is Phase.EXIT and moment.depth <= intent.depth
+            return moment.phase.is_end and moment.depth <= intent.depth
         case Kind.FORWARD:
             return moment.phase is Phase.ENTER and moment.is_root and moment.forward >= intent.forward
+        case Kind.TRAINED:
+            return moment.phase is Phase.ENTER and moment.is_root and moment.step >= intent.step
         case Kind.INTERRUPT:
             return True
         case _:

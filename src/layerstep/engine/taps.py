@@ -36,9 +36,9 @@ installed.
 
 
 class Sink:
-    """Where taps report to. `listening` is false while nobody steps: taps without points return at once."""
+    """Where taps report to. While nobody steps or notes, taps without points return at once."""
 
-    __slots__ = ("beside", "listening", "report")
+    __slots__ = ("beside", "listening", "noting", "report")
 
     def __init__(
         self,
@@ -46,6 +46,9 @@ class Sink:
         beside: Callable[[nn.Module, Callable[[], Any]], None],
     ) -> None:
         self.listening = False
+        """Somebody steps."""
+        self.noting = False
+        """Calls are noted, for the backward pass."""
         self.report = report
         self.beside = beside
         """Runs the plain path of a layer whose result comes from a fused kernel."""
@@ -75,7 +78,7 @@ class EnterTap(_Tap):
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if self.points or self.sink.listening:
+        if self.points or self.sink.listening or self.sink.noting:
             return self.sink.report(Phase.ENTER, self.points, module, args, kwargs, None)
         return None
 
@@ -95,7 +98,7 @@ class ExitTap(_Tap):
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        if self.points or self.sink.listening:
+        if self.points or self.sink.listening or self.sink.noting:
             return self.sink.report(Phase.EXIT, self.points, module, args, kwargs, output)
         return None
 

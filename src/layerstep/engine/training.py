@@ -1,0 +1,101 @@
+"""Training steps: an optimizer has stepped. Seen by torch's global hooks; the script is not changed."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+__all__ = ["Stepped", "Steps"]
+
+
+@dataclass(slots=True)
+class Stepped:
+    """One optimizer of the program, and how often it has stepped."""
+
+    number: int
+    kind: str
+    reference: weakref.ref[Optimizer]
+    steps: int = 0
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        return self.reference()
+
+
+class Steps:
+    """The optimizers that have stepped since the session was attached; the first counts the training steps.
+
+    `before` and `after` are called at each step, with the optimizer; before it, the gradients are complete.
+    What raises in one of them is reported by `failed` and never reaches the program.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
+        self._handles: list[Any] = []
+        self._seen: dict[int, Stepped] = {}
+        self.before: list[Callable[[Stepped], None]] = []
+        self.after: list[Callable[[Stepped], None]] = []
+
+    @property
+    def count(self) -> int:
+        """Training steps: those of the first optimizer."""
+        first = next(iter(self._seen.values()), None)
+        return first.steps if first is not None else 0
+
+    @property
+    def optimizers(self) -> list[Stepped]:
+        return [each for each in self._seen.values() if each.optimizer is not None]
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._handles)
+
+    def start(self) -> None:
+        """Begin to count; a step then costs about a microsecond more."""
+        if not self._handles:
+            self._handles = [
+                register_optimizer_step_pre_hook(self._is_about_to),
+                register_optimizer_step_post_hook(self._has),
+            ]
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.before.clear()
+        self.after.clear()
+
+    def _of(self, optimizer: Optimizer) -> Stepped:
+        known = self._seen.get(id(optimizer))
+        if known is None or known.optimizer is not optimizer:
+            number = len(self._seen) + 1
+            known = Stepped(number, type(optimizer).__name__, weakref.ref(optimizer))
+            self._seen[id(optimizer)] = known
+        return known
+
+    def _is_about_to(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._call(self.before, optimizer)
+
+    def _has(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        with contextlib.suppress(Exception):
+            self._of(optimizer).steps += 1
+        self._call(self.after, optimizer)
+
+    def _call(self, listeners: list[Callable[[Stepped], None]], optimizer: Optimizer) -> None:
+        try:
+            stepped = self._of(optimizer)
+            for listener in list(listeners):
+                with torch.no_grad():
+                    listener(stepped)
+        except Exception as error:
+            self._failed(error)

@@ -1,0 +1,137 @@
+"""Every look of the inspector, on every model: nothing of the run changes, nothing stays, answers are short."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from layerstep.config import Config
+from layerstep.engine.session import Message
+from layerstep.render.screen import to_text
+from zoo import (
+    ZOO,
+    Entry,
+    Run,
+    Seen,
+    console_on,
+    differences,
+    entry_named,
+    global_state,
+    hook_count,
+    loop,
+    play,
+    seed,
+    taps_on,
+)
+
+LOOKS = (
+    "stats",
+    "stats **",
+    "stats out inp --sort std",
+    "stats --params --sort zero",
+    "inspect",
+    "inspect inp",
+    "inspect mod",
+    "hist",
+    "hist out --exact --log --bins 7",
+    "export x.csv",
+    "heatmap",
+    "export x.svg",
+    "top",
+    "top inp 3",
+    "anomalies",
+    "export x.json",
+    "out",
+    "compare out inp",
+    "compare out $1",
+    "compare mod, mod",
+    "weights",
+    "weights --sort dead",
+    "activations",
+    "activations ** --sort outliers",
+    "attention",
+    "attention **",
+    "record",
+    "leaks",
+    "save-tensor out x.safetensors",
+    "compare out x.safetensors",
+    "save-tensor mod mod.safetensors",
+    "compare mod mod.safetensors",
+    "save-tensor inp x.npy",
+)
+"""As they would be typed at any stop; some of them are wrong for some of the models."""
+
+FEW = ("stats **", "hist out", "anomalies", "activations", "attention", "leaks")
+
+
+def _at_exits(entry: Entry) -> list[str]:
+    """Recorded with copies; looked at where a module and then the whole model has finished."""
+    looks = (*LOOKS, f"history {entry.inner}", f"compare out {entry.inner}.output@-1")
+    return ["record ** --tensors", f"break {entry.inner}", "continue", *looks, "step", *looks, *_END]
+
+
+def _at_enters(entry: Entry) -> list[str]:
+    """Without copies, in the middle of things: entered, then one frame up."""
+    return ["record **", f"break {entry.inner} enter", "continue", *LOOKS, "up", *LOOKS, "step", *FEW, *_END]
+
+
+_END = ("tbreak ** if forward == 2", "continue", *FEW, "perturbed?", "detach")
+
+PLANS = {"at_exits": _at_exits, "at_enters": _at_enters}
+PLANNED = [
+    pytest.param(entry, mode, plan, id=f"{entry}-{mode}-{plan}")
+    for entry in ZOO
+    for mode in entry.modes
+    for plan in PLANS
+    if mode == entry.modes[0] or (plan == "at_exits" and mode != "eval")
+]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    before = global_state()
+    yield
+    assert global_state() == before
+
+
+@functools.cache
+def bare(name: str, mode: str) -> Run:
+    """The run without a debugger."""
+    return play(entry_named(name), mode)
+
+
+def _heard(model: nn.Module, lines: Sequence[str]) -> tuple[Any, Seen, dict[str, str]]:
+    """A console that takes these lines, and the last answer to each."""
+    console, seen = console_on(model, lines)
+    answers: dict[str, str] = {}
+
+    def hear(message: Message) -> None:
+        if message.kind == "answer":
+            answers[message.line] = to_text(message.view)
+
+    console.session.listen(hear)
+    return console, seen, answers
+
+
+@pytest.mark.parametrize("entry, mode, plan", PLANNED)
+def test_a_run_that_is_inspected_is_the_bare_run(entry: Entry, mode: str, plan: str) -> None:
+    expected = bare(entry.name, mode)
+    seed(0)
+    model = entry.build()
+    seed(1)
+    console, seen, answers = _heard(model, PLANS[plan](entry))
+    with console:
+        state = loop(entry, model, mode)
+    assert differences(expected.state, state) == []
+    assert seen.bugs == [] and "a bug in layerstep" not in seen.text
+    assert not seen.is_perturbed
+    assert len(seen.stops) >= 2
+    assert not taps_on(model)
+    assert hook_count(model) == hook_count(expected.model)
+    assert {line for line, text in answers.items() if text.count("\n") > Config().max_lines} == set()
