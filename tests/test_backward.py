@@ -274,6 +274,29 @@ def test_stepping_through_the_backward_pass() -> None:
     assert stops == ["last", f"{body}.2", f"{body}.1", f"{body}.1", f"{body}.0", "blocks.1.norm"]
 
 
+def test_into_goes_down_to_autograd_nodes() -> None:
+    class Square(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * x).tanh().exp()
+
+    model, output = nn.Sequential(nn.Linear(3, 3), Square()), io.StringIO()
+    lines = ["break 0 backward", "tbreak 1 enter", "continue", "next", "next", *["into"] * 5]
+    with DebugConsole(model, commands=lines, output=output):
+        model(torch.randn(2, 3)).sum().backward()
+    text = output.getvalue()
+    nodes = [line.split("at ")[1].split()[0] for line in text.splitlines() if line.startswith("1  at ")]
+    assert nodes == ["ExpBackward0", "TanhBackward0", "MulBackward0"]
+
+
+def test_parameters_say_whether_their_gradient_is_there() -> None:
+    model, output = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1)), io.StringIO()
+    lines = ["break 0 backward", "continue", "!model[2].weight.grad is not None", "continue"]
+    with DebugConsole(model, commands=lines, output=output):
+        model(torch.randn(2, 3)).sum().backward()
+    assert "weight not yet" in output.getvalue()
+    assert "$1  True" in output.getvalue()
+
+
 def test_names_at_a_backward_stop() -> None:
     torch.manual_seed(0)
     model, output = Net(), io.StringIO()
@@ -292,6 +315,7 @@ def test_names_at_a_backward_stop() -> None:
     assert "x = block(x)" in text and "Net in backward" in text
     assert "$1 True" in text
     assert "blocks.0.output was not kept" in text
+    assert "grad_in of Net is not complete yet" in text, "a part of it would be a lie"
 
 
 def test_in_the_forward_there_is_no_gradient_at_hand() -> None:

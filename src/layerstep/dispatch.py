@@ -7,7 +7,7 @@ from typing import Any
 
 from layerstep.analysis.present import present, short, tensor_view
 from layerstep.analysis.shapes import tensors_in
-from layerstep.engine.backward import Call
+from layerstep.engine.backward import Call, State
 from layerstep.engine.events import Phase, Resume
 from layerstep.engine.expression import may_act
 from layerstep.engine.guard import Outcome
@@ -218,12 +218,28 @@ def _describe_backward(session: Session, pause: Pause, frame: Frame, call: Call)
     limit = session.config.sample_above
     items: list[tuple[str, View]] = []
     for name, gradients in (("grad_out", call.grad_out), ("grad_in", call.grad_in)):
+        if name == "grad_in" and call.state is not State.DONE:
+            continue
         known = [gradient for gradient in gradients if gradient is not None]
         items += _values(name, known[0] if len(known) == 1 else tuple(known), limit)
+    items += _parameters(session, call)
     items += [("made at", Text(location_at(*call.made_at)))] if call.made_at[0] else []
     items += [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
     stop = Fields(tuple(title), tuple(items))
     return Group((Notice(pause.trouble, level="error"), stop)) if pause.trouble else stop
+
+
+def _parameters(session: Session, call: Call) -> list[tuple[str, View]]:
+    """Which parameters of the module have their gradient of this pass already."""
+    ready = {
+        name: session.backpass.is_ready(p) for name, p in call.module.named_parameters() if p.requires_grad
+    }
+    if not ready:
+        return []
+    if len(ready) > 4:
+        return [("params", Text(f"gradients of {sum(ready.values())} of {len(ready)} are there"))]
+    words = (f"{name} {'has its gradient' if there else 'not yet'}" for name, there in ready.items())
+    return [("params", Text(", ".join(words)))]
 
 
 def _describe_line(session: Session, pause: Pause) -> View:

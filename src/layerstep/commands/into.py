@@ -9,6 +9,7 @@ from layerstep.registry import command
 def into(session: Session, rest: str) -> Resume:
     """Run until the next module is entered.
 
-    Its inputs are at hand, its output is not computed yet; `finish` runs to its end.
+    Its inputs are at hand, its output is not computed yet; `finish` runs to its end. In the backward
+    pass: until the next module is entered there, or the next autograd node of this one is about to run.
     """
     return Resume(Kind.INTO)

@@ -13,7 +13,7 @@ from torch import nn
 from layerstep.engine import stepper
 from layerstep.engine._torch import is_in_backward, is_wrapper, modes_off
 from layerstep.engine.backward import Backward, Call, State
-from layerstep.engine.events import Event, Phase
+from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.stack import backward_stack, caller_of
 from layerstep.views import Notice
 
@@ -31,7 +31,8 @@ class Backpass:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.graph = Backward(entered=self._entered, done=self._done, ended=self._ended)
+        self.graph = Backward(began=self._began, entered=self._entered, done=self._done, ended=self._ended)
+        self._gradients: dict[int, tuple[int, int]] = {}
         self.passes = 0
         """Backward passes that were followed to their end."""
         self._stepped = False
@@ -73,6 +74,33 @@ class Backpass:
         """How many calls of a module the backward pass has gone through."""
         return sum(call.module is module and call.state is State.DONE for call in self.graph.calls)
 
+    def is_ready(self, parameter: nn.Parameter) -> bool:
+        """Has the running backward pass added to the gradient of this parameter?"""
+        return _stamp(parameter) != self._gradients.get(id(parameter), _NONE)
+
+    def open(self, call: Call) -> None:
+        """Let `into` stop at the autograd nodes of a call."""
+        self.graph.open(call, self._at_node)
+
+    def _began(self) -> None:
+        roots = [root for model in self._session.models if (root := model.root) is not None]
+        self._gradients = {id(p): _stamp(p) for root in roots for p in root.parameters()}
+
+    def _at_node(self, call: Call, name: str, gradients: tuple[Any, ...]) -> None:
+        session = self._session
+        if session.is_silent or session.intent.kind is not Kind.INTO:
+            return
+        try:
+            if self._step(call, Phase.BACKWARD_ENTER):
+                here = dataclasses.replace(call, grad_out=list(gradients), grad_in=[])
+                stack = backward_stack(here, session.models, phase=Phase.BACKWARD_ENTER)
+                stack[0].state = f"at {name}"
+                with modes_off():
+                    event = Event(Phase.BACKWARD_ENTER, call.module, (), {}, None, call)
+                    session.stop_in(stack, event, None, "")
+        except Exception as error:
+            session.fail(error)
+
     def _entered(self, call: Call) -> None:
         self._consider(call, Phase.BACKWARD_ENTER)
 
@@ -103,9 +131,19 @@ class Backpass:
 
     def _ended(self) -> None:
         self.passes += 1
-        if self._stepped and self._session.arming.sink.listening:
+        steps = (Kind.STEP, Kind.NEXT, Kind.INTO, Kind.FINISH)
+        if self._stepped and self._session.intent.kind in steps:
             self._session.say(Notice("the backward pass has ended"))
         self._stepped = False
+
+
+_NONE = (0, 0)
+
+
+def _stamp(parameter: nn.Parameter) -> tuple[int, int]:
+    """What changes when something is added to a gradient: the tensor, or its count of writes."""
+    gradient = parameter.grad
+    return (id(gradient), gradient._version) if gradient is not None else _NONE
 
 
 def tensors_of(value: Any, depth: int = 5) -> list[torch.Tensor]:

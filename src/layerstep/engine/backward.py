@@ -51,6 +51,8 @@ class Call:
     parent: Call | None
     depth: int
     inputs: tuple[Key | None, ...]
+    end: int = 0
+    """The number of the first node after the call."""
     made_at: tuple[str, int] = ("", 0)
     """File and line of the forward that made the call."""
     outputs: int = 0
@@ -62,6 +64,8 @@ class Call:
     grad_in: list[torch.Tensor | None] = field(default_factory=list)
     left: int = 0
     """How many of the nodes at the border of the call have not run yet."""
+    is_open: bool = False
+    """Its own nodes report, too."""
     seen: set[Any] = field(default_factory=set)
     handles: list[Any] = field(default_factory=list)
 
@@ -71,7 +75,7 @@ class Call:
             handle.remove()
         self.state, self.task, self.left = State.WAITING, -1, 0
         self.grad_out, self.grad_in = [None] * self.outputs, [None] * len(self.inputs)
-        self.seen, self.handles = set(), []
+        self.seen, self.handles, self.is_open = set(), [], False
 
     def stack(self) -> Iterator[Call]:
         """This call and those that it was made in."""
@@ -91,18 +95,19 @@ class _Open(threading.local):
 class Backward:
     """Follows the backward pass for a session.
 
-    `entered` and `done` take the events of each call, `ended` is told when a backward pass is over. All calls
-    are followed: one that was not could not be stepped to later, because its nodes may have run by then.
+    `began` and `ended` are told of each backward pass, `entered` and `done` of each call in it. All calls are
+    followed: one that was not could not be stepped to later, because its nodes may have run by then.
     """
 
     def __init__(
         self,
         *,
+        began: Callable[[], None],
         entered: Callable[[Call], None],
         done: Callable[[Call], None],
         ended: Callable[[], None],
     ) -> None:
-        self._entered, self._done, self._ended = entered, done, ended
+        self._began, self._entered, self._done, self._ended = began, entered, done, ended
         self._open = _Open()
         self._groups: dict[Key, list[tuple[Call, int]]] = {}
         self._hooks: list[tuple[Key, Any]] = []
@@ -132,7 +137,7 @@ class Backward:
         while open_calls[-1].module is not module:
             open_calls.pop()
         call = open_calls.pop()
-        call.made_at, call.outputs = made_at, len(values)
+        call.made_at, call.outputs, call.end = made_at, len(values), autograd_count()
         call.reset()
         self.calls.append(call)
         keys = [_key(value) for value in values]
@@ -194,6 +199,8 @@ class Backward:
         if call.task not in (-1, task):
             call.reset()  # a second pass through a graph that was kept
         if task not in self._tasks:
+            if not self._tasks:
+                self._began()
             self._tasks[task] = []
             at_end_of_backward(partial(self._end, task))
         if call.task == -1:
@@ -256,6 +263,20 @@ class Backward:
             call.left -= 1
             if call.left == 0 and call.state is State.ENTERED:
                 self._finish(call)
+
+    def open(self, call: Call, arrived: Callable[[Call, str, tuple[Any, ...]], None]) -> None:
+        """Be told of every autograd node of the call itself, not of its children's, before it runs."""
+        if call.is_open:
+            return
+        call.is_open = True
+        inner = [(other.start, other.end) for other in self.calls if other.parent is call]
+        own = [
+            node
+            for node in call.seen
+            if not any(start <= node._sequence_nr() < end for start, end in inner) and will_run(node)
+        ]
+        for node in own:
+            call.handles.append(node.register_prehook(partial(arrived, call, node.name())))
 
     def _finish(self, call: Call) -> None:
         call.state = State.DONE

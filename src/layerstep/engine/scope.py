@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from layerstep.engine._torch import unwrap
+from layerstep.engine.backward import State
 from layerstep.engine.expression import PAST_NAME, PATH_NAME, RESULTS_NAME, rewrite
 from layerstep.engine.kept import Kept, Results
 from layerstep.engine.models import Models
@@ -195,6 +196,8 @@ class Scope(dict[str, Any]):
         """The value itself if there is one, else the tuple of them, as `inp` has it."""
         if frame.call is None:
             raise UserError(f"{key}: no gradient is at hand in the forward", f"`break {frame.path} backward`")
+        if key == "grad_in" and frame.call.state is not State.DONE:
+            raise UserError(f"grad_in of {frame.path} is not complete yet", "`finish` runs until it is")
         values = tuple(getattr(frame.call, key))
         return values[0] if len(values) == 1 else values
 

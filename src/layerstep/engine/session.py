@@ -304,6 +304,8 @@ class Session:
         if resume.kind is Kind.FINISH and any(f.depth == intent.depth and not f.hooked for f in pause.stack):
             intent = replace(intent, everywhere=True)
         self.intent = intent
+        if resume.kind is Kind.INTO and pause.event is not None and pause.event.call is not None:
+            self.backpass.open(pause.event.call)
         if resume.kind is Kind.CONTINUE:
             self.kept.clear()
         self.rearm()
