@@ -306,6 +306,8 @@ def test_names_at_a_backward_stop() -> None:
         "where",
         "grad_in.shape == grad_out.shape",
         "out",
+        "up",
+        "grad_in",
         "continue",
     ]
     with DebugConsole(model, commands=lines, output=output):

@@ -18,6 +18,9 @@ from layerstep.engine._torch import below_everything
 
 __all__ = ["Comparison", "compare"]
 
+MOST_EXPANDED = 1 << 28
+"""Elements: there is no end to what an expanded tensor may have without memory behind it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -72,6 +75,8 @@ def _compare(a: torch.Tensor, b: torch.Tensor) -> Comparison:
         return Comparison(shapes_differ(one, other))
     if not one.numel():
         return Comparison(f"both are empty: {shape_line(one)}", is_close=True)
+    if one.numel() > MOST_EXPANDED and (_is_expanded(one) or _is_expanded(other)):
+        return Comparison(f"expanded to {one.numel():,} elements, too many to go through; index a part of it")
     gaps = _Gaps(one.dtype, other.dtype)
     for (a_block, b_block), (x, y) in zip(split((one, other)), arrays(one, other), strict=True):
         gaps.compare(a_block, b_block)
@@ -99,6 +104,10 @@ def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor | None, str]:
         return None, f"{values.layout}, too large to unpack only for a look"
     plain = tensor.detach().dequantize() if tensor.is_quantized else tensor.detach().to_dense()
     return plain, ""
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> str:

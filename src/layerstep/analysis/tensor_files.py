@@ -131,7 +131,10 @@ def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
         method = next((call for kind, call in _DENSE.items() if values.layout.startswith(kind)), "unbind()")
         raise UserError(f"{name} is {values.layout}; only dense tensors are written", f"try {name}.{method}")
     _check_size(name, values.parts[0][0])
-    plain = values.parts[0][0].resolve_conj().resolve_neg().cpu().contiguous()
+    try:
+        plain = values.parts[0][0].resolve_conj().resolve_neg().cpu().contiguous()
+    except RuntimeError as error:  # a dtype without a kernel for it, or no memory
+        raise UserError(f"{name} cannot be copied to write it", str(error).partition("\n")[0][:120]) from None
     return plain.clone() if is_lazy_clone(plain) else plain  # asking for its address would copy it in the run
 
 
@@ -164,15 +167,15 @@ def _npy_writer(tensors: Mapping[str, torch.Tensor]) -> Callable[[Path], None]:
 def _safetensors_writer(tensors: Mapping[str, torch.Tensor]) -> Callable[[Path], None]:
     from safetensors.torch import save_file
 
-    apart: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        storage = tensor.untyped_storage()
-        is_shared = storage.data_ptr() in seen or storage.nbytes() != tensor.numel() * tensor.element_size()
-        seen.add(storage.data_ptr())
-        apart[name] = tensor.clone() if is_shared else tensor  # the format refuses shared memory
-
     def write(path: Path) -> None:
+        apart: dict[str, torch.Tensor] = {}
+        seen: set[int] = set()
+        for name, tensor in tensors.items():
+            storage = tensor.untyped_storage()
+            size = tensor.numel() * tensor.element_size()
+            is_shared = storage.data_ptr() in seen or storage.nbytes() != size
+            seen.add(storage.data_ptr())
+            apart[name] = tensor.clone() if is_shared else tensor  # the format refuses shared memory
         save_file(apart, path, metadata={"format": "pt"})
 
     return write

@@ -135,12 +135,16 @@ def _is_operand(text: str) -> bool:
 def _value(session: Session, text: str) -> Any:
     """A name that the run knows is not a file, unless there is one: `state.pt` may be an attribute."""
     reference = FileReference.parse(text)
-    if reference is not None:
-        head = text.partition(".")[0]
-        is_known = session.scope.knows(head) or bool(session.models.ending_in(head))
-        if reference.path.is_file() or not is_known:
-            return read_tensors(reference)
-    return value_of(session, text)
+    if reference is None:
+        return value_of(session, text)
+    head = text.partition(".")[0]
+    is_known = session.scope.knows(head) or bool(session.models.ending_in(head))
+    if reference.path.is_file() or not is_known:
+        return read_tensors(reference)
+    try:
+        return value_of(session, text)
+    except UserError as error:
+        raise UserError(f"{text} is no file, and as a value: {error.message}", error.hint) from None
 
 
 def _level(found: Comparison) -> Level:
