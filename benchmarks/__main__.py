@@ -10,6 +10,7 @@ from benchmarks.inspector import inspect_tensors
 from benchmarks.measure import FULL, QUICK, latencies, overhead, quiet, start_up
 from benchmarks.models import all_cases
 from benchmarks.report import PAGE, Results, page, screen
+from benchmarks.training import TRAINING, training_cases
 
 
 def main() -> None:
@@ -24,12 +25,16 @@ def main() -> None:
     for case in all_cases():
         _tell(case.name)
         overheads.append(overhead(case, effort))
+    steps = []
+    for step in training_cases():
+        _tell(step.name)
+        steps.append(overhead(step, effort, TRAINING))
     _tell("answers on 10,000 modules")
     answers = latencies(effort)
     _tell("looking at tensors")
     inspection = inspect_tensors(effort)
     _tell("start-up")
-    results = Results(effort, overheads, start_up(effort), answers, inspection, (begin, _load()))
+    results = Results(effort, overheads, start_up(effort), answers, inspection, steps, (begin, _load()))
     print(screen(results))
     if options.write:
         PAGE.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -84,6 +84,8 @@ class Overhead:
     calls: int
     """Module calls in one forward."""
     rounds: list[dict[str, Times]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Variants that torch refuses on this model, and its words."""
 
     def has(self, variant: Variant) -> bool:
         return any(variant.name in times for times in self.rounds)
@@ -105,14 +107,18 @@ class Overhead:
         )
 
 
-def overhead(case: Case, effort: Effort) -> Overhead:
+def overhead(case: Case, effort: Effort, variants: Sequence[Variant] = VARIANTS) -> Overhead:
     """Run every variant once a round, in a new order each round."""
     order = random.Random(0)
     result = Overhead(case, case.calls())
-    count = max(8, min(50, round(effort.sample / _sample(BARE, case, 5).wall)))
-    variants = [variant for variant in VARIANTS if not variant.is_missing]
-    for variant in variants:
-        _sample(variant, case, 1)
+    count = max(8, min(50, round(effort.sample / _sample(variants[0], case, 5).wall)))
+    variants = [variant for variant in variants if not variant.is_missing]
+    for variant in list(variants):
+        try:
+            _sample(variant, case, 1)
+        except RuntimeError as error:  # full backward hooks on layers that work in place
+            result.failed[variant.name] = str(error).partition(".")[0]
+            variants.remove(variant)
     gc.freeze()  # what is there now need not be looked through after every sample
     for number in range(effort.rounds):
         now = [variant for variant in variants if not variant.is_heavy or number < effort.heavy_rounds]

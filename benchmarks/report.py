@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.inspector import LINE, WAYS, Inspection, Looks
 from benchmarks.measure import Effort, Latency, Overhead, Spread, StartUp
+from benchmarks.training import RECORDED, TRAINING
 from benchmarks.variants import (
     ALL_POINTS,
     ALL_STEPS,
@@ -19,6 +20,7 @@ from benchmarks.variants import (
     EXIT_HOOKS,
     NOTHING_ARMED,
     VARIANTS,
+    Variant,
 )
 
 __all__ = ["PAGE", "Results", "page", "screen"]
@@ -31,6 +33,7 @@ MOST_HOOKS = 1.2
 MOST_MS = 50
 MOST_SUMS = 4.5
 MOST_MB = 16
+MOST_RECORDED = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Results:
     start_up: list[StartUp]
     latencies: list[Latency]
     inspection: Inspection
+    training: list[Overhead]
     load: tuple[float, float]
     """The load average of the machine when the run began and when it ended."""
 
@@ -64,16 +68,16 @@ def _with_range(spread: Spread, digits: int) -> str:
     return f"{spread.median:.{digits}f} ({spread.low:.{digits}f}–{spread.high:.{digits}f})"
 
 
-def overhead_table(found: Overhead) -> str:
+def overhead_table(found: Overhead, variants: Sequence[Variant] = VARIANTS) -> str:
     """A row for each variant, also for those that could not run."""
     rows = []
-    for variant in VARIANTS:
+    for variant in variants:
         if found.has(variant):
             digits = 1 if variant.is_heavy else 3
             cpu, wall = (_with_range(found.ratio(variant, clock=clock), digits) for clock in ("cpu", "wall"))
             rows.append((variant.name, cpu, wall, f"{found.added(variant).median:+.2f}"))
         else:
-            rows.append((variant.name, "not installed", "", ""))
+            rows.append((variant.name, "raises" if variant.name in found.failed else "not installed", "", ""))
     return table(("", "CPU time, × bare", "wall time, × bare", "µs per module call"), rows)
 
 
@@ -138,6 +142,8 @@ def goal_table(results: Results) -> str:
         goal(f"`{one.statement}`, after torch", MOST_MS, one.own, "{:.0f} ms")
     for answer in results.latencies:
         goal(f"{answer.name}, 10,000 modules, after a stop", MOST_MS, answer.later, "{:.0f} ms")
+    for step in results.training:
+        goal(f"{RECORDED.name}, {step.case.name}", MOST_RECORDED, step.ratio(RECORDED), "{:.3f} × bare")
     for look in results.inspection.looks:
         goal(f"the tensor line, {look.dtype}", MOST_SUMS, look.ratio(LINE), "{:.1f} × `t.sum()`")
         goal(f"memory beside the tensor, {look.dtype}", MOST_MB, Spread.of([look.extra]), "{:.1f} MB")
@@ -160,6 +166,8 @@ def screen(results: Results) -> str:
     parts = []
     for found in results.overheads:
         parts += [_title(found), overhead_table(found)]
+    for found in results.training:
+        parts += [_title(found), overhead_table(found, TRAINING)]
     parts += [start_up_table(results.start_up), latency_table(results.latencies)]
     parts += [*map(look_table, results.inspection.looks), look_notes(results.inspection), goal_table(results)]
     return "\n\n".join([*parts, noise(results)])
@@ -181,6 +189,9 @@ def page(results: Results) -> str:
         processes=results.effort.processes,
         answers=results.effort.answers,
         overheads="\n\n".join(parts),
+        training="\n\n".join(
+            f"### {_title(found)}\n\n{overhead_table(found, TRAINING)}" for found in results.training
+        ),
         start_up=start_up_table(results.start_up),
         latencies=latency_table(results.latencies),
         looks="\n\n".join([*map(look_table, results.inspection.looks), look_notes(results.inspection)]),
@@ -247,6 +258,18 @@ same round, and in brackets the range of the middle half.
 ## What it costs
 
 {overheads}
+
+## Training steps
+
+Forward, backward and an SGD step with a rate of 0, in training mode, measured in the same way.
+
+- **`break … backward if False`**: a point in the backward pass, asked and never stopping. All calls of the
+  forward are noted and followed, whether there is one point or one on every module.
+- **`grad record`**: norm, mean and maximum of every parameter's gradient kept at every step.
+- **a hook with `.item()`**: a hook on each parameter that takes the norm to the host, as watching tools do.
+- **`register_full_backward_hook`**: empty ones on all modules; torch refuses them on layers in place.
+
+{training}
 
 ## Start-up
 

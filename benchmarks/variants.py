@@ -35,9 +35,12 @@ __all__ = [
     "EXIT_HOOKS",
     "NOTHING_ARMED",
     "VARIANTS",
+    "Run",
     "Variant",
+    "attached",
     "check_clean",
     "new_session",
+    "say",
 ]
 
 Run = Callable[[], Any]
@@ -74,13 +77,13 @@ def new_session() -> Session:
     return session
 
 
-def _say(session: Session, line: str) -> None:
+def say(session: Session, line: str) -> None:
     answer, _ = session.run_line(line)
     assert not (isinstance(answer, Notice) and answer.level == "error"), answer
 
 
 @contextlib.contextmanager
-def _attached(session: Session, *, discover: bool) -> Iterator[None]:
+def attached(session: Session, *, discover: bool) -> Iterator[None]:
     session.attach(discover=discover)
     try:
         yield
@@ -92,7 +95,7 @@ def _attached(session: Session, *, discover: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def _nothing_armed(case: Case) -> Iterator[Run]:
     session = new_session()
-    with _attached(session, discover=True):
+    with attached(session, discover=True):
         yield case.run
         assert len(session.models) == 1
 
@@ -102,8 +105,8 @@ def _points(case: Case, *, lines: tuple[str, ...]) -> Iterator[Run]:
     session = new_session()
     session.add_model(case.model)
     for line in lines:
-        _say(session, line.format(path=case.path))
-    with _attached(session, discover=False):
+        say(session, line.format(path=case.path))
+    with attached(session, discover=False):
         yield case.run
         assert all(point.tried or point.hits for point in session.points)
 
@@ -113,7 +116,7 @@ def _endless_next(case: Case) -> Iterator[Run]:
     """A `next` that is looked for at every exit and never found: no call is at depth 0."""
     session = new_session()
     session.add_model(case.model)
-    with _attached(session, discover=False):
+    with attached(session, discover=False):
         session.intent = Intent(Kind.NEXT, depth=0, thread=threading.get_ident())
         session.rearm()
         yield case.run

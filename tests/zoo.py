@@ -771,21 +771,35 @@ def console_on(model: nn.Module, commands: Iterable[str], **options: Any) -> tup
     return console, seen
 
 
-def play(kind: Entry, mode: str, commands: Iterable[str] | None = None, *, iterations: int = 2) -> Run:
+def play(
+    kind: Entry,
+    mode: str,
+    commands: Iterable[str] | None = None,
+    *,
+    iterations: int = 2,
+    optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+) -> Run:
     """Build, train or evaluate, and keep what came out; with commands, under the debugger."""
     seed(0)
     model = kind.build()
     seed(1)
     if commands is None:
-        return Run(loop(kind, model, mode, iterations), model, Seen())
+        return Run(loop(kind, model, mode, iterations, optimizer), model, Seen())
     console, seen = console_on(model, commands)
     with console:
-        state = loop(kind, model, mode, iterations)
+        state = loop(kind, model, mode, iterations, optimizer)
     return Run(state, model, seen)
 
 
-def loop(kind: Entry, model: nn.Module, mode: str, iterations: int = 2) -> dict[str, Any]:
+def loop(
+    kind: Entry,
+    model: nn.Module,
+    mode: str,
+    iterations: int = 2,
+    optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+) -> dict[str, Any]:
     """A training loop, or an evaluation; then the state of everything."""
+    steps: torch.optim.Optimizer | None = None
     model.train(mode == "train")
     state: dict[str, Any] = {}
     for iteration in range(iterations):
@@ -795,7 +809,11 @@ def loop(kind: Entry, model: nn.Module, mode: str, iterations: int = 2) -> dict[
         if mode not in _GRADLESS:
             loss_of(output).backward()
             state[f"gradients {iteration}"] = _gradients(model, list(tensors_of((args, kwargs))))
-        if mode == "train":
+        if mode == "train" and optimizer is not None:
+            steps = steps or optimizer(model.parameters())
+            steps.step()
+            steps.zero_grad()
+        elif mode == "train":
             with torch.no_grad():
                 for parameter in model.parameters():
                     if parameter.grad is not None:

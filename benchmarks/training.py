@@ -1,0 +1,97 @@
+"""Training steps: what backward points and recorded gradients cost, against the hooks people write today."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from benchmarks.models import Case, all_cases
+from benchmarks.variants import Run, Variant, attached, new_session, say
+
+__all__ = ["RECORDED", "TRAINING", "TrainingCase", "training_cases"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCase(Case):
+    """A model of which training steps are measured; each variant brings its own optimizer."""
+
+
+def training_cases() -> list[TrainingCase]:
+    """The real models, in training mode."""
+    return [
+        TrainingCase(f"a training step of {case.name}", case.model.train(), case.input, case.path)
+        for case in all_cases()
+        if case.is_real
+    ]
+
+
+class _Stepper:
+    """An optimizer that changes nothing, so that every step is the same; its hooks run as in any other."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def run(self, case: Case) -> None:
+        with torch.enable_grad():
+            out = case.model(case.input)
+            getattr(out, "logits", out).float().square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+@contextlib.contextmanager
+def _bare(case: Case) -> Iterator[Run]:
+    yield partial(_Stepper(case.model).run, case)
+
+
+@contextlib.contextmanager
+def _under(case: Case, *, lines: tuple[str, ...]) -> Iterator[Run]:
+    session = new_session()
+    session.add_model(case.model)
+    with attached(session, discover=False):
+        for line in lines:
+            say(session, line.format(path=case.path))
+        yield partial(_Stepper(case.model).run, case)
+        assert session.training.count, "no step was seen"
+
+
+@contextlib.contextmanager
+def _hooks_with_item(case: Case) -> Iterator[Run]:
+    """A hook a parameter that takes the norm of its gradient to the host, as watching tools do."""
+    norms: dict[str, float] = {}
+
+    def watch(name: str, gradient: torch.Tensor) -> None:
+        norms[name] = gradient.norm().item()
+
+    with contextlib.ExitStack() as handles:
+        for name, parameter in case.model.named_parameters():
+            handles.callback(parameter.register_hook(partial(watch, name)).remove)
+        yield partial(_Stepper(case.model).run, case)
+
+
+@contextlib.contextmanager
+def _full_hooks(case: Case) -> Iterator[Run]:
+    with contextlib.ExitStack() as handles:
+        for module in case.model.modules():
+            handles.callback(module.register_full_backward_hook(lambda *_: None).remove)
+        yield partial(_Stepper(case.model).run, case)
+
+
+BARE = Variant("bare", _bare)
+RECORDED = Variant("`grad record`, every step", partial(_under, lines=("grad record",)))
+TRAINING = (
+    BARE,
+    Variant("bare, again (noise)", _bare),
+    Variant("nothing armed", partial(_under, lines=())),
+    Variant("`break PATH backward if False`", partial(_under, lines=("break {path} backward if False",))),
+    Variant("`break ** backward if False`", partial(_under, lines=("break ** backward if False",))),
+    RECORDED,
+    Variant("a hook with `.item()` on each parameter", _hooks_with_item),
+    Variant("`register_full_backward_hook` on all", _full_hooks),
+)
+"""The first two have the names of those of the forward, so that the same tables serve."""
