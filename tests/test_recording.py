@@ -150,3 +150,12 @@ def test_a_holder_is_found_through_containers() -> None:
     gc.collect()
     name = holder_of(store.kept["a"][0])  # type: ignore[attr-defined]
     assert "Store" in name and "kept" in name and "'a'" in name
+
+
+def test_what_is_recorded_stays_in_view_until_the_next_forward() -> None:
+    model, output = Net(), io.StringIO()
+    points = ["record first --tensors", "break act", "break last"]
+    commands = [*points, "continue", "continue", "stats fir*", "continue"]
+    with DebugConsole(model, commands=commands, output=output):
+        model(torch.ones(2, 4))
+    assert "2×8" in output.getvalue()

@@ -387,3 +387,9 @@ def test_a_tree_counts_a_tied_parameter_once_and_ends_in_a_cycle() -> None:
     view = console.execute("tree 1")
     assert view is not None
     assert to_text(view).splitlines()[0].endswith("4")
+
+
+def test_a_keyword_of_python_is_no_short_command() -> None:
+    recorded = Recorded(mlp(), "break 0", "continue", "big = 3", "del big", "big", "continue")
+    recorded.run(torch.randn(2, 4))
+    assert "no command or name 'big'" in recorded.text("answer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import shlex
 from typing import Any
 
@@ -95,7 +96,7 @@ def find(session: Session, text: str) -> tuple[Command | None, str]:
         return None, text
     if exact is not None:
         return exact, rest.strip()
-    if session.scope.knows(word) or (rest and not rest[0].isspace()):
+    if session.scope.knows(word) or (rest and not rest[0].isspace()) or keyword.iskeyword(word):
         return None, text
     return find_command(word), rest.strip()
 

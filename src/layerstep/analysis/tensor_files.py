@@ -48,7 +48,7 @@ class FileReference:
         match = _REFERENCE.fullmatch(text)
         if match is None or (not match[1] and re.search(r"\s", text)):
             return None
-        return cls(text, Path(match["file"]).expanduser(), match["key"] or "")
+        return cls(text, Path(os.path.expanduser(match["file"])), match["key"] or "")
 
 
 def read_tensors(reference: FileReference) -> Any:

@@ -72,7 +72,9 @@ def _only_tensor(value: Any) -> Any:
 
 
 def _inside(text: str) -> str:
-    return f"name one in it: {text}:NAME" if FileReference.parse(text) is not None else ""
+    if FileReference.parse(text) is not None:
+        return f"name one in it: {text}:NAME"
+    return "compare a tensor with a tensor, a module with a module"
 
 
 class _Side(NamedTuple):

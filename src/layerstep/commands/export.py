@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from layerstep.engine.session import Session
@@ -23,7 +24,7 @@ def export(session: Session, rest: str) -> Notice:
     """
     if not rest:
         raise BadArguments("export needs a file")
-    path = Path(rest).expanduser()
+    path = Path(os.path.expanduser(rest))
     kind = find_export(path.suffix)
     if kind is None:
         known = ", ".join(each.suffix for each in all_exports())

@@ -13,6 +13,7 @@ from layerstep.registry import command
 from layerstep.views import Column, Fields, Group, Span, Table, Text, View
 
 ROWS = 20
+HEAD = 6  # lines above the table
 
 
 @command(
@@ -31,6 +32,7 @@ def history(session: Session, rest: str) -> View:
     words = rest.split()
     is_path = len(words) == 1 and words[0] in session.recordings.paths  # a layer may be called 0
     count = count_of(words.pop()) if words and words[-1].isdecimal() and not is_path else ROWS
+    count = min(count, max(1, session.config.max_lines - HEAD))
     if words:
         path, _ = session.models.find(" ".join(words))
         return _trend(session, path, count)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def save(session: Session, rest: str) -> Notice:
     lines += [f"watch {watch.expression.text}" for watch in session.watches.values()]
     lines += [f"alias {name} = {body}" for name, body in session.aliases.items()]
     try:
-        Path(rest).expanduser().write_text("\n".join(lines) + "\n", encoding="utf-8")
+        Path(os.path.expanduser(rest)).write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {rest}", error.strerror or "") from None
     return Notice(f"{len(lines)} lines in {rest}", level="good")
@@ -48,7 +49,7 @@ def source(session: Session, rest: str) -> View:
     if not rest:
         raise BadArguments("source needs a file")
     try:
-        text = Path(rest).expanduser().read_text(encoding="utf-8")
+        text = Path(os.path.expanduser(rest)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {rest}", getattr(error, "strerror", None) or "it is no text") from None
     views: list[View] = []

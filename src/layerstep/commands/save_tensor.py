@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def save_tensor(session: Session, rest: str) -> Notice:
         raise BadArguments("save-tensor needs a value and a file", "save-tensor out out.safetensors")
     what, file = match["what"], match["quoted"] or match["file"]
     tensors = _named(value_of(session, what), what)
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))
     write_tensors(tensors, path)
     told = shape_line(next(iter(tensors.values()))) if len(tensors) == 1 else f"{len(tensors)} tensors"
     return Notice(f"{told} in {file}, {human_bytes(path.stat().st_size)}", level="good")

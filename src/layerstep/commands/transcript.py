@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 from layerstep.engine.session import Session
@@ -24,7 +25,7 @@ def transcript(session: Session, rest: str) -> Notice:
     if not rest:
         before, session.transcript = session.transcript, None
         return Notice(f"{before} is complete" if before else "no transcript is being written")
-    path = Path(rest).expanduser()
+    path = Path(os.path.expanduser(rest))
     try:
         with contextlib.closing(path.open("a", encoding="utf-8")):
             pass

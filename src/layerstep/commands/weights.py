@@ -97,7 +97,8 @@ def weights(session: Session, rest: str) -> Table:
     with observing():
         found = _meant(session, text)
         if not found:
-            raise UserError(f"no parameters in {text or 'the model'}")
+            hint = "`weights` shows those of the model" if text else "`tree` shows what it has"
+            raise UserError(f"no parameters in {text or 'the model'}", hint)
         looked = _spread_out(found)
         measure_all(looked)
         rows = [

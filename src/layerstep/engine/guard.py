@@ -162,10 +162,11 @@ class _Buffers:
         """
         undone = set()
         for module, before in self._dicts.values():
-            for name in [name for name in module._buffers if name not in before]:
+            now = dict(module._buffers)  # of a scripted module it is no dictionary, and has no `get`
+            for name in [name for name in now if name not in before]:
                 del module._buffers[name]
             for name, buffer in before.items():
-                if module._buffers.get(name) is not buffer:
+                if now.get(name) is not buffer:
                     module._buffers[name] = buffer
                     undone.add(id(buffer))
         for buffer, values, version in self._values.values():

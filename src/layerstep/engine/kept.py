@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from layerstep.engine._torch import modes_off
+from layerstep.engine.copies import clone_of
 from layerstep.errors import BadArguments
 
 __all__ = ["Kept", "Results"]
@@ -84,13 +85,14 @@ class Results:
         """The number under which a value is kept, None if it is not."""
         if value is None or _nbytes(value) > self.budget:
             return None
+        try:
+            kept = weakref.ref(value) if isinstance(value, nn.Module) else _copied(value)
+        except Exception:  # freed, inside vmap, a subclass that refuses: there is nothing to keep
+            return None
         self._last += 1
-        if isinstance(value, nn.Module):
-            self._values[self._last] = weakref.ref(value)
-        else:
-            self._values[self._last] = _copied(value)
-            if not _is_plain(value):
-                self._passing.add(self._last)
+        self._values[self._last] = kept
+        if not isinstance(value, nn.Module) and not _is_plain(value):
+            self._passing.add(self._last)
         while len(self._values) > self.most or sum(map(_nbytes, self._values.values())) > self.budget:
             self._values.popitem(last=False)
         return self._last
@@ -118,7 +120,7 @@ class Results:
 
 def _copied(value: Any, depth: int = 4) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        return clone_of(value)
     if depth and type(value) in (tuple, list):
         return type(value)(_copied(item, depth - 1) for item in value)
     if depth and type(value) is dict:

@@ -306,8 +306,8 @@ class Session:
         self.intent = intent
         if resume.kind is Kind.INTO and pause.event is not None and pause.event.call is not None:
             self.backpass.open(pause.event.call)
-        if resume.kind is Kind.CONTINUE:
-            self.kept.clear()
+        if resume.kind is Kind.CONTINUE and not any(point.action for point in self.points):
+            self.kept.clear()  # what a recording has put in view stays there until the next forward
         self.rearm()
 
     def submit_end(self) -> Future[View | None]:

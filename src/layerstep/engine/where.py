@@ -50,7 +50,10 @@ class Where:
             except re.error as error:
                 raise BadArguments(f"bad regular expression {body!r}: {error}") from None
         if any(sign in text for sign in "*?["):
-            return cls(text, WhereKind.GLOB, re.compile(_glob(text)))
+            try:
+                return cls(text, WhereKind.GLOB, re.compile(_glob(text)))
+            except re.error as error:  # a bracket that is never closed
+                raise BadArguments(f"bad pattern {text!r}: {error}") from None
         return cls(text, WhereKind.PATH)
 
     @property
