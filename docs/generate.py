@@ -35,6 +35,7 @@ TITLES = {
     "run": "Run",
     "stop": "Stop",
     "look": "Look",
+    "train": "Train",
     "cost": "Cost",
     "keep": "Keep",
     "self": "The debugger itself",

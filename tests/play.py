@@ -32,7 +32,11 @@ DEMO = ROOT.parent / "src" / "layerstep" / "demo" / "script.py"
 
 
 def script_named(name: str) -> Path:
-    return DEMO if name == "demo" else ROOT / "scripts" / f"{name}.py"
+    """`demo`, a script of the tests, or `faults/NAME` of the examples."""
+    if name == "demo":
+        return DEMO
+    folder = ROOT.parent / "examples" if name.startswith("faults/") else ROOT / "scripts"
+    return folder / f"{name}.py"
 
 
 def play(

@@ -369,3 +369,20 @@ def test_a_saved_output_says_nothing_of_our_hook(recwarn: pytest.WarningsRecorde
     with DebugConsole(model, commands=NOTING, output=io.StringIO()):
         torch.save(model(torch.randn(5, 4)), io.BytesIO())
     assert not recwarn.list
+
+
+def test_a_forward_that_was_under_way_is_not_said_to_have_left_a_module_out() -> None:
+    model, output = Net(), io.StringIO()
+    lines = ["tbreak blocks.0", "continue", "break first backward", "continue", "info backward"]
+    with DebugConsole(model, commands=lines, output=output) as console:
+        model(torch.randn(5, 4)).square().sum().backward()
+        console.execute("info backward")
+    assert "not called in the last forward" not in output.getvalue()
+
+
+def test_attention_at_a_backward_stop_is_one_line() -> None:
+    model, output = Net(), io.StringIO()
+    lines = ["break last backward", "continue", "attention", "continue"]
+    with DebugConsole(model, commands=lines, output=output):
+        model(torch.randn(5, 4)).square().sum().backward()
+    assert "a bug in layerstep" not in output.getvalue()

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layerstep.api import DebugConsole, attach, set_trace
     from layerstep.errors import LayerstepError, Quit, UserError
+    from layerstep.gradients import GradientDebugger, GradientFlow
     from layerstep.inspector import TensorInspector, TensorReport, compare, inspect
 
 __version__ = "0.1.0"
 __all__ = [
     "DebugConsole",
+    "GradientDebugger",
+    "GradientFlow",
     "LayerstepError",
     "Quit",
     "TensorInspector",
@@ -31,6 +34,8 @@ _HOME = {
     "LayerstepError": "layerstep.errors",
     "Quit": "layerstep.errors",
     "UserError": "layerstep.errors",
+    "GradientDebugger": "layerstep.gradients",
+    "GradientFlow": "layerstep.gradients",
     "TensorInspector": "layerstep.inspector",
     "TensorReport": "layerstep.inspector",
     "compare": "layerstep.inspector",

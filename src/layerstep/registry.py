@@ -34,7 +34,7 @@ __all__ = [
     "find_export",
 ]
 
-GROUPS = ("run", "stop", "look", "cost", "keep", "self")
+GROUPS = ("run", "stop", "look", "train", "cost", "keep", "self")
 """The order of `help` and of the reference."""
 
 Completer = Callable[[Any, str], Iterable[str]]

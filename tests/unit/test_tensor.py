@@ -809,4 +809,4 @@ def test_dtype_names(dtype: torch.dtype, name: str) -> None:
 
 
 def test_the_public_names() -> None:
-    assert set(module.__all__) == {"Stats", "Summary", "summarize"}
+    assert set(module.__all__) == {"Stats", "Summary", "seems_finite", "summarize"}

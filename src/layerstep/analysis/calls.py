@@ -34,7 +34,7 @@ def calls_here(session: Session) -> list[Call]:
     return [
         Call(f.path, f.module, f.args, f.kwargs, f.output if f.has_output else None, _MOMENTS[f.state])
         for f in stack
-        if f.module is not None
+        if f.module is not None and f.call is None  # in the backward pass no call of the forward is running
     ]
 
 

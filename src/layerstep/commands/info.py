@@ -20,7 +20,7 @@ from layerstep.views import Column, Notice, Table, View
     complete="choice:breaks models backward cost",
 )
 def info(session: Session, rest: str) -> View:
-    """List points, models, the backward pass, or what is installed.
+    """List points, models, what backward missed, or the cost.
 
     `info breaks` says of each point how often it was hit, and of a silent one the reason. `info backward`
     lists the modules through which the last backward pass was not seen to go, and why.

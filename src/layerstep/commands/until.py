@@ -17,7 +17,7 @@ from layerstep.registry import command
     complete="where",
 )
 def until(session: Session, rest: str) -> Resume:
-    """Run until a module, a forward, a training step, or an expression.
+    """Run until a module, a forward, a step, or an expression.
 
     `until PATH` stops when the module there has finished next. `until forward N` stops at the entry of
     forward N, `until step N` at the first forward after N training steps (an optimizer's `step()`).

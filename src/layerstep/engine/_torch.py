@@ -24,6 +24,8 @@ __all__ = [
     "called_module",
     "current_node",
     "entered_with_hooks",
+    "foreach_norm",
+    "foreach_subtract",
     "function_modes",
     "functions_off",
     "functions_on",
@@ -135,6 +137,24 @@ def is_in_backward() -> bool:
     Fallback: no, so that a recomputed module stops like any other.
     """
     return _graph_task_id() != -1
+
+
+def foreach_norm(tensors: list[torch.Tensor], order: int, *, dtype: torch.dtype) -> list[torch.Tensor]:
+    """The norms of many tensors by one kernel. Fallback: one by one."""
+    together = getattr(torch, "_foreach_norm", None)
+    if together is None:
+        return [torch.linalg.vector_norm(tensor, order, dtype=dtype) for tensor in tensors]
+    return list(together(tensors, order, dtype=dtype))
+
+
+def foreach_subtract(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> None:
+    """Subtract from many tensors in place by one kernel. Fallback: one by one."""
+    together = getattr(torch, "_foreach_sub_", None)
+    if together is not None:
+        together(tensors, others)
+        return
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.sub_(other)
 
 
 def graph_task() -> int:

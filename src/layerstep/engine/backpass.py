@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from layerstep.engine import stepper
-from layerstep.engine._torch import is_in_backward, is_wrapper, modes_off
+from layerstep.engine._torch import is_in_backward, is_wrapper, modes_off, unwrap
 from layerstep.engine.backward import Backward, Call, State
 from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.stack import backward_stack, caller_of
@@ -62,13 +62,19 @@ class Backpass:
         """Why the backward pass was not seen at a module; empty if it was, or may still be."""
         calls = [call for call in self.graph.calls if call.module is module]
         if not calls:
-            return "it was not called in the last forward" if self.graph.calls else ""
+            return "it was not called in the last forward" if self._followed_whole(module) else ""
         if any(call.state is not State.WAITING for call in calls):
             return ""
         unseen = next((call.unseen for call in calls if call.unseen), "")
         if unseen or not self.passes:
             return unseen
         return "no gradient came: the loss does not depend on it, or its output, a view, was written to later"
+
+    def _followed_whole(self, module: nn.Module) -> bool:
+        """Was a forward of its model noted from its beginning?"""
+        owner = self._session.models.owner_of(module)
+        root = owner.root if owner is not None else None
+        return root is not None and any(call.module is unwrap(root) for call in self.graph.calls)
 
     def seen(self, module: nn.Module) -> int:
         """How many calls of a module the backward pass has gone through."""

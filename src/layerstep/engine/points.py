@@ -43,6 +43,8 @@ class Point:
     """What it does instead of stopping: a recording measures."""
     options: str = ""
     """The rest of the line that sets it again, after WHERE."""
+    set_by: str = ""
+    """The whole of that line, if another command than that of its kind set it."""
     temporary: bool = False
     enabled: bool = True
     ignore: int = 0
@@ -77,6 +79,8 @@ class Point:
 
     def line(self) -> str:
         """The command that sets this point again."""
+        if self.set_by:
+            return self.set_by
         word = "tbreak" if self.temporary else self.kind.value
         parts = [word, self.where.text if self.where else "**"]
         if self.phase is not Phase.EXIT:

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import math
+import re
+
+from layerstep.analysis.bars import sparkline
+from layerstep.analysis.gradient_log import WARM_UP, Clipping, Entry, GradientLog, clipping_of
+from layerstep.analysis.gradient_recorder import Recorder
+from layerstep.analysis.words import number, share
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments, UserError
+from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
+
+__all__ = ["animate", "clip", "log_of", "record", "trend", "warnings_of"]
+
+MEMORY = "gradients"
+ROWS = 20
+WIDTH = 80
+BARS = 24
+_FORM = re.compile(r"(?:every\s+(?P<every>\S+))?\s*(?P<updates>--updates)?")
+_NOTHING = Notice(
+    "no gradients are recorded", "`grad record` measures them at each training step from now on"
+)
+
+
+def log_of(session: Session) -> GradientLog | None:
+    """What `grad record` has kept, if it was ever typed."""
+    recorder = session.memory.get(MEMORY)
+    return recorder.log if isinstance(recorder, Recorder) else None
+
+
+def record(session: Session, rest: str) -> Notice:
+    """`grad record [every N] [--updates]`, `grad record off`."""
+    before = session.memory.get(MEMORY)
+    if rest == "off":
+        if not isinstance(before, Recorder) or not before.is_on:
+            return Notice("gradients are not being recorded")
+        before.stop()
+        return Notice(f"recording of gradients is off; {len(before.log):,} steps are kept", level="good")
+    match = _FORM.fullmatch(rest)
+    if match is None:
+        raise BadArguments(
+            f"{rest!r} is not understood", "grad record [every N] [--updates], grad record off"
+        )
+    every = match["every"] or "1"
+    if not every.isdecimal() or int(every) < 1:
+        raise BadArguments(f"every how many training steps? {every!r} is no count", "grad record every 10")
+    recorder = Recorder(session, every=int(every), updates=match["updates"] is not None)
+    if isinstance(before, Recorder):
+        before.stop()
+        recorder.log = before.log
+    recorder.start()
+    session.memory[MEMORY] = recorder
+    steps = "every training step" if recorder.every == 1 else f"one training step in {recorder.every:,}"
+    return Notice(
+        f"recording the gradients of {steps}{', and updates' * recorder.updates}",
+        "an optimizer's step() is a training step; `grad trend`, `grad animate`, `grad clip` show them",
+        level="good",
+    )
+
+
+def warnings_of(session: Session) -> list[str]:
+    """What was found while recording that concerns every view of it."""
+    log = log_of(session)
+    if log is None or log.stale is None:
+        return []
+    name, since = log.stale
+    return [
+        f"gradients are not cleared between the steps: {name}.grad is only added to since step {since}; "
+        "is zero_grad() missing?"
+    ]
+
+
+def trend(session: Session, rest: str) -> View:
+    """`grad trend [PATH]`."""
+    log = log_of(session)
+    if log is None or not len(log):
+        return _NOTHING
+    return _trend_of(session, log, rest) if rest else _trends(session, log)
+
+
+def _trends(session: Session, log: GradientLog) -> Table:
+    rows = []
+    layers = log.layers
+    flow = log.flow()
+    summary = flow.summary_report()
+    flags = {
+        name: word
+        for word, names in (
+            ("vanishing", summary.layers_with_vanishing_grads),
+            ("exploding", summary.layers_with_exploding_grads),
+            ("not finite", summary.layers_with_nonfinite_grads),
+        )
+        for name in names
+    }
+    for layer in layers[: session.config.max_lines]:
+        norms = [entry.size.norm for entry in log.of(layer)]
+        if norms:
+            rows.append((layer, sparkline(norms, width=BARS), *_ends(norms), flags.get(layer, "")))
+    columns = (
+        Column("layer", "path"),
+        Column("norm"),
+        *(Column(name, right=True) for name in ("first", "last", "least", "most")),
+        Column(""),
+    )
+    steps = log.steps
+    notes = [f"steps {steps[0]} to {steps[-1]}, {len(steps)} recorded: {summary.overall_health}"]
+    notes += [*summary.recommendations[:-1], *warnings_of(session)]
+    return Table(columns, tuple(rows), note="\n".join(notes))
+
+
+def _ends(values: list[float]) -> tuple[str, str, str, str]:
+    good = [value for value in values if math.isfinite(value)]
+    least, most = (min(good), max(good)) if good else (math.nan, math.nan)
+    return _figure(values[0]), _figure(values[-1]), _figure(least), _figure(most)
+
+
+def _figure(value: float) -> str:
+    return "-" if math.isnan(value) else number(value)
+
+
+def _trend_of(session: Session, log: GradientLog, text: str) -> View:
+    path = text
+    if path not in log.names and path not in log.layers:
+        tails = [name for name in (*log.layers, *log.names) if name.endswith("." + text)]
+        path = tails[0] if len(tails) == 1 else session.models.find(text)[0]
+    entries = log.of(path)
+    if not entries:
+        raise UserError(f"no gradient of {path} was recorded", "`grad none` says why it has none")
+    lines = []
+    for name, values in _series(entries).items():
+        if not all(map(math.isnan, values)):
+            ends = f"{_figure(values[0])} → {_figure(values[-1])}"
+            lines.append((name, Text(f"{sparkline(values, width=2 * BARS)}  {ends}")))
+    span = f"steps {entries[0].step} to {entries[-1].step}, {len(entries)} recorded"
+    head = Fields((Span(path, "path"), Span(span, "dim")), tuple(lines))
+    return Group((head, _steps(entries[-ROWS:], warnings_of(session))))
+
+
+def _series(entries: list[Entry]) -> dict[str, list[float]]:
+    return {
+        "mean |g|": [entry.size.mean for entry in entries],
+        "max |g|": [entry.size.most for entry in entries],
+        "norm": [entry.size.norm for entry in entries],
+        "|Δw|/|w|": [entry.ratio for entry in entries],
+    }
+
+
+def _steps(entries: list[Entry], warnings: list[str]) -> Table:
+    columns = tuple(Column(name, right=True) for name in ("step", *_series(entries)))
+    rows = tuple(
+        (str(entry.step), *(_figure(values[0]) for values in _series([entry]).values())) for entry in entries
+    )
+    return Table(columns, rows, note="\n".join(warnings))
+
+
+def animate(session: Session, rest: str) -> View:
+    """`grad animate`."""
+    if rest:
+        raise BadArguments(f"{rest!r} is too much", "grad animate")
+    log = log_of(session)
+    if log is None or not len(log):
+        return _NOTHING
+    lines = log.flow().to_ascii_animation(width=WIDTH, order=log.layers).splitlines()
+    most = session.config.max_lines
+    more = [f"… {len(lines) - most:,} more layers"] if len(lines) > most else []
+    return Text("\n".join(lines[:most] + more))
+
+
+def clip(session: Session, rest: str) -> View:
+    """`grad clip [MAX_NORM]`."""
+    bound = _bound(rest) if rest else None
+    log = log_of(session)
+    if log is None or not log.totals:
+        return _NOTHING
+    kinds = {each.number: each.kind for each in session.training.optimizers}
+    found = {number_: clipping_of(totals) for number_, totals in log.totals.items()}
+    rows, notes = [], []
+    for number_, clipping in found.items():
+        name = f"{number_} {kinds.get(number_, '')}".strip()
+        if not clipping.percentiles:
+            notes.append(f"optimizer {name}: {len(log.totals[number_])} steps, {WARM_UP + 1} are needed")
+            continue
+        marks = (_figure(value) for _, value in clipping.percentiles)
+        rows.append((name, str(clipping.steps), *marks, _figure(clipping.recommended)))
+        notes += _about(clipping, name if len(found) > 1 else "", bound)
+    columns = tuple(
+        Column(name, right=name != "optimizer")
+        for name in ("optimizer", "steps", "p10", "p50", "p90", "p99", "max", "max_norm")
+    )
+    return Table(columns, tuple(rows), title="total norm of the gradients", note="\n".join(notes))
+
+
+def _bound(text: str) -> float:
+    try:
+        bound = float(text)
+    except ValueError:
+        bound = math.nan
+    if not bound > 0:
+        raise BadArguments(f"{text!r} is no norm", "grad clip 1.0")
+    return bound
+
+
+def _about(clipping: Clipping, name: str, bound: float | None) -> list[str]:
+    lead = f"{name}: " if name else ""
+    notes = []
+    for max_norm in (clipping.recommended, bound):
+        if max_norm is not None:
+            clipped = clipping.clipped_by(max_norm)
+            words = f"{clipped} of {len(clipping.norms)} steps, {share(clipped, len(clipping.norms))}"
+            notes.append(f"{lead}max_norm={_figure(max_norm)} would have clipped {words}")
+    if clipping.nonfinite:
+        notes.append(f"{lead}{clipping.nonfinite} steps whose norm is not finite are left out")
+    if clipping.ceiling is not None:
+        notes.append(f"{lead}they seem to be clipped at {_figure(clipping.ceiling)} already")
+    return notes
