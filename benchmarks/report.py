@@ -261,7 +261,8 @@ same round, and in brackets the range of the middle half.
 
 ## Training steps
 
-Forward, backward and an SGD step with a rate of 0, in training mode, measured in the same way.
+Forward, backward and an SGD step with a rate of 0, in training mode, measured in the same way, in a third
+of the rounds.
 
 - **`break … backward if False`**: a point in the backward pass, asked and never stopping. All calls of the
   forward are noted and followed, whether there is one point or one on every module.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -76,7 +77,8 @@ def _hooks_with_item(case: Case) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def _full_hooks(case: Case) -> Iterator[Run]:
-    with contextlib.ExitStack() as handles:
+    with contextlib.ExitStack() as handles, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it does not see this output or that input
         for module in case.model.modules():
             handles.callback(module.register_full_backward_hook(lambda *_: None).remove)
         yield partial(_Stepper(case.model).run, case)
