@@ -25,7 +25,7 @@ def main() -> None:
     steps = []  # first: nnsight replaces `Tensor.backward` for the whole process
     for step in training_cases():
         _tell(step.name)
-        steps.append(overhead(step, replace(effort, rounds=effort.rounds // 3 + 1), TRAINING))
+        steps.append(overhead(step, replace(effort, rounds=effort.rounds // 3 + 1, least=3), TRAINING))
     overheads = []
     for case in all_cases():
         _tell(case.name)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,10 +68,11 @@ def _treescope(tensor: Tensor) -> str:
 
 
 SUM = Way("`t.sum()`", lambda tensor: tensor.sum())
-LINE = Way("layerstep, the tensor line", summarize)
+LINE = Way("layerstep, the tensor line", partial(summarize, brief=True))
 WAYS = (
     SUM,
     LINE,
+    Way("layerstep, all that `stats` counts", summarize),
     Way("nine calls of torch", _naive, most=SMALL),
     Way("lovely-tensors", _lovely, needs="lovely_tensors", most=SMALL),
     Way("treescope, of `t.numpy()`", _treescope, needs="treescope", most=99_999),
@@ -174,6 +176,6 @@ def _layers(effort: Effort) -> Spread:
     for _ in range(effort.answers):
         start = time.perf_counter()
         for weight in weights:
-            summarize(weight)
+            summarize(weight, brief=True)
         taken.append((time.perf_counter() - start) * 1e3)
     return Spread.of(taken)

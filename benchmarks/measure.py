@@ -45,6 +45,8 @@ class Effort:
     heavy_rounds: int
     processes: int
     answers: int
+    least: int = 8
+    """No sample is the fastest of fewer forwards than this."""
 
 
 FULL = Effort(rounds=40, sample=0.05, heavy_rounds=5, processes=11, answers=31)
@@ -111,7 +113,7 @@ def overhead(case: Case, effort: Effort, variants: Sequence[Variant] = VARIANTS)
     """Run every variant once a round, in a new order each round."""
     order = random.Random(0)
     result = Overhead(case, case.calls())
-    count = max(8, min(50, round(effort.sample / _sample(variants[0], case, 5).wall)))
+    count = max(effort.least, min(50, round(effort.sample / _sample(variants[0], case, 5).wall)))
     variants = [variant for variant in variants if not variant.is_missing]
     for variant in list(variants):
         try:

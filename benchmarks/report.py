@@ -289,9 +289,11 @@ which looks whether the model has changed.
 
 ## Tensors
 
-All figures of the tensor line (counts of NaN, Inf, zeros, signs and subnormals, extremes, mean, std, norms),
-exactly, on one thread. Each way runs right after a `t.sum()` of the same elements; slow ones are given fewer,
-and treescope shows figures only below 100,000.
+The figures of the tensor line (counts of NaN, Inf and zeros, extremes, mean, std), and all that `stats`
+counts (also signs, subnormals, norms and the mean magnitude), exactly, on one thread. Each way runs right
+after a `t.sum()` of the same elements; slow ones are given fewer, and treescope shows figures only below
+100,000. What limits it: numpy has no kernel for several figures at once, so each is a pass of its own over a
+block in the cache, five for the line and nine for all; half types are converted first.
 
 {looks}
 

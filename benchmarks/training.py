@@ -17,6 +17,9 @@ from benchmarks.variants import Run, Variant, attached, new_session, say
 __all__ = ["RECORDED", "TRAINING", "TrainingCase", "training_cases"]
 
 
+BATCH = 8
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingCase(Case):
     """A model of which training steps are measured; each variant brings its own optimizer."""
@@ -25,7 +28,12 @@ class TrainingCase(Case):
 def training_cases() -> list[TrainingCase]:
     """The real models, in training mode."""
     return [
-        TrainingCase(f"a training step of {case.name}", case.model.train(), case.input, case.path)
+        TrainingCase(
+            f"a training step of {case.name}, batch {BATCH}",
+            case.model.train(),
+            case.input.expand(BATCH, *case.input.shape[1:]).contiguous(),
+            case.path,
+        )
         for case in all_cases()
         if case.is_real
     ]

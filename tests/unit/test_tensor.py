@@ -808,5 +808,19 @@ def test_dtype_names(dtype: torch.dtype, name: str) -> None:
     assert dtype_name(dtype) == name
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_brief_look_says_the_same_about_what_it_looks_at(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tensor = torch.randn(70_001, generator=generator) * 10.0 ** (seed - 6) + (seed % 3) * 1000
+    tensor[:: seed + 2] = 0.0
+    tensor[1 :: seed + 50] = [float("nan"), float("inf"), -0.0, 1e-42][seed % 4]
+    full, brief = summarize(tensor).stats, summarize(tensor, brief=True).stats
+    assert full is not None and brief is not None
+    for name in ("count", "nan", "posinf", "neginf", "zero", "min", "max", "mean", "std", "l2", "max_norm"):
+        assert getattr(full, name) == getattr(brief, name), name
+    left_out = ("negative", "positive", "subnormal", "abs_mean", "l1")
+    assert all(getattr(brief, name) is None for name in left_out)
+
+
 def test_the_public_names() -> None:
     assert set(module.__all__) == {"Stats", "Summary", "seems_finite", "summarize"}

@@ -72,7 +72,7 @@ class Activation:
 
 def measure_activation(tensor: torch.Tensor, module: nn.Module) -> Activation:
     """Measure any tensor, never raise; bounded in time and memory."""
-    summary = summarize(tensor)
+    summary = summarize(tensor, brief=True)
     with below_everything(), np.errstate(all="ignore"):
         try:
             return _measure(tensor, module, summary)

@@ -16,7 +16,7 @@ from layerstep.analysis.device import PIECE, count_on_device
 from layerstep.analysis.kinds import Part, Values
 from layerstep.analysis.rows import Row
 
-__all__ = ["Stats", "measure", "smallest_normal", "split"]
+__all__ = ["Stats", "mean_of", "mean_square_of", "measure", "smallest_normal", "split"]
 
 LOT = 1 << 13  # elements: for more than 9216 OpenBLAS would start threads of its own
 ONES: dict[np.dtype[Any], Array] = {F32: np.ones(LOT, F32), F64: np.ones(LOT, F64)}
@@ -27,7 +27,8 @@ class Stats:
     """What the elements are: floats are over the finite ones, `std` is of the population (correction 0).
 
     `negative`, `positive` and `subnormal` (closer to 0 than the dtype's normal numbers) are finite ones too.
-    Exact unless `sampled` says how many elements were looked at; then all but `count` is of those.
+    Exact unless `sampled` says how many elements were looked at; then all but `count` is of those. What a
+    brief look leaves out is None.
     """
 
     count: int
@@ -35,9 +36,9 @@ class Stats:
     posinf: int
     neginf: int
     zero: int
-    negative: int
-    positive: int
-    subnormal: int
+    negative: int | None
+    positive: int | None
+    subnormal: int | None
     min: float | None
     max: float | None
     mean: float | None
@@ -49,7 +50,8 @@ class Stats:
     sampled: int | None = None
 
 
-def measure(values: Values, limit: int | None) -> Stats:
+def measure(values: Values, limit: int | None, *, brief: bool = False) -> Stats:
+    """Count all, or in two thirds of the time what the tensor line shows."""
     parts = values.parts or []
     stored = sum(part[0].numel() for part in parts)
     count, repeat = stored + values.implicit, 1
@@ -59,14 +61,15 @@ def measure(values: Values, limit: int | None) -> Stats:
     step = 1 if limit is None or stored <= limit else -(-stored // limit)
     while step > 1 and math.gcd(step, stored) > 1:  # or else it could walk down a single column
         step += 1
-    rows = _rows(parts, step) if stored else []
+    rows = _rows(parts, step, brief) if stored else []
     if step > 1:
-        return replace(_merge(rows, 1), count=count, sampled=int(sum(row.size for row in rows)))
-    total = _merge(rows, repeat)
+        sampled = int(sum(row.size for row in rows))
+        return replace(_merge(rows, 1, brief=brief), count=count, sampled=sampled)
+    total = _merge(rows, repeat, brief=brief)
     return replace(total, count=count, zero=total.zero + values.implicit)
 
 
-def _rows(parts: list[Part], step: int) -> list[Row]:
+def _rows(parts: list[Part], step: int, brief: bool) -> list[Row]:
     """A row for each block; each tells the next whether the mean is far from zero."""
     tiny = smallest_normal(parts[0][0].dtype)
     if not parts[0][0].is_cpu and len(parts[0]) == 1:
@@ -74,7 +77,7 @@ def _rows(parts: list[Part], step: int) -> list[Row]:
             return count_on_device((piece[0] for piece in _cut(parts, step, size=PIECE)), tiny)
     scratch, rows, guess = Scratch(), list[Row](), 0.0
     for block in _cut(parts, step):
-        row = _count(load(block, scratch), tiny, guess, scratch)
+        row = _count(load(block, scratch), tiny, guess, scratch, brief=brief)
         guess = row.mean if abs(row.mean) > row.std else 0.0
         rows.append(row)
     return rows
@@ -93,7 +96,7 @@ def smallest_normal(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).tiny if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
-def _count(block: Array, tiny: float, guess: float, scratch: Scratch) -> Row:
+def _count(block: Array, tiny: float, guess: float, scratch: Scratch, *, brief: bool) -> Row:
     size, nan, up, down = block.size, 0, 0, 0
     lo, hi = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))  # these carry NaN
     if not (lo > -math.inf and hi < math.inf):
@@ -103,6 +106,11 @@ def _count(block: Array, tiny: float, guess: float, scratch: Scratch) -> Row:
         if not block.size:
             return Row(size, nan, up, down, 0, 0, 0, math.inf, -math.inf, 0, 0, 0)
         lo, hi = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
+    if brief:
+        moments = _moments(block, block, min(max(guess, lo), hi) if guess else 0.0, scratch, max(-lo, hi))
+        found = _true(np.equal, block, 0, scratch) if lo <= 0 <= hi else 0
+        zero = _small(_sizes(block, scratch), 0.0, scratch)[0] if found else 0
+        return Row(size, nan, up, down, zero, 0, 0, lo, hi, *moments)
     straddles = lo < 0 < hi
     sizes = _sizes(block, scratch) if straddles else block
     moments = _moments(block, sizes, min(max(guess, lo), hi) if guess else 0.0, scratch, max(-lo, hi))
@@ -140,7 +148,7 @@ def _moments(
         block, sizes = (np.ldexp(each.astype(F64), -power) for each in (block, sizes))
         guess = 0.0
     mean, std = _centred(block, guess, scratch)
-    magnitude = abs(mean) if one_sign else _mean(sizes)
+    magnitude = abs(mean) if one_sign else mean_of(sizes)
     mean, std, magnitude = (float(np.ldexp(x, power)) for x in (mean, std, magnitude))
     return mean, std, magnitude
 
@@ -151,15 +159,15 @@ def _centred(block: Array, guess: float, scratch: Scratch) -> tuple[float, float
         shift, rest = block.dtype.type(guess), block
         if guess:
             rest = np.subtract(block, shift, out=scratch.room("rest", block.size, block.dtype))
-        off = _mean(rest)
-        variance = _mean_square(rest) - off * off
+        off = mean_of(rest)
+        variance = mean_square_of(rest) - off * off
         guess = float(shift) + off
         if off * off <= variance:
             break
     return guess, math.sqrt(max(variance, 0.0))
 
 
-def _mean(block: Array) -> float:
+def mean_of(block: Array) -> float:
     """By BLAS: 0.1 ns per element against 0.2 of np.sum."""
     size, rest, ones = block.size, block.size % LOT, ONES[block.dtype]
     total = float(block[size - rest :].dot(ones[:rest])) if rest else 0.0
@@ -169,7 +177,8 @@ def _mean(block: Array) -> float:
     return total / size
 
 
-def _mean_square(block: Array) -> float:
+def mean_square_of(block: Array) -> float:
+    """The same of the squares."""
     size, rest = block.size, block.size % LOT
     total = float(block[size - rest :].dot(block[size - rest :])) if rest else 0.0
     if size > rest:
@@ -179,19 +188,23 @@ def _mean_square(block: Array) -> float:
     return total / size
 
 
-def _merge(rows: list[Row], repeat: int) -> Stats:
+def _merge(rows: list[Row], repeat: int, *, brief: bool) -> Stats:
     """All counts added up, and what they make of the moments."""
     _, *columns = zip(*rows, strict=True) if rows else [()] * 7
     nan, up, down, zero, negative, subnormal = (repeat * int(sum(column)) for column in columns[:6])
     finite = [row for row in rows if row.size > row.nan + row.up + row.down]
     if not finite:
-        return Stats(0, nan, up, down, zero, 0, 0, 0, *[None] * 8)
+        none = None if brief else 0
+        return Stats(0, nan, up, down, zero, none, none, none, *[None] * 8)
     n = repeat * int(sum(row.size for row in rows)) - nan - up - down
     lo, hi = min(row.lo for row in finite), max(row.hi for row in finite)
     power = math.frexp(max(-lo, hi))[1]
     mean, std, magnitude = _pooled(finite, power)
     l1, l2 = magnitude * n, math.hypot(mean, std) * math.sqrt(n)
     mean, std, magnitude, l1, l2 = np.ldexp((mean, std, magnitude, l1, l2), power).tolist()
+    if brief:
+        signs, sizes = (None, None, None), (None, None, l2)
+        return Stats(0, nan, up, down, zero, *signs, lo, hi, mean, std, *sizes, max(-lo, hi))
     counts = (0, nan, up, down, zero, negative, n - zero - negative, subnormal)
     return Stats(*counts, lo, hi, mean, std, magnitude, l1, l2, max(-lo, hi))
 

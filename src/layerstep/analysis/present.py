@@ -25,7 +25,7 @@ MOST_VALUES = 16
 def tensor_view(tensor: torch.Tensor, *, limit: int | None = None) -> TensorView:
     """The tensor line; with a limit, of a sample of that many elements."""
     with observing():
-        return view_of(summarize(tensor, limit=limit))
+        return view_of(summarize(tensor, limit=limit, brief=True))
 
 
 def view_of(summary: Summary) -> TensorView:

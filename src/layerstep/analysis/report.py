@@ -56,8 +56,8 @@ class Report:
         if found is None or not found.count:
             return ""
         looked = found.sampled or found.count
-        signs = f"negative {share(found.negative, looked)}  positive {share(found.positive, looked)}"
-        return f"{signs}  zero {found.zero:,}  subnormal {found.subnormal:,}"
+        below, above = (share(count or 0, looked) for count in (found.negative, found.positive))
+        return f"negative {below}  positive {above}  zero {found.zero:,}  subnormal {found.subnormal or 0:,}"
 
     def _norms(self) -> str:
         found = self.stats

@@ -23,8 +23,12 @@ def risks(dtype: torch.dtype, stats: Stats) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
+def _finite(stats: Stats) -> int:
+    return (stats.sampled or stats.count) - stats.nan - stats.posinf - stats.neginf
+
+
 def _sameness(stats: Stats) -> str:
-    finite = stats.negative + stats.positive + stats.zero
+    finite = _finite(stats)
     if finite < 2 or stats.sampled is not None:
         return ""
     if stats.max_norm == 0:
@@ -43,7 +47,7 @@ def _overflow(dtype: torch.dtype, most: float) -> str:
 
 
 def _underflow(dtype: torch.dtype, stats: Stats) -> str:
-    share = stats.subnormal / max(1, stats.negative + stats.positive + stats.zero)
+    share = (stats.subnormal or 0) / max(1, _finite(stats))
     if share <= MANY_SUBNORMAL:
         return ""
     return f"underflow: {share:.0%} of the values are subnormal in {dtype_name(dtype)}, with fewer digits"

@@ -34,16 +34,21 @@ class Summary:
     note: str
 
 
-def summarize(tensor: torch.Tensor, *, limit: int | None = None) -> Summary:
-    """Describe any tensor, never raise; look at no more than `limit` elements, evenly spread."""
+def summarize(tensor: torch.Tensor, *, limit: int | None = None, brief: bool = False) -> Summary:
+    """Describe any tensor, never raise; look at no more than `limit` elements, evenly spread.
+
+    `brief` leaves out signs, subnormals and the mean magnitude, which the tensor line does not show.
+    """
     with below_everything(), np.errstate(all="ignore"):
         stats, layout, note = None, "unknown", ""
         try:
             values = open_values(tensor)
             layout, note = values.layout, values.note
             if values.parts is not None:
-                enough = limit is None or limit > 0
-                stats, note = (measure(values, limit), note) if enough else (None, "not looked at")
+                if limit is None or limit > 0:
+                    stats = measure(values, limit, brief=brief)
+                else:
+                    note = "not looked at"
         except Exception as error:  # a kind of tensor unknown here must not end the user's run
             note = f"values cannot be read: {type(error).__name__}"
         return Summary(

@@ -82,7 +82,7 @@ def _recorder(session: Session, *, every: int, with_tensors: bool) -> Callable[[
             return
         leaves = tensors_in(frame.output, most=MOST_TENSORS)
         limit = session.config.sample_above
-        facts = tuple((place, summarize(tensor, limit=limit)) for place, tensor in leaves)
+        facts = tuple((place, summarize(tensor, limit=limit, brief=True)) for place, tensor in leaves)
         copies = _copies(session, leaves, facts) if with_tensors else {}
         session.recordings.add(
             Recorded(

@@ -96,7 +96,7 @@ def _table(leaves: list[Leaf], sort: str | None, *, exact: bool, most: int) -> V
     looked = leaves[:most] if sort is None else leaves[:: -(-len(leaves) // MOST_RANKED)]
     limit = None if exact else limit_for([tensor for _, tensor in looked])
     with observing():
-        rows = [(name, summarize(tensor, limit=limit)) for name, tensor in looked]
+        rows = [(name, summarize(tensor, limit=limit, brief=True)) for name, tensor in looked]
     if sort is not None:
         rows.sort(key=lambda row: _rank(row[1], sort, row[0]))
     kinds = {summary.dtype for _, summary in rows}
