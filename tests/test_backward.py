@@ -386,3 +386,15 @@ def test_attention_at_a_backward_stop_is_one_line() -> None:
     with DebugConsole(model, commands=lines, output=output):
         model(torch.randn(5, 4)).square().sum().backward()
     assert "a bug in layerstep" not in output.getvalue()
+
+
+def test_no_gradient_is_held_after_its_module() -> None:
+    model = Net()
+    followed = Followed(model)
+    followed.gradients.clear()
+    graph = followed.console.session.backpass.graph
+    graph._done = lambda call: None  # type: ignore[method-assign]
+    with followed.console:
+        model(torch.randn(5, 4)).square().sum().backward()
+        held = [gradient for call in graph.calls for gradient in (*call.grad_out, *call.grad_in)]
+    assert not any(isinstance(gradient, torch.Tensor) for gradient in held)

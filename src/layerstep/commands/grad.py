@@ -265,9 +265,9 @@ def _bar(norm: float, largest: float) -> str:
     """A cell less is a tenth of the norm."""
     if not math.isfinite(norm):
         return "!"
-    if not norm or not largest:
+    if not norm or not largest or not norm / largest:
         return ""
-    whole, rest = divmod(max(0.0, CELLS + math.log10(norm) - math.log10(largest)), 1)
+    whole, rest = divmod(max(0.0, CELLS + math.log10(norm / largest)), 1)  # the largest is 8 cells exactly
     return "█" * int(whole) + _EIGHTHS[int(rest * 8)].strip()
 
 

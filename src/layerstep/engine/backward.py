@@ -281,6 +281,8 @@ class Backward:
     def _finish(self, call: Call) -> None:
         call.state = State.DONE
         self._done(call)
+        # Held on, every gradient of the pass would stay in memory until the next one.
+        call.grad_out, call.grad_in = [None] * call.outputs, [None] * len(call.inputs)
         call.seen.clear()
 
     def _end(self, task: int) -> None:
