@@ -30,7 +30,7 @@ class Config:
     """how many copies of tensors `record --tensors` keeps"""
     track_bytes: int = 256 << 20
     """how much recordings may hold, measurements and copies of tensors together"""
-    sample_above: int = 1 << 24
+    sample_above: int = 1 << 23
     """the line at a stop looks at no more elements of a tensor than this; `stats` looks at more"""
     max_lines: int = 200
     """no answer is longer than this"""

@@ -20,7 +20,7 @@ __all__ = ["Report", "limit_for", "report"]
 
 READ_UP_TO = 1 << 28
 """Elements: about half a second. Of more, a sample is looked at unless all are asked for."""
-SAMPLE = 1 << 24
+SAMPLE = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)

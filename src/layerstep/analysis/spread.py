@@ -48,7 +48,7 @@ class Spread:
 
 
 def spread(
-    tensor: torch.Tensor, *, bins: int = 40, exact: bool = False, limit: int = 1 << 21
+    tensor: torch.Tensor, *, bins: int = 40, exact: bool = False, limit: int = 1 << 20
 ) -> Spread | None:
     """Percentiles, histogram and outliers of any tensor; None if it has no finite value that can be read.
 

@@ -18,7 +18,7 @@ from layerstep.registry import command
 from layerstep.views import Column, Table, View
 
 MOST_TENSORS = 20
-MOST_RANKED = 2_000
+MOST_RANKED = 1_500
 Leaf = tuple[str, torch.Tensor]
 
 

@@ -19,7 +19,7 @@ from layerstep.lines import options
 from layerstep.registry import command
 from layerstep.views import Column, Table
 
-MOST_MEASURED = 3_000
+MOST_MEASURED = 2_500
 FEW = 40  # rows: more of them are folded where they look the same
 FEW_NOTES, MOST_NOTES = 8, 24
 
