@@ -308,6 +308,7 @@ def test_names_at_a_backward_stop() -> None:
         "out",
         "up",
         "grad_in",
+        "grad",
         "continue",
     ]
     with DebugConsole(model, commands=lines, output=output):
@@ -318,6 +319,21 @@ def test_names_at_a_backward_stop() -> None:
     assert "$1 True" in text
     assert "blocks.0.output was not kept" in text
     assert "grad_in of Net is not complete yet" in text, "a part of it would be a lie"
+
+
+def test_a_half_of_a_gradient_is_shown_by_no_command() -> None:
+    """The block beside the branch has had the residual's part of its gradient already."""
+    model, output = Net(), io.StringIO()
+    lines = ["break blocks.1.body backward", "continue", "up", "grad", "where", "continue"]
+    console = DebugConsole(model, commands=lines, output=output)
+    held: list[object] = []
+    session = console.session
+    session.listen(
+        lambda m: held.extend(session.pause.frame.call.grad_in) if m.line == "grad" else None  # type: ignore[union-attr]
+    )
+    with console:
+        model(torch.randn(5, 4)).square().sum().backward()
+    assert held == [None]
 
 
 def test_in_the_forward_there_is_no_gradient_at_hand() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from layerstep.analysis.present import present, short, tensor_view
 from layerstep.analysis.shapes import tensors_in
-from layerstep.engine.backward import Call, State
+from layerstep.engine.backward import Call
 from layerstep.engine.events import Phase, Resume
 from layerstep.engine.expression import may_act
 from layerstep.engine.guard import Outcome
@@ -219,8 +219,6 @@ def _describe_backward(session: Session, pause: Pause, frame: Frame, call: Call)
     limit = session.config.sample_above
     items: list[tuple[str, View]] = []
     for name, gradients in (("grad_out", call.grad_out), ("grad_in", call.grad_in)):
-        if name == "grad_in" and call.state is not State.DONE:
-            continue
         known = [gradient for gradient in gradients if gradient is not None]
         items += _values(name, known[0] if len(known) == 1 else tuple(known), limit)
     items += _parameters(session, call)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from layerstep.analysis.shapes import shape_line
-from layerstep.engine.backward import Call, State
+from layerstep.engine.backward import Call
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame, location_at, location_of
 from layerstep.registry import command
@@ -48,8 +48,7 @@ def stack_row(index: int, frame: Frame, *, selected: bool) -> StackFrame:
 def _backward_row(index: int, frame: Frame, call: Call, *, selected: bool) -> StackFrame:
     """In the backward pass: the gradients that came and those that go on, and the line of the forward."""
     arrived = [shape_line(gradient) for gradient in call.grad_out if gradient is not None]
-    is_done = call.state is State.DONE
-    known = [shape_line(gradient) for gradient in call.grad_in if is_done and gradient is not None]
+    known = [shape_line(gradient) for gradient in call.grad_in if gradient is not None]
     place, _, code = location_at(*call.made_at).partition("  ")
     return StackFrame(
         index=index,

@@ -62,6 +62,9 @@ class Call:
     task: int = -1
     grad_out: list[torch.Tensor | None] = field(default_factory=list)
     grad_in: list[torch.Tensor | None] = field(default_factory=list)
+    """None until the call is done: a part of a gradient is not shown to anybody."""
+    sums: list[torch.Tensor | None] = field(default_factory=list)
+    """What has gone out of the module so far."""
     left: int = 0
     """How many of the nodes at the border of the call have not run yet."""
     is_open: bool = False
@@ -74,8 +77,13 @@ class Call:
         for handle in self.handles:
             handle.remove()
         self.state, self.task, self.left = State.WAITING, -1, 0
-        self.grad_out, self.grad_in = [None] * self.outputs, [None] * len(self.inputs)
+        self.let_go()
         self.seen, self.handles, self.is_open = set(), [], False
+
+    def let_go(self) -> None:
+        """Hold no gradient."""
+        self.grad_out = [None] * self.outputs
+        self.grad_in, self.sums = [None] * len(self.inputs), [None] * len(self.inputs)
 
     def stack(self) -> Iterator[Call]:
         """This call and those that it was made in."""
@@ -250,7 +258,7 @@ class Backward:
         for place, key in enumerate(call.inputs):
             for other, index in self._groups.get(key, ()) if key is not None else ():
                 if other is call:
-                    call.grad_in[place] = call.grad_out[index]
+                    call.sums[place] = call.grad_out[index]
 
     def _cross(self, border: list[tuple[Call, list[tuple[int, Key]]]], grad_in: Any, grad_out: Any) -> None:
         """A node has run at which calls end: what goes out of each module there?"""
@@ -258,8 +266,8 @@ class Backward:
             for place, edge in edges:
                 for index, key in enumerate(call.inputs):
                     if key == edge and grad_in[place] is not None:
-                        before = call.grad_in[index]
-                        call.grad_in[index] = grad_in[place] if before is None else before + grad_in[place]
+                        before = call.sums[index]
+                        call.sums[index] = grad_in[place] if before is None else before + grad_in[place]
             call.left -= 1
             if call.left == 0 and call.state is State.ENTERED:
                 self._finish(call)
@@ -279,10 +287,9 @@ class Backward:
             call.handles.append(node.register_prehook(partial(arrived, call, node.name())))
 
     def _finish(self, call: Call) -> None:
-        call.state = State.DONE
+        call.state, call.grad_in = State.DONE, call.sums
         self._done(call)
-        # Held on, every gradient of the pass would stay in memory until the next one.
-        call.grad_out, call.grad_in = [None] * call.outputs, [None] * len(call.inputs)
+        call.let_go()  # or else every gradient of the pass would stay in memory until the next one
         call.seen.clear()
 
     def _end(self, task: int) -> None:
