@@ -11,7 +11,7 @@ from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import UserError
 
-__all__ = ["Call", "calls_at", "calls_here"]
+__all__ = ["Call", "calls_at", "calls_here", "layers_in_view"]
 
 
 class Call(NamedTuple):
@@ -67,3 +67,16 @@ def _in_view(session: Session, path: str, module: nn.Module, running: dict[int, 
         for name, child in module.named_children()
         for call in _in_view(session, f"{path}.{name}", child, running)
     ]
+
+
+def layers_in_view(session: Session, where: str) -> list[Call]:
+    """The calls that were passed, of just the modules that a WHERE means, in the order of the model."""
+    found = Where.parse(where).look_up(session.models)
+    kept = [(path, module, session.kept.get(module)) for path, module in found]
+    calls = [Call(path, module, *call, Moment.AFTER) for path, module, call in kept if call is not None]
+    if not calls:
+        raise UserError(
+            f"nothing of {where} is in view: none of its {len(found)} modules was passed in this forward",
+            f"`record {where} --tensors` before the forward, or step over them",
+        )
+    return calls

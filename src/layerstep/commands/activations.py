@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from layerstep.analysis.activations import Activation, measure_activation, remarks
 from layerstep.analysis.bars import sparkline
-from layerstep.analysis.layers import layers_in_view
+from layerstep.analysis.calls import layers_in_view
 from layerstep.analysis.shapes import tensors_in
 from layerstep.analysis.weights import histogram
 from layerstep.analysis.words import dims, human_bytes, number, share

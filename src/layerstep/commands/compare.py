@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -13,10 +12,10 @@ from layerstep.analysis.shapes import tensors_in
 from layerstep.analysis.tensor_files import FileReference, read_tensors
 from layerstep.analysis.words import number, place, share
 from layerstep.commands.inspect import value_of
-from layerstep.engine.expression import rewrite
 from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
+from layerstep.lines import is_expression
 from layerstep.registry import command
 from layerstep.views import Column, Fields, Group, Level, Notice, Table, Text, View
 
@@ -125,13 +124,7 @@ def _outside_brackets(text: str, signs: str) -> Iterator[int]:
 
 
 def _is_operand(text: str) -> bool:
-    if FileReference.parse(text) is not None:
-        return True
-    try:
-        ast.parse(rewrite(text), mode="eval")
-    except (SyntaxError, ValueError):
-        return False
-    return True
+    return FileReference.parse(text) is not None or is_expression(text)
 
 
 def _value(session: Session, text: str) -> Any:

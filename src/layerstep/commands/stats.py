@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from layerstep.analysis.layers import layers_in_view
+from layerstep.analysis.calls import layers_in_view
 from layerstep.analysis.report import limit_for, report
 from layerstep.analysis.shapes import tensors_in
 from layerstep.analysis.tensor import Summary, summarize
