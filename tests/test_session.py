@@ -156,7 +156,7 @@ def test_a_front_end_that_fails_does_not_hang_the_run() -> None:
     class Broken:
         def paused(self) -> None:
             threading.Thread(
-                target=lambda: recorded.console.session.give_up(RuntimeError("no screen"))
+                target=lambda: recorded.console.session.conversation.give_up(RuntimeError("no screen"))
             ).start()
 
         def resumed(self) -> None: ...

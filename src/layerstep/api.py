@@ -91,7 +91,7 @@ class DebugConsole:
 
     def submit(self, line: str) -> Future[View | None]:
         """Hand in one line from any thread."""
-        return self.session.submit(line)
+        return self.session.conversation.submit(line)
 
     def __enter__(self) -> Self:
         return self.attach()

@@ -55,7 +55,7 @@ def source(session: Session, rest: str) -> View:
     views: list[View] = []
     offset = session.points.last
     for line in joined(text):
-        view, resume = session.run_line(_renumbered(line, offset), origin=rest)
+        view, resume = session.conversation.run_line(_renumbered(line, offset), origin=rest)
         if resume is not None:
             views.append(Notice(f"{line!r} in {rest} would resume; left out", level="warn"))
         elif view is not None:

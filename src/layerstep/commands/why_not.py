@@ -55,6 +55,8 @@ def silence_of(session: Session, point: Point) -> str:
         return "disabled"
     if point.is_pending:
         return f"pending: {point.trouble}" if point.trouble else "pending: no model has run yet"
+    if point.check is not None:
+        return "nothing caught so far"
     if point.condition is not None and point.tried:
         return f"reached {point.tried} times, the condition never held"
     if point.recomputed:
@@ -80,7 +82,7 @@ def _reason(session: Session, module: nn.Module, path: str) -> str:
     if "forward" not in defined(type(module)):
         items = f"{path}.*"
         return f"{kind} has no forward of its own: it is never called, its items are; break at {items}"
-    if type(module).__call__ is not nn.Module.__call__ and "__call__" in defined(type(module)):
+    if _calls_past_hooks(type(module)):
         return f"{kind} overrides __call__: its hooks do not run, those of its children do"
     if model is None:
         return ""
@@ -92,6 +94,16 @@ def _reason(session: Session, module: nn.Module, path: str) -> str:
     if model.compiled and not session.arming.is_eager and session.arming.taps.modules:
         return f"{model.name} is compiled and runs without hooks"
     return ""
+
+
+def _calls_past_hooks(kind: type) -> bool:
+    """Has it a `__call__` of its own that does not hand on to torch's?"""
+    if kind.__call__ is nn.Module.__call__ or "__call__" not in defined(kind):  # type: ignore[operator]
+        return False
+    try:
+        return "super()" not in inspect.getsource(kind.__call__)  # type: ignore[operator]
+    except (OSError, TypeError):
+        return False
 
 
 def defined(kind: type) -> set[str]:

@@ -51,12 +51,12 @@ class Judge:
         with modes_off():
             scope = self._session.scope_at(place)
             try:
-                return self._decide(point, scope)
+                return self._decide(point, scope, event)
             finally:
                 if scope.has_looked and place.caller is not None:
                     forget_locals(place.caller)
 
-    def _decide(self, point: Point, scope: Scope) -> tuple[bool, str]:
+    def _decide(self, point: Point, scope: Scope, event: Event) -> tuple[bool, str]:
         if point.condition is not None:
             point.tried += 1
             holds, problem = self._holds(point.condition, scope)
@@ -65,13 +65,18 @@ class Judge:
                 return True, problem
             if not holds:
                 return False, ""
+        caught = ""
+        if point.check is not None:
+            caught = point.check(event)
+            if not caught:
+                return False, ""
         stops = self._count(point)
         if point.template is not None and stops:
             self._log(point, scope)
         if point.action is not None and stops and scope.frame is not None:
             with self._session.evaluating(), observing():
                 point.action(scope.frame)
-        return stops and point.template is None and point.action is None, ""
+        return stops and point.template is None and point.action is None, caught
 
     @staticmethod
     def _count(point: Point) -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 
 from layerstep.engine.events import Kind, Phase
 from layerstep.engine.models import Model, Models
-from layerstep.engine.points import Point, Points
+from layerstep.engine.points import Point, PointKind, Points
 from layerstep.engine.stepper import Intent, Reach
 from layerstep.engine.taps import Wanted
 
@@ -34,6 +34,7 @@ def make_plan(models: Models, points: Points, *, intent: Intent, enclosing: Iter
     if any(point.phase.is_backward for point in active):
         _want_notes(models, want)
     for model in models:
+        _want_at_root(model, active, want)
         _want_points(model, [point for point in active if not point.phase.is_backward], want)
     _want_steps(models, intent, enclosing, want)
     if wanted or intent.reach is Reach.ROOTS:
@@ -78,7 +79,7 @@ def _modules(model: Model) -> list[nn.Module]:
 
 
 def _want_points(model: Model, active: list[Point], want: Callable[..., None]) -> None:
-    everywhere = [point for point in active if point.where is None]
+    everywhere = [point for point in active if point.where is None and point.kind is not PointKind.CATCH]
     if everywhere:
         for module in _modules(model):
             for point in everywhere:
@@ -89,9 +90,17 @@ def _want_points(model: Model, active: list[Point], want: Callable[..., None]) -
             if found is None:
                 continue
             module, local = found
-            want(module, point.phase, point)
+            for phase in point.asked_at:
+                want(module, phase, point)
             for ancestor in _ancestors(model, module, local):
                 want(ancestor, Phase.EXIT)
+
+
+def _want_at_root(model: Model, active: list[Point], want: Callable[..., None]) -> None:
+    if (root := model.root) is not None:
+        for point in active:
+            for phase in point.root_phases:
+                want(root, phase, point)
 
 
 def _module_of(model: Model, path: str, key: int) -> tuple[nn.Module, str] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from layerstep.engine.events import Phase
+from layerstep.engine.events import Event, Phase
 from layerstep.engine.models import Models
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments, UnknownPath
@@ -23,6 +23,7 @@ __all__ = ["Point", "PointKind", "Points"]
 
 class PointKind(StrEnum):
     BREAK = "break"
+    CATCH = "catch"
     LOG = "log"
     RECORD = "record"
     UNTIL = "until"
@@ -30,17 +31,25 @@ class PointKind(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Point:
-    """A breakpoint, a logpoint, a recording, or the hidden end of an `until`."""
+    """A breakpoint, a catchpoint, a logpoint, a recording, or the hidden end of an `until`."""
 
     number: int
     kind: PointKind
     where: Where | None
-    """None is every module, as `until EXPR` wants it."""
+    """None is every module, as `until EXPR` wants it; of a catchpoint, none but what `root_phases` says."""
     phase: Phase = Phase.EXIT
     condition: Expression | None = None
     template: Template | None = None
     action: Callable[[Frame], None] | None = None
     """What it does instead of stopping: a recording measures."""
+    check: Callable[[Event], str] | None = None
+    """A catchpoint's own question at an event: what it has caught, in a line; empty if nothing."""
+    what: str = ""
+    """What a catchpoint catches: `nan`, `exception`."""
+    phases: tuple[Phase, ...] = ()
+    """Where it asks more than at its phase."""
+    root_phases: tuple[Phase, ...] = ()
+    """What it must hear of the outermost modules, whatever its WHERE."""
     options: str = ""
     """The rest of the line that sets it again, after WHERE."""
     set_by: str = ""
@@ -62,14 +71,19 @@ class Point:
     """Why it is pending, if it is."""
 
     @property
+    def asked_at(self) -> tuple[Phase, ...]:
+        """The phases of its modules that it must hear of."""
+        return self.phases or (self.phase,)
+
+    @property
     def is_pending(self) -> bool:
         return self.where is not None and not self.targets
 
     @property
     def is_plain(self) -> bool:
         """Does it stop without a question?"""
-        asks = self.condition is not None or self.template is not None or self.action is not None
-        return not asks and not self.is_shared
+        questions = (self.condition, self.template, self.action, self.check)
+        return all(each is None for each in questions) and not self.is_shared
 
     def place(self, found: list[tuple[str, nn.Module]], models: Models) -> None:
         """Set it at these modules."""

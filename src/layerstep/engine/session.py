@@ -10,7 +10,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -24,6 +23,7 @@ from layerstep.engine.arming import Arming
 from layerstep.engine.arrivals import Arrivals
 from layerstep.engine.backpass import Backpass
 from layerstep.engine.children import leave_forked_children
+from layerstep.engine.conversation import Conversation
 from layerstep.engine.discover import Discovery
 from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.guard import Evaluations, Outcome, RandomState, fingerprint, undisturbed
@@ -32,16 +32,14 @@ from layerstep.engine.judge import Judge
 from layerstep.engine.kept import Kept, Results
 from layerstep.engine.messages import Frontend, Interpreter, Message, Watch
 from layerstep.engine.models import Model, Models
-from layerstep.engine.pause import Inbox, Pause
+from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point, Points
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
 from layerstep.engine.stack import Frame, build_stack, is_ours
 from layerstep.engine.training import Steps
-from layerstep.errors import QUIT_EXIT_CODE, Quit, UserError, describe_bug
-from layerstep.views import Notice, Text, View
-
-END_OF_INPUT = "\x04"
+from layerstep.errors import QUIT_EXIT_CODE, Quit, describe_bug
+from layerstep.views import Notice, View
 
 __all__ = ["Session"]
 
@@ -83,9 +81,8 @@ class Session:
         self.discovery = Discovery(self._arrived)
         self.interrupts = Interrupts(self._interrupted)
         self.judge = Judge(self)
-        self._interpreter = interpreter
+        self.conversation = Conversation(self, interpreter)
         self._listeners: list[Callable[[Message], None]] = []
-        self._inbox = Inbox()
         self._turn = threading.RLock()
         self._here = Evaluations()
         leave_forked_children(self)
@@ -255,40 +252,13 @@ class Session:
             self.scope.stack = pause.stack
             self.scope.frame = pause.frame
             try:
-                resume = self._serve(pause)
+                resume = self.conversation.serve(pause)
                 self._leave(pause, resume)
             finally:
                 pause.release()
                 self.results.let_go()
                 self.pause = None
-                self._inbox.refuse("the run has gone on")
-
-    def _serve(self, pause: Pause) -> Resume:
-        own = pause.point.commands if pause.point is not None else ()
-        if not (own and own[0] == "silent") and not pause.is_start:
-            self._describe(pause)
-        for line in own:
-            if line != "silent" and (resume := self.run_line(line, origin=pause.reason)[1]) is not None:
-                return resume
-        while self.script:
-            if (resume := self.run_line(self.script.popleft())[1]) is not None:
-                return resume
-        if self.frontend is None or not pause.asks:
-            return Resume(Kind.CONTINUE if pause.is_start else Kind.DETACH)
-        self.frontend.paused()
-        try:
-            resume_or_none = self._inbox.serve(
-                self.run_line, until=lambda: self.frontend is None, leaving=self.frontend.resumed
-            )
-        finally:
-            if self.frontend is not None:
-                self.frontend.resumed()
-        return resume_or_none or Resume(Kind.DETACH)
-
-    def _describe(self, pause: Pause) -> None:
-        with self.evaluating(), undisturbed(self.models, deep=False):
-            view = self._interpreter.describe(self, pause)
-        self.say(view, "stop")
+                self.conversation.refuse("the run has gone on")
 
     def _leave(self, pause: Pause, resume: Resume) -> None:
         if resume.kind is Kind.QUIT:
@@ -309,54 +279,6 @@ class Session:
         if resume.kind is Kind.CONTINUE and not any(point.action for point in self.points):
             self.kept.clear()  # what a recording has put in view stays there until the next forward
         self.rearm()
-
-    def submit_end(self) -> Future[View | None]:
-        """The end of input: the run starts if it has not, else it goes on alone."""
-        return self._inbox.post(END_OF_INPUT)
-
-    def give_up(self, error: Exception) -> None:
-        """A front end has failed: nobody can be asked any more, so the run must not wait."""
-        self.frontend = None
-        self.say(
-            Notice(
-                f"the prompt failed: {type(error).__name__}: {error}",
-                "detached; the run goes on",
-                level="error",
-            )
-        )
-
-    def run_line(self, line: str, *, origin: str = "") -> tuple[View | None, Resume | None]:
-        """Interpret one line here and now, show the answer, and say whether the run goes on."""
-        if line == END_OF_INPUT:
-            starting = self.pause is not None and self.pause.is_start
-            return None, Resume(Kind.CONTINUE if starting else Kind.DETACH)
-        try:
-            with self.evaluating(), undisturbed(self.models, deep=False):
-                answer = self._interpreter.interpret(self, line)
-        except UserError as error:
-            answer = Notice(error.message, error.hint, level="error")
-        except KeyboardInterrupt:
-            answer = Notice("interrupted", level="warn")
-        except Exception as error:
-            text = f"a bug in layerstep, in {line.split()[0]!r}: {type(error).__name__}: {error}"
-            answer = Notice(text, "the run is as it was", level="error")
-        if isinstance(answer, Resume):
-            self.say(Text(""), "resume", line, origin=origin)
-            return None, answer
-        self.shown = self.shown if answer is None or isinstance(answer, Notice) else answer
-        self.say(answer if answer is not None else Text(""), "answer", line, origin=origin)
-        return answer, None
-
-    def submit(self, line: str) -> Future[View | None]:
-        """Hand in a line from any thread; the paused thread answers, or this one if nothing is paused."""
-        if self.pause is not None and self.pause.thread != threading.get_ident():
-            return self._inbox.post(line)
-        future: Future[View | None] = Future()
-        view, resume = self.run_line(line)
-        if resume is not None:
-            view = Notice("nothing is paused", f"{line!r} has nothing to resume", level="error")
-        future.set_result(view)
-        return future
 
     @property
     def is_silent(self) -> bool:

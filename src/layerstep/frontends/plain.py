@@ -42,7 +42,7 @@ class Plain:
     def paused(self) -> None:
         self._wanted.set()
         if self._is_over:
-            self._session.submit_end()
+            self._session.conversation.submit_end()
         elif self._thread is None:
             self._thread = threading.Thread(target=self._read, name="layerstep-plain", daemon=True)
             self._thread.start()
@@ -60,14 +60,14 @@ class Plain:
                 self._wanted.wait()
                 if text is None:
                     self._is_over = True
-                    self._session.submit_end()
+                    self._session.conversation.submit_end()
                     return
                 if self._ask is not None or self._is_terminal:
                     self._screen.typed = text
-                self._session.submit(text).result()
+                self._session.conversation.submit(text).result()
         except Exception as error:
             self._is_over = True
-            self._session.give_up(error)
+            self._session.conversation.give_up(error)
 
     @property
     def _is_terminal(self) -> bool:

@@ -119,7 +119,7 @@ class Terminal:
             while self._wanted.wait() and not self._is_closed:
                 self._ask_once()
         except Exception as error:
-            self._session.give_up(error)
+            self._session.conversation.give_up(error)
 
     def _ask_once(self) -> None:
         word, offered = self.guide[0] if self.guide else ("", "")
@@ -134,7 +134,7 @@ class Terminal:
         except KeyboardInterrupt:
             return
         except EOFError:
-            self._session.submit_end().exception()
+            self._session.conversation.submit_end().exception()
             return
         except _Cancelled:
             return
@@ -145,7 +145,7 @@ class Terminal:
             self.guide.popleft()
         if self._is_seen:
             self._screen.typed = line
-        self._session.submit(line).result()
+        self._session.conversation.submit(line).result()
 
     def _toolbar(self) -> StyleAndTextTuples:
         """Path, forward number, points and mode."""

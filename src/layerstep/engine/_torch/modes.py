@@ -1,0 +1,89 @@
+"""Torch's stacks of function and dispatch modes: to lie below all others, and to see normally from inside.
+
+A mode that stays on beyond a `with` block must lie at the bottom of its stack: the user's own blocks pop
+whatever is on top. Seen on torch 2.13.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["autograd_on", "lay_below", "lies_below", "take_out"]
+
+Mode = TorchFunctionMode | TorchDispatchMode
+
+
+def lay_below(mode: Mode) -> bool:
+    """Put a mode under all others of this thread. Fallback: it is not put there, and the answer is no."""
+    try:
+        before = _stack(mode)
+        _pop_all(mode, len(before))
+    except (AttributeError, TypeError):
+        return False
+    for each in (mode, *before):
+        _push(each)
+    return True
+
+
+def take_out(mode: Mode) -> bool:
+    """Take a mode out of this thread's stack, wherever in it it lies; no if it does not."""
+    if not lies_below(mode):
+        return False
+    before = _stack(mode)
+    _pop_all(mode, len(before))
+    for each in before:
+        if each is not mode:
+            _push(each)
+    return True
+
+
+def lies_below(mode: Mode) -> bool:
+    """Is this mode on in this thread?"""
+    try:
+        return any(each is mode for each in _stack(mode))
+    except AttributeError:
+        return False
+
+
+def _stack(mode: Mode) -> list[Any]:
+    if isinstance(mode, TorchFunctionMode):
+        return list(torch.overrides._get_current_function_mode_stack())
+    return list(torch.utils._python_dispatch._get_current_dispatch_mode_stack())
+
+
+def _pop_all(mode: Mode, count: int) -> None:
+    for _ in range(count):
+        if isinstance(mode, TorchFunctionMode):
+            torch._C._pop_torch_function_stack()
+        else:
+            torch._C._pop_torch_dispatch_stack(None)
+
+
+def _push(mode: Any) -> None:
+    if isinstance(mode, TorchFunctionMode):
+        torch._C._push_on_torch_function_stack(mode)
+    else:
+        torch._C._push_on_torch_dispatch_stack(mode)
+
+
+@contextlib.contextmanager
+def autograd_on() -> Iterator[None]:
+    """Inside of a dispatch mode one is below autograd; meanwhile ops are recorded as outside of it.
+
+    Fallback: they are not, and a result that is looked at there says that it needs no gradient.
+    """
+    guard = getattr(torch._C, "_PreserveDispatchKeyGuard", None)
+    keys = getattr(torch._C, "DispatchKey", None)
+    if guard is None or keys is None:
+        yield
+        return
+    with guard():
+        for key in (keys.AutogradFunctionality, keys.ADInplaceOrView):
+            torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+        yield

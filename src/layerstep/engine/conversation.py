@@ -1,0 +1,112 @@
+"""The conversation at a pause: lines come in, are interpreted in the paused thread, and are answered."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from layerstep.engine.events import Kind, Resume
+from layerstep.engine.guard import undisturbed
+from layerstep.engine.messages import Interpreter
+from layerstep.engine.pause import Inbox, Pause
+from layerstep.errors import UserError
+from layerstep.views import Notice, Text, View
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Conversation"]
+
+END_OF_INPUT = "\x04"
+
+
+class Conversation:
+    """What a session and its user say to each other."""
+
+    def __init__(self, session: Session, interpreter: Interpreter) -> None:
+        self._session = session
+        self._interpreter = interpreter
+        self._inbox = Inbox()
+
+    def refuse(self, reason: str) -> None:
+        """Nobody will answer the lines that are still here."""
+        self._inbox.refuse(reason)
+
+    def serve(self, pause: Pause) -> Resume:
+        """Say where the run stands, then take lines until one of them resumes it."""
+        own = pause.point.commands if pause.point is not None else ()
+        if not (own and own[0] == "silent") and not pause.is_start:
+            self._describe(pause)
+        for line in own:
+            if line != "silent" and (resume := self.run_line(line, origin=pause.reason)[1]) is not None:
+                return resume
+        while self._session.script:
+            if (resume := self.run_line(self._session.script.popleft())[1]) is not None:
+                return resume
+        if self._session.frontend is None or not pause.asks:
+            return Resume(Kind.CONTINUE if pause.is_start else Kind.DETACH)
+        self._session.frontend.paused()
+        try:
+            resume_or_none = self._inbox.serve(
+                self.run_line,
+                until=lambda: self._session.frontend is None,
+                leaving=self._session.frontend.resumed,
+            )
+        finally:
+            if self._session.frontend is not None:
+                self._session.frontend.resumed()
+        return resume_or_none or Resume(Kind.DETACH)
+
+    def _describe(self, pause: Pause) -> None:
+        with self._session.evaluating(), undisturbed(self._session.models, deep=False):
+            view = self._interpreter.describe(self._session, pause)
+        self._session.say(view, "stop")
+
+    def submit_end(self) -> Future[View | None]:
+        """The end of input: the run starts if it has not, else it goes on alone."""
+        return self._inbox.post(END_OF_INPUT)
+
+    def give_up(self, error: Exception) -> None:
+        """A front end has failed: nobody can be asked any more, so the run must not wait."""
+        self._session.frontend = None
+        self._session.say(
+            Notice(
+                f"the prompt failed: {type(error).__name__}: {error}",
+                "detached; the run goes on",
+                level="error",
+            )
+        )
+
+    def run_line(self, line: str, *, origin: str = "") -> tuple[View | None, Resume | None]:
+        """Interpret one line here and now, show the answer, and say whether the run goes on."""
+        if line == END_OF_INPUT:
+            starting = self._session.pause is not None and self._session.pause.is_start
+            return None, Resume(Kind.CONTINUE if starting else Kind.DETACH)
+        try:
+            with self._session.evaluating(), undisturbed(self._session.models, deep=False):
+                answer = self._interpreter.interpret(self._session, line)
+        except UserError as error:
+            answer = Notice(error.message, error.hint, level="error")
+        except KeyboardInterrupt:
+            answer = Notice("interrupted", level="warn")
+        except Exception as error:
+            text = f"a bug in layerstep, in {line.split()[0]!r}: {type(error).__name__}: {error}"
+            answer = Notice(text, "the run is as it was", level="error")
+        if isinstance(answer, Resume):
+            self._session.say(Text(""), "resume", line, origin=origin)
+            return None, answer
+        self._session.shown = self._session.shown if answer is None or isinstance(answer, Notice) else answer
+        self._session.say(answer if answer is not None else Text(""), "answer", line, origin=origin)
+        return answer, None
+
+    def submit(self, line: str) -> Future[View | None]:
+        """Hand in a line from any thread; the paused thread answers, or this one if nothing is paused."""
+        if self._session.pause is not None and self._session.pause.thread != threading.get_ident():
+            return self._inbox.post(line)
+        future: Future[View | None] = Future()
+        view, resume = self.run_line(line)
+        if resume is not None:
+            view = Notice("nothing is paused", f"{line!r} has nothing to resume", level="error")
+        future.set_result(view)
+        return future
