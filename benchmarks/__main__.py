@@ -10,6 +10,7 @@ from dataclasses import replace
 from benchmarks.inspector import inspect_tensors
 from benchmarks.measure import FULL, QUICK, latencies, overhead, quiet, start_up
 from benchmarks.models import all_cases
+from benchmarks.ops import measure_ops
 from benchmarks.report import PAGE, Results, page, screen
 from benchmarks.training import TRAINING, training_cases
 
@@ -34,8 +35,10 @@ def main() -> None:
     answers = latencies(effort)
     _tell("looking at tensors")
     inspection = inspect_tensors(effort)
+    _tell("ops")
+    ops = measure_ops(replace(effort, rounds=effort.rounds // 2 + 1))
     _tell("start-up")
-    results = Results(effort, overheads, start_up(effort), answers, inspection, steps, (begin, _load()))
+    results = Results(effort, overheads, start_up(effort), answers, inspection, steps, ops, (begin, _load()))
     print(screen(results))
     if options.write:
         PAGE.parent.mkdir(parents=True, exist_ok=True)

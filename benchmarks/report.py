@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.inspector import LINE, WAYS, Inspection, Looks
 from benchmarks.measure import Effort, Latency, Overhead, Spread, StartUp
+from benchmarks.ops import OpCosts, ops_tables
 from benchmarks.training import RECORDED, TRAINING
 from benchmarks.variants import (
     ALL_POINTS,
@@ -46,6 +47,7 @@ class Results:
     latencies: list[Latency]
     inspection: Inspection
     training: list[Overhead]
+    ops: OpCosts
     load: tuple[float, float]
     """The load average of the machine when the run began and when it ended."""
 
@@ -168,6 +170,7 @@ def screen(results: Results) -> str:
         parts += [_title(found), overhead_table(found)]
     for found in results.training:
         parts += [_title(found), overhead_table(found, TRAINING)]
+    parts += [ops_tables(results.ops, table)]
     parts += [start_up_table(results.start_up), latency_table(results.latencies)]
     parts += [*map(look_table, results.inspection.looks), look_notes(results.inspection), goal_table(results)]
     return "\n\n".join([*parts, noise(results)])
@@ -192,6 +195,7 @@ def page(results: Results) -> str:
         training="\n\n".join(
             f"### {_title(found)}\n\n{overhead_table(found, TRAINING)}" for found in results.training
         ),
+        ops=ops_tables(results.ops, table),
         start_up=start_up_table(results.start_up),
         latencies=latency_table(results.latencies),
         looks="\n\n".join([*map(look_table, results.inspection.looks), look_notes(results.inspection)]),
@@ -271,6 +275,15 @@ of the rounds.
 - **`register_full_backward_hook`**: empty ones on all modules; torch refuses them on layers in place.
 
 {training}
+
+## Ops
+
+The forward again, op by op, in half of the rounds. Beside torch's own modes that do nothing, which is the least
+that seeing ops can cost. *Never hit*: no op has the name that is looked for. *Each op counted*: `step op N`
+with an N that is never reached; each op finds out which modules are running. A plain `TorchDispatchMode`
+imports the compiler at its first op, unless it says that it need not.
+
+{ops}
 
 ## Start-up
 

@@ -7,14 +7,16 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.models import Case, all_cases
 from benchmarks.variants import Run, Variant, attached, new_session, say
 
-__all__ = ["RECORDED", "TRAINING", "TrainingCase", "training_cases"]
+__all__ = ["CAUGHT", "RECORDED", "TRAINING", "TrainingCase", "training_cases"]
 
 
 BATCH = 8
@@ -92,7 +94,65 @@ def _full_hooks(case: Case) -> Iterator[Run]:
         yield partial(_Stepper(case.model).run, case)
 
 
+@contextlib.contextmanager
+def _detect_anomaly(case: Case) -> Iterator[Run]:
+    stepper = _Stepper(case.model)
+
+    def run() -> None:
+        with torch.autograd.set_detect_anomaly(True):
+            stepper.run(case)
+
+    yield run
+
+
+@contextlib.contextmanager
+def _finite_hooks(case: Case) -> Iterator[Run]:
+    """`isfinite().all()` of the output of each module, as people write it by hand."""
+
+    def check(module: nn.Module, args: object, output: object) -> None:
+        tensors = output if isinstance(output, tuple) else (output,)
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor) and not torch.isfinite(tensor).all():
+                raise FloatingPointError(type(module).__name__)
+
+    with contextlib.ExitStack() as handles:
+        for module in case.model.modules():
+            handles.callback(module.register_forward_hook(check).remove)
+        yield partial(_Stepper(case.model).run, case)
+
+
+class _EachOp(TorchDispatchMode):
+    """It counts and does not raise: the mask of a healthy GPT-2 has -inf, and would be an alarm at once."""
+
+    alarms = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            is_float = isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+            if is_float and not torch.isfinite(tensor).all():
+                self.alarms += 1
+        return result
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+@contextlib.contextmanager
+def _each_op(case: Case) -> Iterator[Run]:
+    """`isfinite().all()` of the result of each kernel, forward and backward."""
+    stepper = _Stepper(case.model)
+
+    def run() -> None:
+        with _EachOp():
+            stepper.run(case)
+
+    yield run
+
+
 BARE = Variant("bare", _bare)
+CAUGHT = Variant("`catch nonfinite`", partial(_under, lines=("catch nonfinite",)))
 RECORDED = Variant("`grad record`, every step", partial(_under, lines=("grad record",)))
 TRAINING = (
     BARE,
@@ -103,5 +163,10 @@ TRAINING = (
     RECORDED,
     Variant("a hook with `.item()` on each parameter", _hooks_with_item),
     Variant("`register_full_backward_hook` on all", _full_hooks),
+    CAUGHT,
+    Variant("`catch nonfinite --every-op`", partial(_under, lines=("catch nonfinite --every-op",))),
+    Variant("`detect_anomaly`", _detect_anomaly),
+    Variant("`isfinite().all()` in a hook of each module", _finite_hooks),
+    Variant("`isfinite().all()` of each op", _each_op),
 )
 """The first two have the names of those of the forward, so that the same tables serve."""

@@ -160,6 +160,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/json.md": json_views,
     "reference/settings.md": settings,
     "reference/gallery.md": lambda: GENERATED + gallery.page(),
+    "explanation/planted.md": lambda: GENERATED + planted.page(),
     "assets/session.svg": picture,
     **{f"assets/gallery/{name}.svg": functools.partial(gallery.picture, name) for name in gallery.SCENES},
     **{

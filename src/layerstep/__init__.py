@@ -5,32 +5,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerstep.api import DebugConsole, attach, set_trace
+    from layerstep.api import DebugConsole, attach, pm, set_trace
+    from layerstep.detection import Anomaly, Detection, anomaly_detection
     from layerstep.errors import LayerstepError, Quit, UserError
     from layerstep.gradients import GradientDebugger, GradientFlow
     from layerstep.inspector import TensorInspector, TensorReport, compare, inspect
+    from layerstep.stability import StabilityChecker, StabilityIssue
 
 __version__ = "0.1.0"
 __all__ = [
+    "Anomaly",
     "DebugConsole",
+    "Detection",
     "GradientDebugger",
     "GradientFlow",
     "LayerstepError",
     "Quit",
+    "StabilityChecker",
+    "StabilityIssue",
     "TensorInspector",
     "TensorReport",
     "UserError",
     "__version__",
+    "anomaly_detection",
     "attach",
     "compare",
     "inspect",
+    "pm",
     "set_trace",
 ]
 
 _HOME = {
     "DebugConsole": "layerstep.api",
     "attach": "layerstep.api",
+    "pm": "layerstep.api",
     "set_trace": "layerstep.api",
+    "Anomaly": "layerstep.detection",
+    "Detection": "layerstep.detection",
+    "anomaly_detection": "layerstep.detection",
     "LayerstepError": "layerstep.errors",
     "Quit": "layerstep.errors",
     "UserError": "layerstep.errors",
@@ -40,6 +52,8 @@ _HOME = {
     "TensorReport": "layerstep.inspector",
     "compare": "layerstep.inspector",
     "inspect": "layerstep.inspector",
+    "StabilityChecker": "layerstep.stability",
+    "StabilityIssue": "layerstep.stability",
 }
 
 

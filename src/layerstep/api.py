@@ -1,4 +1,4 @@
-"""The library: `DebugConsole`, `attach`, `set_trace`. It owns no logic, only the way in."""
+"""The library: `DebugConsole`, `attach`, `set_trace`, `pm`. It owns no logic, only the way in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layerstep.errors import Quit, UserError
 from layerstep.frontends.choose import is_child, open_session
 from layerstep.views import Notice, View
 
-__all__ = ["DebugConsole", "attach", "set_trace"]
+__all__ = ["DebugConsole", "attach", "pm", "set_trace"]
 
 _current: Session | None = None
 """The session of this process: `set_trace()` joins it instead of opening a second one."""
@@ -101,6 +101,8 @@ class DebugConsole:
     ) -> None:
         if kind is None and self.session.is_attached:
             tell_silent_points(self.session)
+        if isinstance(error, Exception) and not is_disabled():
+            self.session.crashes.left(error)
         self.detach()
         if kind is KeyboardInterrupt and self.session.quitting is not None:
             raise Quit from None  # `quit` in another thread, which interrupts this one
@@ -122,9 +124,35 @@ def set_trace() -> None:
     _current.stop_here(sys._getframe(1), "set_trace()")
 
 
+def pm(
+    error: BaseException | None = None,
+    *,
+    commands: Iterable[str] | None = None,
+    input: Any = None,
+    output: IO[str] | None = None,
+) -> None:
+    """Post-mortem: look around where an exception was raised, after the fact.
+
+    Without an exception: the one that is being handled, else the last one that ended a line of an interactive
+    session. The modules that were running are on the stack with what they were called with; everything that
+    looks works, everything that resumes ends it. The other options are those of `DebugConsole`.
+    """
+    found = error or sys.exception() or getattr(sys, "last_value", None)
+    if found is None:
+        raise UserError("there is no exception to look at", "pm(error), or pm() in an except block")
+    if is_disabled() or is_child():
+        return
+    session, _ = open_session(commands=commands or (), input=input, output=output)
+    try:
+        session.crashes.examine(found)
+    finally:
+        session.close()
+
+
 def tell_silent_points(session: Session) -> None:
     """A point that never fired says so and why: silence is the worst bug."""
-    silent = [(point, reason) for point in session.points.shown if (reason := silence_of(session, point))]
+    set_ = [point for point in session.points.shown if point.check is None]  # nothing caught is good news
+    silent = [(point, reason) for point in set_ if (reason := silence_of(session, point))]
     for point, reason in silent[:5]:
         if point.enabled:
             session.say(

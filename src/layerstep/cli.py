@@ -1,4 +1,4 @@
-"""The command line: `layerstep run script.py`, `layerstep demo`."""
+"""The command line: `layerstep run script.py`, `layerstep open FILE`, `layerstep demo`."""
 
 from __future__ import annotations
 
@@ -28,22 +28,35 @@ class _Given(argparse.Action):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="layerstep", description="A debugger for PyTorch models.")
     parser.add_argument("--version", action="version", version=f"layerstep {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="run | demo", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="run | open | demo", required=True)
     run = commands.add_parser(
         "run",
         help="run a script under the debugger",
         usage="layerstep run [options] (script.py | -m module) [args …]",
     )
-    run.add_argument("-e", metavar="COMMAND", action=_Given, help="run a command first; may be given again")
-    run.add_argument("-x", metavar="FILE", action=_Given, help="run the commands in a file first")
-    run.add_argument("--batch", action="store_true", help="ask nobody: detach when the commands run out")
-    run.add_argument("--json", metavar="FILE", help="write every view as a line of JSON; - is stdout")
+    _add_common(run)
+    run.add_argument(
+        "--post-mortem", action="store_true", help="run at full speed; open the prompt where it crashes"
+    )
+    run.add_argument("--dump", metavar="FILE", help="where a catchpoint that fires writes a core file")
     run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     run.add_argument("script", nargs="?", help="the script to run")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
-    run.set_defaults(given=[])
+    opening = commands.add_parser("open", help="look around in a core file, which `dump` has written")
+    _add_common(opening)
+    opening.add_argument("--model", metavar="NAME", help="package.module:function that makes the model")
+    opening.add_argument("file", help="the core file")
     commands.add_parser("demo", help="a guided first session on a small transformer")
     return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    again = "run a command first; may be given again"
+    parser.add_argument("-e", metavar="COMMAND", action=_Given, help=again)
+    parser.add_argument("-x", metavar="FILE", action=_Given, help="run the commands in a file first")
+    parser.add_argument("--batch", action="store_true", help="ask nobody: detach when the commands run out")
+    parser.add_argument("--json", metavar="FILE", help="write every view as a line of JSON; - is stdout")
+    parser.set_defaults(given=[])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from layerstep.demo.tour import play
 
             return play()
-        return _run(options)
+        return _open(options) if options.command == "open" else _run(options)
     except UserError as error:
         print(f"layerstep: {error}", file=sys.stderr)
         return error.exit_code
@@ -73,13 +86,39 @@ def _run(options: argparse.Namespace) -> int:
     if is_disabled():
         return program.run()
     from layerstep.frontends.choose import open_session
-    from layerstep.program import debug
+    from layerstep.program import debug, debug_afterwards
 
-    lines = list(_commands(options.given))
+    lines, dump_to = list(_commands(options.given)), _dump_to(options.dump)
     with _json_file(options.json) as json:
         use_pipe = not lines or not os.environ.get("CI")
         session, _ = open_session(commands=lines, json=json, use_pipe=use_pipe, batch=options.batch)
-        return debug(program, session)
+        session.dump_to = dump_to
+        return debug_afterwards(program, session) if options.post_mortem else debug(program, session)
+
+
+def _open(options: argparse.Namespace) -> int:
+    if not os.path.exists(options.file):  # before torch is imported, which takes a while
+        raise UserError(f"cannot read {options.file}", os.strerror(errno.ENOENT))
+    from layerstep.frontends.choose import open_session
+    from layerstep.opened import CoreDispatcher, look_around, open_core
+
+    lines = list(_commands(options.given))
+    opened = open_core(Path(options.file), options.model)
+    with _json_file(options.json) as json:
+        use_pipe = not lines or not os.environ.get("CI")
+        session, _ = open_session(
+            commands=lines, json=json, use_pipe=use_pipe, batch=options.batch, interpreter=CoreDispatcher()
+        )
+        return look_around(opened, session)
+
+
+def _dump_to(name: str | None) -> Path | None:
+    if name is None:
+        return None
+    path = Path(os.path.expanduser(name))
+    if not (path.is_dir() or path.parent.is_dir()):
+        raise UserError(f"cannot write {name}", os.strerror(errno.ENOENT))
+    return path
 
 
 def _commands(given: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -36,6 +36,8 @@ class Config:
     """no answer is longer than this"""
     context: int = 8
     """source lines shown on either side of the arrow by `list`"""
+    catch_exceptions: bool = True
+    """stop where a module raises, if there is somebody to ask"""
     pager: bool = True
     """show long answers through $PAGER on a terminal"""
 

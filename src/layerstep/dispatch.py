@@ -6,17 +6,24 @@ import keyword
 import shlex
 from typing import Any
 
+from layerstep.analysis.crash.explain import note_of
+from layerstep.analysis.crash.shown import crash_view
+from layerstep.analysis.opview import op_view
+from layerstep.analysis.origin import origin_view
 from layerstep.analysis.present import present, short, tensor_view
-from layerstep.analysis.shapes import tensors_in
+from layerstep.analysis.shapes import shape_line, tensors_in
+from layerstep.analysis.writes import fields_of
 from layerstep.engine.backward import Call
 from layerstep.engine.events import Phase, Resume
 from layerstep.engine.expression import may_act
 from layerstep.engine.guard import Outcome
+from layerstep.engine.hunt.origin import Origin
 from layerstep.engine.messages import Watch
 from layerstep.engine.pause import Pause
 from layerstep.engine.scope import EvaluationFailed
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame, location_at, location_of
+from layerstep.engine.traces import Crash
 from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
 from layerstep.lines import WORD, is_python_after
 from layerstep.registry import Command, command_names, find_command, near
@@ -58,31 +65,34 @@ class Dispatcher:
 
     def describe(self, session: Session, pause: Pause) -> View:
         """What is shown at a stop."""
+        changed = session.writes.unseen()
+        stop = self._describe(session, pause)
+        return Group((*changed, stop)) if changed else stop
+
+    def _describe(self, session: Session, pause: Pause) -> View:
+        write = session.writes.at(pause)
+        if write is not None:
+            others = [(n, watch) for n, watch in session.watches.items() if watch.point is not write.point]
+            watched = [(f"watch {n}", _watched(session, watch)) for n, watch in others]
+            return fields_of(write, pause, limit=session.config.sample_above, more=watched)
+        if isinstance(pause.finding, Origin):
+            return Group((origin_view(session, pause.finding), _describe_line(session, pause)))
+        if pause.crash is not None:
+            return _describe_crash(session, pause, pause.crash)
         if pause.event is None:
             return _describe_line(session, pause)
         frame = pause.stack[0]
+        if frame.op is not None:
+            watched = [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
+            return op_view(pause, frame, limit=session.config.sample_above, more=watched)
         if frame.call is not None:
             return _describe_backward(session, pause, frame, frame.call)
-        title = [
-            Span(frame.path, "path"),
-            Span("entered" if pause.phase is Phase.ENTER else "done", "good"),
-            Span(type(frame.module).__name__, "type"),
-            Span(f"forward {pause.forward}", "dim"),
-        ]
-        if pause.reason:
-            title.append(Span(pause.reason, "dim"))
-        limit = session.config.sample_above
-        items = _values("inp", frame.inp, limit)
-        for name, value in list(frame.kwargs.items())[:_MOST_SHOWN]:
-            if tensors_in(value, most=1):
-                items += _values(f"{name}=", value, limit)
-        if frame.has_output:
-            items += _values("out", frame.output, limit)
-        if pause.python is not None:
-            items.append(("at", Text(location_of(pause.python))))
-        items += [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
-        stop = Fields(tuple(title), tuple(items))
-        return Group((Notice(pause.trouble, level="error"), stop)) if pause.trouble else stop
+        return _describe_call(session, pause, frame)
+
+
+    def explain(self, crash: Crash) -> str:
+        """An exception in a few lines, to be noted on it."""
+        return note_of(crash)
 
 
 def find(session: Session, text: str) -> tuple[Command | None, str]:
@@ -197,6 +207,8 @@ def _values(label: str, value: Any, limit: int) -> list[tuple[str, View]]:
 
 
 def _watched(session: Session, watch: Watch) -> View:
+    if watch.point is not None:
+        return Text(f"{watch.point.label}: {watch.point.state}")
     try:
         value = watch.expression.evaluate(session.scope)
         now = short(value)
@@ -205,6 +217,29 @@ def _watched(session: Session, watch: Watch) -> View:
     before, watch.last = watch.last, now
     changed = "" if before is None or before == now else f"   was {before}"
     return Text(f"{watch.expression.text} = {now}{changed}")
+
+
+def _describe_call(session: Session, pause: Pause, frame: Frame) -> View:
+    title = [
+        Span(frame.path, "path"),
+        Span("entered" if pause.phase is Phase.ENTER else "done", "good"),
+        Span(type(frame.module).__name__, "type"),
+        Span(f"forward {pause.forward}", "dim"),
+    ]
+    if pause.reason:
+        title.append(Span(pause.reason, "dim"))
+    limit = session.config.sample_above
+    items = _values("inp", frame.inp, limit)
+    for name, value in list(frame.kwargs.items())[:_MOST_SHOWN]:
+        if tensors_in(value, most=1):
+            items += _values(f"{name}=", value, limit)
+    if frame.has_output:
+        items += _values("out", frame.output, limit)
+    if pause.python is not None:
+        items.append(("at", Text(location_of(pause.python))))
+    items += [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
+    stop = Fields(tuple(title), tuple(items))
+    return Group((Notice(pause.trouble, level="error"), stop)) if pause.trouble else stop
 
 
 def _describe_backward(session: Session, pause: Pause, frame: Frame, call: Call) -> View:
@@ -239,6 +274,17 @@ def _parameters(session: Session, call: Call) -> list[tuple[str, View]]:
         return [("params", Text(f"gradients of {sum(ready.values())} of {len(ready)} are there"))]
     words = (f"{name} {'has its gradient' if there else 'not yet'}" for name, there in ready.items())
     return [("params", Text(", ".join(words)))]
+
+
+def _describe_crash(session: Session, pause: Pause, crash: Crash) -> View:
+    running = {id(frame.module) for frame in crash.stack}
+    passed = [
+        (path, type(module).__name__, ", ".join(map(shape_line, kept[0][:4])), shape_line(kept[2]))
+        for path, module in session.models.everything()
+        if id(module) not in running and (kept := session.kept.get(module)) is not None
+    ]
+    watched = [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
+    return crash_view(crash, forward=pause.forward, reason=pause.reason, passed=passed, more=watched)
 
 
 def _describe_line(session: Session, pause: Pause) -> View:

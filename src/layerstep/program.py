@@ -8,7 +8,7 @@ import os
 import runpy
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from layerstep import __version__
@@ -18,7 +18,10 @@ from layerstep.engine.stack import is_ours
 from layerstep.errors import Quit, UserError
 from layerstep.views import Notice
 
-__all__ = ["ModuleProgram", "Program", "debug"]
+__all__ = ["CAUGHT_EXIT_CODE", "ModuleProgram", "Program", "debug", "debug_afterwards"]
+
+CAUGHT_EXIT_CODE = 3
+"""A catchpoint has fired, and nobody could be asked."""
 
 
 def debug(program: Program, session: Session) -> int:
@@ -32,14 +35,22 @@ def debug(program: Program, session: Session) -> int:
                 Notice(text, "`break WHERE` sets a point, `continue` starts it, `help` lists the commands")
             )
         session.start(ask=True)
-        code = program.run()
+        code = program.run(session.crashes.uncaught)
         if session.is_attached or session.frontend is None:  # batch work ends by detaching
             tell_silent_points(session)
-        return code
+        return CAUGHT_EXIT_CODE if session.caught and session.frontend is None else code
     finally:
         session.detach()
         session.close()
         use_session(None)
+
+
+def debug_afterwards(program: Program, session: Session) -> int:
+    """Run a program with nothing on it; if it ends by an exception, open the prompt there."""
+    try:
+        return program.run(session.crashes.examine)
+    finally:
+        session.close()
 
 
 class Program:
@@ -53,8 +64,11 @@ class Program:
         except OSError as error:
             raise UserError(f"cannot read {script}", error.strerror or "") from None
 
-    def run(self) -> int:
-        """The exit code of the program; its own exception is shown as python shows it."""
+    def run(self, crashed: Callable[[BaseException], None] | None = None) -> int:
+        """The exit code of the program; its own exception is shown as python shows it.
+
+        `crashed` hears of that exception first.
+        """
         sys.argv = self._argv()
         try:
             self._execute()
@@ -63,6 +77,9 @@ class Program:
         except SystemExit as leaving:
             return _exit_code(leaving)
         except BaseException as error:
+            error.__traceback__ = _without_us(error.__traceback__)
+            if crashed is not None and isinstance(error, Exception):
+                crashed(error)
             _show(error)
             return 130 if isinstance(error, KeyboardInterrupt) else 1
         return 0

@@ -363,6 +363,54 @@ def test_ctrl_c_within_a_condition_stops_too(open_terminal: Open, script):
     assert re.search(r"^\S+  (entered|done)  ", terminal.until_prompt(), re.MULTILINE)
 
 
+OPS = """\
+import signal
+
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+
+class Long(nn.Module):
+    twice = False
+
+    def forward(self, x):
+        while True:
+            x = x.tanh()
+            for _ in range(2 * self.twice):
+                signal.raise_signal(signal.SIGINT)
+
+
+try:
+    Long()(torch.ones(4))
+except KeyboardInterrupt:
+    left = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
+    print("modes left:", left)
+    print("and on:", torch.ones(2).tanh().sum().item() > 1)
+"""
+
+
+@pytest.mark.parametrize("step", ["step op", "stepi"])
+def test_ctrl_c_while_ops_are_stepped(open_terminal: Open, script, step: str):
+    """Once stops at the next op; twice at once interrupts the program, and leaves no mode behind."""
+    terminal = open_terminal("run", script(OPS))
+    terminal.until_prompt()
+    assert "Long  entered  Long" in terminal.ask("into")
+    assert "tanh  done" in terminal.ask(step)
+    terminal.keys(f"{step} 999999999\r")
+    terminal.until(r"\x1b\[\?2004l")
+    stopping = ["stopping at the next module", pexpect.TIMEOUT]
+    for _ in range(10):  # one that comes before the run goes on is none
+        terminal.child.sendintr()
+        if terminal.child.expect(stopping, timeout=4) == 0:
+            break
+    assert "tanh  done" in terminal.until_prompt()
+    terminal.ask("mod.twice = True")
+    terminal.keys(f"{step} 999999999\r")
+    code, rest = terminal.end()
+    assert code == 0
+    assert "modes left: []" in rest and "and on: True" in rest
+
+
 # -- how the terminal is left ------------------------------------------------------------------
 
 

@@ -25,7 +25,12 @@ class Call(NamedTuple):
     moment: Moment
 
 
-_MOMENTS = {"entering": Moment.BEFORE, "running": Moment.DURING, "done": Moment.AFTER}
+_MOMENTS = {
+    "entering": Moment.BEFORE,
+    "running": Moment.DURING,
+    "raised": Moment.DURING,
+    "done": Moment.AFTER,
+}
 
 
 def calls_here(session: Session) -> list[Call]:
@@ -34,7 +39,8 @@ def calls_here(session: Session) -> list[Call]:
     return [
         Call(f.path, f.module, f.args, f.kwargs, f.output if f.has_output else None, _MOMENTS[f.state])
         for f in stack
-        if f.module is not None and f.call is None  # in the backward pass no call of the forward is running
+        # In the backward pass no call of the forward is running.
+        if f.module is not None and f.call is None and f.op is None
     ]
 
 

@@ -25,6 +25,8 @@ def split_condition(text: str) -> tuple[str, Expression | None]:
 def add_point(session: Session, text: str, *, temporary: bool = False) -> Point:
     """Set a breakpoint from `WHERE [enter|exit|backward] [if EXPR]`; without WHERE, at the selected one."""
     place, condition = split_condition(text)
+    if place.startswith("op:"):
+        return _add_op_point(session, place, condition, temporary=temporary)
     phase = Phase.EXIT
     words = place.split()
     if words and words[-1] in ("enter", "exit", "backward"):
@@ -35,6 +37,22 @@ def add_point(session: Session, text: str, *, temporary: bool = False) -> Point:
     where = Where.parse(words[0] if words else _here(session))
     point = session.points.add(PointKind.BREAK, where, phase=phase, condition=condition, temporary=temporary)
     set_or_leave_pending(session, point)
+    return point
+
+
+def _add_op_point(session: Session, place: str, condition: Expression | None, *, temporary: bool) -> Point:
+    """The same from `op:NAME [in WHERE]`."""
+    match = re.fullmatch(r"op:(\S+)(?:\s+in\s+(\S+))?", place)
+    if match is None:
+        raise BadArguments(f"{place!r} is no op", "break op:NAME [in WHERE] [if EXPR]")
+    name, text = match.groups()
+    where = Where.parse(text) if text else None
+    point = session.points.add(
+        PointKind.BREAK, where, phase=Phase.EXIT, op=name, condition=condition, temporary=temporary
+    )
+    if where is not None:
+        set_or_leave_pending(session, point)
+    session.rearm()
     return point
 
 
@@ -64,6 +82,14 @@ def _here(session: Session) -> str:
 
 def described(point: Point) -> str:
     """Where a point is, in a few words."""
+    if point.where is None and point.check is not None:
+        return "the models"
+    if point.op:
+        return f"op:{point.op}" + (f" in {_modules(point)}" if point.where is not None else "")
+    return _modules(point)
+
+
+def _modules(point: Point) -> str:
     if point.is_pending:
         return point.where.text if point.where else "**"
     if len(point.targets) == 1:
@@ -75,12 +101,15 @@ def described(point: Point) -> str:
     "break",
     "b",
     group="stop",
-    usage="[WHERE] [enter|exit|backward] [if EXPR]",
+    usage="[WHERE] [enter|exit|backward] [if EXPR] | op:NAME [in WHERE] [if EXPR]",
     examples=(
         "break blocks.1.attn",
         "break blocks.*.mlp enter",
         "break head backward if grad_out.norm() > 10",
         "break type:Linear if out.std() > 2",
+        "break op:softmax",
+        "break op:*norm* in blocks.1 if out.max() > 9",
+        "break op:aten.mm in head",
     ),
     complete="where",
 )
@@ -94,6 +123,10 @@ def break_(session: Session, rest: str) -> Notice:
     `backward` stops when the backward pass has gone through the module: `grad_out` is the gradient of its
     output, `grad_in` that of its input as far as it comes out of this module. `step`, `next`, `finish` and
     `into` then go on through the backward pass, in its own order.
+    `op:NAME` stops after an op of that name inside the models, or inside the modules that match WHERE: by
+    the last part of what the code calls (`F.softmax`, `torch.softmax` and `x.softmax` are `softmax`, `@` is
+    `matmul`), or with `aten.` by the aten op below it, in the forward. Globs may be used. `inp` and `out` in
+    EXPR are those of the op.
     Before a script has made its model a point is pending, and says so when it is set.
     """
     point = add_point(session, rest)
@@ -116,8 +149,8 @@ def _suffix(point: Point) -> str:
 @command(
     "tbreak",
     group="stop",
-    usage="[WHERE] [enter|exit|backward] [if EXPR]",
-    examples=("tbreak head",),
+    usage="[WHERE] [enter|exit|backward] [if EXPR] | op:NAME [in WHERE] [if EXPR]",
+    examples=("tbreak head", "tbreak op:matmul in blocks.1.attn"),
     complete="where",
 )
 def tbreak(session: Session, rest: str) -> Notice:

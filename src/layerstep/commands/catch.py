@@ -4,11 +4,15 @@ from collections.abc import Callable
 
 from layerstep.commands.break_ import described, set_or_leave_pending
 from layerstep.engine.catches import CHECKS
+from layerstep.engine.crashes import EXCEPTION, exception_check
 from layerstep.engine.events import Phase
+from layerstep.engine.hunt.hunt import hunt_of
+from layerstep.engine.hunt.quarry import SIDES, Quarry
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments
+from layerstep.lines import options
 from layerstep.registry import command
 from layerstep.views import Notice, View
 
@@ -21,13 +25,32 @@ Setter = Callable[[Session, str, str], Point]
 @command(
     "catch",
     group="stop",
-    usage="shape|dtype|nograd|slow MS [WHERE]",
-    examples=("catch shape blocks.*", "catch dtype", "catch nograd head", "catch slow 50 blocks.*"),
+    usage="nan|inf|nonfinite [in WHERE] [forward|backward|param] [--every-op] | "
+    "exception [TYPE] [in WHERE] | shape|dtype|nograd|slow MS [WHERE]",
+    examples=(
+        "catch nonfinite",
+        "catch nan in blocks.* forward",
+        "catch nan backward",
+        "catch exception",
+        "catch exception RuntimeError in blocks.*",
+        "catch shape blocks.*",
+        "catch dtype",
+        "catch nograd head",
+        "catch slow 50 blocks.*",
+    ),
     complete="where",
 )
 def catch(session: Session, rest: str) -> View:
     """Stop when something goes wrong, wherever it does.
 
+    `catch nan`, `inf`, `nonfinite`: the output of a model, the loss, or a gradient is not finite (`param`: a
+    parameter after a step). That costs one sum each. Then the call is run again as it was, on copies, and
+    the stop is in that second run, at the operation that made it; `why` shows it again. An Inf that is
+    written on purpose, as in masks, is no alarm; `mute PATH` silences others. `in WHERE`: only what these
+    modules return. `--every-op` checks each operation as it runs, for what does not come again (slow).
+    `catch exception`: a module raises, or the program ends by an exception; the stop is where it was raised,
+    before anybody's handler sees it, and says why. `in WHERE`: also what the model itself catches later.
+    Meanwhile in-place writes are noted, so that a backward pass which misses the values names who wrote.
     `catch shape WHERE`: the output of a layer has another shape than at first; `catch dtype`: another dtype;
     `catch nograd`: it needs no gradient though gradients are on; `catch slow MS`: a call took longer.
     """
@@ -36,12 +59,7 @@ def catch(session: Session, rest: str) -> View:
     if setter is None:
         raise BadArguments(f"catch what? {word!r} is none of it" if word else "catch what?")
     point = setter(session, word, text.strip())
-    return Notice(f"catch {point.number} {point.what}: {describe(point)}", level="good")
-
-
-def describe(point: Point) -> str:
-    """Where a catchpoint looks, in a few words."""
-    return described(point) if point.where is not None else "everywhere"
+    return Notice(f"catch {point.number} {point.what} at {described(point)}", level="good")
 
 
 def _at_modules(session: Session, what: str, text: str) -> Point:
@@ -65,4 +83,66 @@ def _at_modules(session: Session, what: str, text: str) -> Point:
     return point
 
 
-KINDS: dict[str, Setter] = dict.fromkeys(CHECKS, _at_modules)
+def _not_finite(session: Session, what: str, text: str) -> Point:
+    """The catches of values that are not finite."""
+    rest, flags = options(text, flags="every-op")
+    words = rest.split()
+    where = None
+    if "in" in words:
+        place = words.index("in")
+        if place + 1 >= len(words):
+            raise BadArguments("in what? WHERE is missing", "catch nan in blocks.*")
+        where = Where.parse(words[place + 1])
+        del words[place : place + 2]
+    if unknown := [word for word in words if word not in SIDES]:
+        raise BadArguments(f"{unknown[0]!r} is none of {', '.join(SIDES)}")
+    sides = tuple(words) or ("forward", "backward")
+    hunt = hunt_of(session)
+    point = session.points.add(
+        PointKind.CATCH,
+        where,
+        what=what,
+        root_phases=(Phase.ENTER, Phase.EXIT),
+        set_by=f"catch {what} {text}".rstrip(),
+    )
+    hunt.add(Quarry(point, what, sides, every_op=bool(flags)))
+    if where is not None:
+        set_or_leave_pending(session, point)
+    session.rearm()
+    return point
+
+
+def _exception(session: Session, what: str, text: str) -> Point:
+    """`exception [TYPE] [in WHERE]`."""
+    words = text.split()
+    where = None
+    if "in" in words:
+        place = words.index("in")
+        if place + 2 != len(words):
+            raise BadArguments("in what? one WHERE, at the end", "catch exception in blocks.*")
+        where = Where.parse(words[-1])
+        words = words[:place]
+    if len(words) > 1:
+        raise BadArguments(f"{' '.join(words[1:])!r} is too much", "catch exception RuntimeError in blocks.*")
+    is_met = where is not None or session.discovery.is_on  # the outermost calls are met without a tap there
+    point = session.points.add(
+        PointKind.CATCH,
+        where,
+        what=what,
+        check=exception_check(words[0] if words else ""),
+        phase=Phase.RAISED,
+        root_phases=() if is_met else (Phase.RAISED,),
+        set_by=f"catch {what} {text}".rstrip(),
+    )
+    session.crashes.catch(point)
+    if where is not None:
+        set_or_leave_pending(session, point)
+    session.rearm()
+    return point
+
+
+KINDS: dict[str, Setter] = {
+    EXCEPTION: _exception,
+    **dict.fromkeys(("nan", "inf", "nonfinite"), _not_finite),
+    **dict.fromkeys(CHECKS, _at_modules),
+}

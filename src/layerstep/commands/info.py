@@ -51,7 +51,7 @@ def _breaks(session: Session) -> Table:
 
 def _point(session: Session, point: Point) -> tuple[str, ...]:
     phase = f" {point.phase}" if point.phase is not Phase.EXIT else ""
-    what = f"{point.kind}{phase}{' once' if point.temporary else ''}"
+    what = f"{point.kind}{f' {point.what}' if point.what else ''}{phase}{' once' if point.temporary else ''}"
     notes = []
     if point.condition is not None:
         notes.append(f"if {point.condition.text}")
@@ -155,6 +155,8 @@ def _cost(session: Session) -> Table:
                 "the speed of eager",
             )
         )
+    for instrument in session.instruments:
+        rows += [("beside taps", words, "", "") for words in instrument.cost()]
     if session.interrupts.is_on:
         rows.append(("Ctrl-C", "a SIGINT handler", "stops at the next module", "nothing"))
     columns = (Column("installed"), Column("what"), Column("why"), Column("cost"))

@@ -19,7 +19,7 @@ def list_(session: Session, rest: str) -> Source:
     """Show the source that is running, an arrow at its line.
 
     At a module's exit that is the forward of its caller, at the line of the call; at an entry it is the
-    module's own forward. With PATH: the forward of that module.
+    module's own forward; at an exception, the line that raised it. With PATH: the forward of that module.
     """
     if rest:
         path, module = session.models.find(rest)
@@ -32,10 +32,13 @@ def list_(session: Session, rest: str) -> Source:
     if pause.phase is Phase.ENTER and pause.selected == 0 and frame.module is not None:
         return _forward(frame.module, frame.path, at_start=True)
     # Frame i is in the middle of the call that frame i - 1 came from.
-    running = pause.stack[max(pause.selected - 1, 0)].caller if frame.module is not None else frame.caller
+    from_ = pause.stack[max(pause.selected - 1, 0)] if frame.module is not None else frame
+    running, line = from_.caller, from_.line
+    if pause.selected == 0 and frame.within is not None:
+        running, line = frame.within, frame.within_line
     if running is None:
         raise UserError("there is no source here", "the call came from outside of Python")
-    return _around(running, session.config.context)
+    return _around(running, line or running.f_lineno, session.config.context)
 
 
 def _forward(module: nn.Module, path: str, *, at_start: bool = False) -> Source:
@@ -51,7 +54,7 @@ def _forward(module: nn.Module, path: str, *, at_start: bool = False) -> Source:
     return Source(file, first, text, first if at_start else None, f"{path}  {type(module).__name__}.forward")
 
 
-def _around(frame: FrameType, context: int) -> Source:
+def _around(frame: FrameType, line: int, context: int) -> Source:
     code = frame.f_code
     try:
         lines, first = (
@@ -60,8 +63,8 @@ def _around(frame: FrameType, context: int) -> Source:
     except (OSError, TypeError):
         raise UserError(f"the source of {os.path.basename(code.co_filename)} is not to be found") from None
     first = max(first, 1)
-    low = max(frame.f_lineno - context, first)
-    high = min(frame.f_lineno + context + 1, first + len(lines))
+    low = max(line - context, first)
+    high = min(line + context + 1, first + len(lines))
     shown = tuple(line.rstrip("\n") for line in lines[low - first : high - first])
     name = "" if code.co_name == "<module>" else code.co_qualname
-    return Source(code.co_filename, low, shown, frame.f_lineno, name)
+    return Source(code.co_filename, low, shown, line, name)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from layerstep.engine.events import Kind, Resume
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments
+from layerstep.errors import BadArguments, UserError
 from layerstep.registry import command
 
-__all__ = ["count_of"]
+__all__ = ["count_of", "step_ops"]
 
 
 def count_of(text: str) -> int:
@@ -17,11 +19,47 @@ def count_of(text: str) -> int:
     return int(text)
 
 
-@command("step", "s", group="run", usage="[N]", examples=("step", "step 3"), repeats=True)
-def step(session: Session, rest: str) -> Resume:
-    """Run until the next module has finished, at any depth.
+def step_ops(session: Session, kind: Kind, text: str) -> Resume:
+    """To the N-th next op of the module that the run is stopped in, or to its end."""
+    count = count_of(text)
+    pause = session.pause
+    if pause is None or not pause.stack:
+        raise UserError("nothing has stopped yet", "`break WHERE enter`, then `continue`")
+    frame = pause.stack[0]
+    if pause.depth == 0:
+        raise UserError("no module is running here", "`break WHERE enter`, then `continue`")
+    in_backward = frame.call is not None
+    if in_backward and kind is Kind.OP:
+        raise UserError("in the backward pass the user's code calls no ops", "`stepi` goes by aten ops")
+    if pause.phase is not None and pause.phase.is_end and pause.depth <= 1 and not in_backward:
+        raise UserError(f"nothing encloses {frame.path}: its ops are done", "`continue`, or `into` another")
+    return Resume(kind, count)
 
-    Each step computes one more module output. With N, that many of them. An empty line
+
+def _candidates(session: Session, rest: str) -> Iterable[str]:
+    return [word for word in ("op",) if word.startswith(rest)]
+
+
+@command(
+    "step",
+    "s",
+    group="run",
+    usage="[N] | op [N]",
+    examples=("step", "step 3", "step op", "step op 3"),
+    complete=_candidates,
+    repeats=True,
+)
+def step(session: Session, rest: str) -> Resume:
+    """Run until the next module, or the next op, has finished.
+
+    Each step computes one more module output, at any depth. With N, that many of them. An empty line
     repeats it.
+    `step op` stops after the next function of torch that the code calls (`F.layer_norm`, `softmax`, `@`)
+    inside the module that the run is stopped in, its children included; after an exit that is the module
+    around it. `out` is then the result of the op, `inp` its tensors. When no op is left it stops at the
+    module's exit. `stepi` does the same with aten ops.
     """
+    word, _, more = rest.partition(" ")
+    if word == "op":
+        return step_ops(session, Kind.OP, more.strip())
     return Resume(Kind.STEP, count_of(rest))

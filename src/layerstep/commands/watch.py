@@ -1,36 +1,94 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from layerstep.engine.expression import Expression
+from layerstep.engine.homes import as_expression, find_home
 from layerstep.engine.messages import Watch
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments
+from layerstep.engine.watched import Watchpoint
+from layerstep.errors import BadArguments, UserError
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View
 
+STOP = "--stop"
 
-@command("watch", group="look", usage="[EXPR]", examples=("watch out.std()", "watch"), complete="expression")
+
+@command(
+    "watch",
+    group="look",
+    usage="[--stop] [EXPR]",
+    examples=("watch out.std()", "watch", "watch --stop head.weight", "watch --stop out"),
+    complete="expression",
+)
 def watch(session: Session, rest: str) -> View:
-    """Show an expression at every stop, with its change.
+    """Show an expression at every stop; --stop: who writes it.
 
-    Without EXPR: list what is watched.
+    With --stop EXPR is a tensor (a parameter, a buffer, a gradient, `out`, a part of one), and the run stops
+    at the op and the line that write it, with the values before and after: an optimizer, an in-place layer, a
+    hook, `load_state_dict`, batch norm's running statistics. A write that leaves every value as it was is
+    only counted. What torch does not see (numpy, another thread, compiled code) is found at the next forward,
+    training step or stop, and said to be so. Without EXPR: list what is watched.
     """
     if not rest:
-        rows = tuple((str(n), w.expression.text, w.last or "") for n, w in session.watches.items())
-        note = "" if rows else "nothing is watched; `watch EXPR` begins"
-        return Table((Column("no"), Column("expression", "code"), Column("last")), rows, note=note)
+        return _listed(session)
     number = max(session.watches, default=0) + 1
-    session.watches[number] = Watch(Expression.parse(rest))
-    return Notice(f"watch {number}: {rest}", level="good")
+    word, _, text = rest.partition(" ")
+    if word != STOP:
+        session.watches[number] = Watch(Expression.parse(rest))
+        return Notice(f"watch {number}: {rest}", level="good")
+    text = text.strip()
+    if not text:
+        raise BadArguments("which tensor?", "watch --stop head.weight")
+    point = Watchpoint(text, budget=session.config.keep_bytes)
+    point.number = number
+    expression = Expression.parse(as_expression(text))
+    hint = _settle(session, point)
+    session.watches[number] = Watch(replace(expression, text=f"{STOP} {text}"), point=point)
+    session.rearm()
+    return Notice(f"watch {number}: stops where {point.label} is written", hint, level="good")
 
 
-@command("unwatch", group="look", usage="[N]", examples=("unwatch",))
+def _settle(session: Session, point: Watchpoint) -> str:
+    """Find the tensor; before any model has run it may wait for one."""
+    try:
+        point.settle(find_home(session, point.text))
+    except UserError as error:
+        if len(session.models):
+            raise
+        point.trouble = f"pending: {error.message}"
+        return "it waits for the first model"
+    if point.steps:
+        return "it is large: a part of its elements is compared (`config keep_bytes`)"
+    return "" if session.is_attached else "it takes effect with the run"
+
+
+def _listed(session: Session) -> Table:
+    rows = []
+    for number, each in session.watches.items():
+        if each.point is not None:
+            rows.append((str(number), each.expression.text, each.point.state))
+        else:
+            rows.append((str(number), each.expression.text, each.last or ""))
+    note = "" if rows else "nothing is watched; `watch EXPR` begins"
+    return Table((Column("no"), Column("expression", "code"), Column("last")), tuple(rows), note=note)
+
+
+def _numbers(session: Session, rest: str) -> list[str]:
+    return [str(number) for number in session.watches if str(number).startswith(rest)]
+
+
+@command("unwatch", group="look", usage="[N]", examples=("unwatch",), complete=_numbers)
 def unwatch(session: Session, rest: str) -> Notice:
-    """Stop showing a watched expression, or all of them."""
+    """Stop watching an expression, or all of them."""
     if not rest:
         count = len(session.watches)
         session.watches.clear()
+        session.rearm()
         return Notice(f"{count} dropped; nothing is watched now")
     if not rest.isdigit() or int(rest) not in session.watches:
         raise BadArguments(f"no watch {rest}", "`watch` lists them")
     dropped = session.watches.pop(int(rest))
-    return Notice(f"watch {rest} dropped: {dropped.expression.text}")
+    session.rearm()
+    text = dropped.point.label if dropped.point is not None else dropped.expression.text
+    return Notice(f"watch {rest} dropped: {text}")

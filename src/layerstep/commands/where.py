@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from layerstep.analysis.opview import operands_of
 from layerstep.analysis.shapes import shape_line
 from layerstep.engine.backward import Call
+from layerstep.engine.ops import Op
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame, location_at, location_of
+from layerstep.engine.stack import Frame, location_at
 from layerstep.registry import command
 from layerstep.views import Stack, StackFrame
 
@@ -15,8 +17,8 @@ def where(session: Session, rest: str) -> Stack:
     """Show the modules that are running, innermost first.
 
     Each with its type, the shapes in and out, and the line that called it. `up`, `down` and `frame N`
-    choose another one to look from. In the backward pass: the gradients that came and those that go on, and
-    the line of the forward that made the call.
+    choose another one to look from. After `step op` the op is on top. In the backward pass: the gradients
+    that came and those that go on, and the line of the forward that made the call.
     """
     pause = session.pause
     assert pause is not None
@@ -27,11 +29,13 @@ def where(session: Session, rest: str) -> Stack:
 
 
 def stack_row(index: int, frame: Frame, *, selected: bool) -> StackFrame:
+    if frame.op is not None:
+        return _op_row(index, frame, frame.op, selected=selected)
     if frame.call is not None:
         return _backward_row(index, frame, frame.call, selected=selected)
     inputs = [shape_line(value) for value in frame.args[:4]]
     inputs += [f"{key}={shape_line(value)}" for key, value in list(frame.kwargs.items())[:4]]
-    place, _, code = location_of(frame.caller).partition("  ") if frame.caller is not None else ("", "", "")
+    place, _, code = frame.location.partition("  ")
     return StackFrame(
         index=index,
         path=frame.path or "(no module)",
@@ -39,6 +43,23 @@ def stack_row(index: int, frame: Frame, *, selected: bool) -> StackFrame:
         state=frame.state,
         inputs=", ".join(inputs),
         output=shape_line(frame.output) if frame.has_output else "",
+        location=place,
+        code=code,
+        selected=selected,
+    )
+
+
+def _op_row(index: int, frame: Frame, op: Op, *, selected: bool) -> StackFrame:
+    """An operation lies on top of the module that it ran in."""
+    place, _, code = frame.location.partition("  ")
+    inputs = [f"{name}={shape_line(value)}" for name, value in operands_of(op)[:4]]
+    return StackFrame(
+        index=index,
+        path=op.name,
+        kind=op.node or ("aten op" if op.is_kernel else "op"),
+        state="done",
+        inputs=", ".join(inputs),
+        output=shape_line(op.result),
         location=place,
         code=code,
         selected=selected,

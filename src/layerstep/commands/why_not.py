@@ -6,6 +6,7 @@ import textwrap
 
 from torch import nn
 
+from layerstep.analysis.silent_ops import why_silent
 from layerstep.engine._torch import is_scripted
 from layerstep.engine.models import Model
 from layerstep.engine.points import Point
@@ -61,6 +62,8 @@ def silence_of(session: Session, point: Point) -> str:
         return f"reached {point.tried} times, the condition never held"
     if point.recomputed:
         return "never fired, because it was only recomputed in backward; `config recompute on` stops there"
+    if point.op:
+        return why_silent(session, point)
     modules = [(path, session.models.at(path)) for path, _ in point.targets[:50]]
     if point.phase.is_backward and session.backpass.graph.calls:
         reasons = [session.backpass.why_unseen(module) for _, module in modules if module is not None]
@@ -98,10 +101,10 @@ def _reason(session: Session, module: nn.Module, path: str) -> str:
 
 def _calls_past_hooks(kind: type) -> bool:
     """Has it a `__call__` of its own that does not hand on to torch's?"""
-    if kind.__call__ is nn.Module.__call__ or "__call__" not in defined(kind):  # type: ignore[operator]
+    if kind.__call__ is nn.Module.__call__ or "__call__" not in defined(kind):
         return False
     try:
-        return "super()" not in inspect.getsource(kind.__call__)  # type: ignore[operator]
+        return "super()" not in inspect.getsource(kind.__call__)
     except (OSError, TypeError):
         return False
 

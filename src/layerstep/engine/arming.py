@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -26,7 +27,7 @@ class Arming:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.sink = Sink(session.report, self._play_beside)
+        self.sink = Sink(session.report, self._play_beside, session.crashes.tapped)
         self.taps = Taps(self.sink)
         self.at_backward: dict[int, tuple[Point, ...]] = {}
         """The points at the backward of each module, by its id."""
@@ -34,25 +35,47 @@ class Arming:
         """Compiled code runs eagerly on our account."""
         self._stance_before: str | None = None
         self._told: set[str] = set()
+        self._holds = 0
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Install nothing meanwhile, because the tables of hooks are out of sight; it is done afterwards."""
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if not self._holds:
+                self._session.rearm()
 
     def apply(self, intent: Intent, enclosing: Iterable[nn.Module]) -> None:
+        if self._holds:
+            return
         models = self._session.models
-        plan = make_plan(models, self._session.points, intent=intent, enclosing=enclosing)
+        has_modes = self._session.opstep.is_laid
+        plan = make_plan(
+            models, self._session.points, intent=intent, enclosing=enclosing, has_modes=has_modes
+        )
         self.taps.roots = {id(root) for model in models if (root := model.root) is not None}
         self.taps.apply(plan)
-        self.sink.listening = intent.reach is not Reach.NOTHING
+        self.sink.listening = intent.reach is not Reach.NOTHING or has_modes
         active = [point for point in self._session.points if point.enabled and point.phase.is_backward]
         self.sink.noting = bool(active)
         self.at_backward = {
             key: tuple(point for point in active if key in dict.fromkeys(k for _, k in point.targets))
             for key in {key for point in active for _, key in point.targets}
         }
-        self._take_stance(wanted=bool(plan) and any(model.compiled for model in models))
+        by_ops = self._session.opstep.is_wanted  # dynamo would compile again, with our mode in it
+        for instrument in self._session.instruments:
+            instrument.apply()
+        self._take_stance(wanted=bool(plan) and (by_ops or any(model.compiled for model in models)))
 
     def clear(self) -> None:
         self.taps.clear()
         self.sink.listening = self.sink.noting = False
         self.at_backward = {}
+        for instrument in self._session.instruments:
+            instrument.clear()
         self._take_stance(wanted=False)
 
     def _take_stance(self, *, wanted: bool) -> None:
@@ -60,6 +83,8 @@ class Arming:
             before = set_eager_stance(True)
             self.is_eager = before is not None
             self._stance_before = before
+            if not any(model.compiled for model in self._session.models):
+                return
             self._tell("compiled model: it runs eagerly while something is armed", "the numbers are eager's")
         elif not wanted and self.is_eager:
             if self._stance_before != "force_eager":

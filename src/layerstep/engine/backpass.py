@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from layerstep.engine import stepper
-from layerstep.engine._torch import is_in_backward, is_wrapper, modes_off, unwrap
+from layerstep.engine._torch import is_in_backward, is_wrapper, unwrap
 from layerstep.engine.backward import Backward, Call, State
 from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.stack import backward_stack, caller_of
@@ -101,7 +101,7 @@ class Backpass:
                 here = dataclasses.replace(call, grad_out=list(gradients), grad_in=[])
                 stack = backward_stack(here, session.models, phase=Phase.BACKWARD_ENTER)
                 stack[0].state = f"at {name}"
-                with modes_off():
+                with session.opstep.pausing():
                     event = Event(Phase.BACKWARD_ENTER, call.module, (), {}, None, call)
                     session.stop_in(stack, event, None, "")
         except Exception as error:
@@ -122,7 +122,7 @@ class Backpass:
             event = Event(phase, call.module, (), {}, None, call)
             hit, trouble = session.judge.ask(points, event, None) if points else (None, "")
             if (session.arming.sink.listening and self._step(call, phase)) or hit is not None:
-                with modes_off():
+                with session.opstep.pausing():
                     session.stop_in(backward_stack(call, session.models, phase=phase), event, hit, trouble)
                 self._stepped = session.arming.sink.listening
         except Exception as error:

@@ -15,6 +15,7 @@ from layerstep.views import Notice, Text, View
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
+    from layerstep.engine.traces import Crash
 
 __all__ = ["Conversation"]
 
@@ -62,6 +63,17 @@ class Conversation:
         with self._session.evaluating(), undisturbed(self._session.models, deep=False):
             view = self._interpreter.describe(self._session, pause)
         self._session.say(view, "stop")
+
+    def show(self, pause: Pause) -> None:
+        """Say what a pause would say, without one."""
+        with self._session.evaluating(), undisturbed(self._session.models, deep=False):
+            view = self._interpreter.describe(self._session, pause)
+        self._session.say(view)
+
+    def explain(self, crash: Crash) -> str:
+        """An exception in a few lines, for those who see it elsewhere."""
+        with self._session.evaluating(), undisturbed(self._session.models, deep=False):
+            return self._interpreter.explain(crash)
 
     def submit_end(self) -> Future[View | None]:
         """The end of input: the run starts if it has not, else it goes on alone."""

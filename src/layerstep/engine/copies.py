@@ -65,6 +65,10 @@ class Copies:
             return _object(value, inside)
         return value
 
+    def tensors(self) -> list[tuple[Tensor, Tensor]]:
+        """The tensors among the originals, each with its copy."""
+        return [(one, copy_) for one, copy_ in self._made.values() if isinstance(one, Tensor)]
+
     def were_written(self) -> bool:
         """Has a call left them other than the originals? Then those are not what they were before it."""
         return any(

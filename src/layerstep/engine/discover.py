@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from layerstep.engine._torch import unwrap
+from layerstep.engine.disguise import shown_as
 from layerstep.engine.stack import call_text, caller_of, forget_locals, is_ours
 
 __all__ = ["Discovery", "name_of", "owner_of"]
@@ -37,11 +38,17 @@ class _Here(threading.local):
 class Discovery:
     """Reports every outermost module call: `arrived(module, frame, is_new)`, before it runs.
 
+    Where one is left by an exception, `raised(error)` hears of it before anybody's handler does.
     A module that is called by itself though it is a part of a model is reported once, as that model.
     """
 
-    def __init__(self, arrived: Callable[[nn.Module, FrameType, bool], None]) -> None:
+    def __init__(
+        self,
+        arrived: Callable[[nn.Module, FrameType, bool], None],
+        raised: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
         self._arrived = arrived
+        self._raised = raised
         self._here = _Here()
         self._known: dict[int, weakref.ref[nn.Module]] = {}
         self._before: Any = None
@@ -55,26 +62,46 @@ class Discovery:
         if self.is_on:
             return
         self._before = before = nn.Module.__call__
-        here, outermost = self._here, self._outermost
+        here, announce, raised = self._here, self._announce, self._raised
         is_compiling = torch.compiler.is_dynamo_compiling
 
         # The body of Module._wrapped_call_impl, not a call to it: a second Python frame would cost
         # more than the look-up. is_compiling comes first, because dynamo folds it away; without
         # it, dynamo guards on what follows and compiles again when that changes.
         def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not here.inside and not is_compiling():
-                return outermost(self, args, kwargs)
-            if self._compiled_call_impl is not None:
-                return self._compiled_call_impl(*args, **kwargs)
-            return self._call_impl(*args, **kwargs)
+            if here.inside or is_compiling():
+                if self._compiled_call_impl is not None:
+                    return self._compiled_call_impl(*args, **kwargs)
+                return self._call_impl(*args, **kwargs)
+            here.inside = True
+            try:
+                announce(self, sys._getframe())
+                if self._compiled_call_impl is not None:
+                    return self._compiled_call_impl(*args, **kwargs)
+                return self._call_impl(*args, **kwargs)
+            except Exception as error:
+                raised(error)
+                raise
+            finally:
+                here.inside = False
 
         def call_through(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if not here.inside and not is_compiling():
-                return outermost(self, args, kwargs)
-            return before(self, *args, **kwargs)
+            if here.inside or is_compiling():
+                return before(self, *args, **kwargs)
+            here.inside = True
+            try:
+                announce(self, sys._getframe())
+                return before(self, *args, **kwargs)
+            except Exception as error:
+                raised(error)
+                raise
+            finally:
+                here.inside = False
 
         is_torchs_own = before is _torchs_call  # or else somebody replaced it before us, for a reason
-        nn.Module.__call__ = call if is_torchs_own else call_through  # type: ignore[method-assign]
+        stand_in: Any = call if is_torchs_own else call_through
+        shown_as(stand_in, _torchs_call.__code__)
+        nn.Module.__call__ = stand_in  # type: ignore[method-assign]
 
     def stop(self) -> None:
         """Put torch's own `__call__` back."""
@@ -82,17 +109,11 @@ class Discovery:
             nn.Module.__call__ = self._before  # type: ignore[method-assign]
             self._before = None
 
-    def _outermost(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        before = self._before  # a detach while the model runs forgets it
-        self._here.inside = True
-        try:
-            if not torch.compiler.is_compiling() and not getattr(module, "_is_replica", False):
-                self._announce(module, sys._getframe(1))
-            return before(module, *args, **kwargs)
-        finally:
-            self._here.inside = False
-
     def _announce(self, module: nn.Module, frame: FrameType) -> None:
+        if torch.compiler.is_compiling() or getattr(module, "_is_replica", False):
+            return
+        if not hasattr(module, "_modules"):  # its __init__ did not call that of nn.Module: torch will say so
+            return
         known = self._known.get(id(module))
         if known is not None and known() is module:
             self._arrived(module, frame, False)

@@ -10,7 +10,7 @@ __all__ = ["Event", "Kind", "Phase", "Resume"]
 
 
 class Phase(StrEnum):
-    """The moments of a module call that can be stopped at: two in the forward, two in the backward."""
+    """The moments that can be stopped at: two of a call in the forward, two in the backward, and ops."""
 
     ENTER = "enter"
     EXIT = "exit"
@@ -18,10 +18,20 @@ class Phase(StrEnum):
     """The first gradient has arrived at the output."""
     BACKWARD = "backward"
     """The gradients of the inputs are known."""
+    RAISED = "raised"
+    """It is left by an exception."""
+    OP = "op"
+    """A function of torch that the user's code calls has returned."""
+    KERNEL = "kernel"
+    """The same of an aten operator below it."""
 
     @property
     def is_end(self) -> bool:
-        return self in (Phase.EXIT, Phase.BACKWARD)
+        return self in (Phase.EXIT, Phase.BACKWARD, Phase.RAISED) or self.is_op
+
+    @property
+    def is_op(self) -> bool:
+        return self in (Phase.OP, Phase.KERNEL)
 
     @property
     def is_backward(self) -> bool:
@@ -41,6 +51,10 @@ class Event(NamedTuple):
     output: Any = None
     call: Any = None
     """The call that the backward pass is at."""
+    error: Any = None
+    """The exception by which it is left."""
+    op: Any = None
+    """The operation that has just run, at a stop inside of a module."""
 
 
 class Kind(StrEnum):
@@ -54,6 +68,8 @@ class Kind(StrEnum):
     FORWARD = "forward"
     TRAINED = "trained"
     """Until so many training steps are done."""
+    OP = "step op"
+    KERNEL = "stepi"
     INTERRUPT = "interrupt"
     DETACH = "detach"
     QUIT = "quit"

@@ -8,7 +8,7 @@ beside it for whoever wants to stop inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import nn
 
 from layerstep.engine._torch import hook_tables, hooks_hidden, is_tracing
 
-__all__ = ["FusedForward", "has_kernel"]
+__all__ = ["FusedForward", "has_kernel", "may_be_one_kernel", "with_kernels"]
 
 
 def has_kernel(module: nn.Module) -> bool:
@@ -27,6 +27,28 @@ def has_kernel(module: nn.Module) -> bool:
         and type(module).forward is nn.TransformerEncoderLayer.forward
         and "forward" not in module.__dict__
     )
+
+
+def may_be_one_kernel(module: nn.Module) -> bool:
+    """Is this one of torch's modules that leave their kernel where a function mode is on, and may it take it?
+
+    Each tests `has_torch_function`, which a mode makes true; the last digits would then be others.
+    """
+    kinds = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+    if not isinstance(module, kinds) or module.training:
+        return False
+    deciding = module.layers[0] if isinstance(module, nn.TransformerEncoder) else module
+    return not (torch.is_grad_enabled() and any(p.requires_grad for p in deciding.parameters()))
+
+
+def with_kernels(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """The modules of those kinds; the attention of a layer goes with its layer."""
+    found = list(modules)
+    inside = {
+        id(part) for each in found if isinstance(each, nn.TransformerEncoderLayer) for part in each.children()
+    }
+    kinds = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+    return [module for module in found if isinstance(module, kinds) and id(module) not in inside]
 
 
 class FusedForward:

@@ -12,6 +12,7 @@ from layerstep.engine._torch import modes_off
 from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.expression import Expression
 from layerstep.engine.guard import observing, undisturbed
+from layerstep.engine.opstep import op_frame
 from layerstep.engine.points import Point
 from layerstep.engine.scope import Scope
 from layerstep.engine.stack import Frame, call_depth, caller_of, forget_locals
@@ -41,12 +42,12 @@ class Judge:
         return hit, trouble
 
     def _ask_one(self, point: Point, event: Event, frame: FrameType | None) -> tuple[bool, str]:
-        if not point.enabled:
+        if not point.enabled or (point.op and event.op is None):
             return False, ""
         if point.is_plain:
             return self._count(point), ""
         place = self._place(event, frame)
-        if not self._is_called_as(point, place):
+        if event.op is None and not self._is_called_as(point, place):
             return False, ""
         with modes_off():
             scope = self._session.scope_at(place)
@@ -88,6 +89,8 @@ class Judge:
 
     def _place(self, event: Event, frame: FrameType | None) -> Frame:
         models = self._session.models
+        if event.op is not None:
+            return op_frame(event, models)
         if event.call is not None:
             return Frame(models, event.module, state="backward done", call=event.call)
         caller = caller_of(frame) if frame is not None else None
@@ -135,5 +138,7 @@ class Judge:
         moment = stepper.Moment(
             event.phase, threading.get_ident(), depth, is_root, forward, session.training.count
         )
-        stop, session.intent = stepper.decide(intent, moment)
+        stop, after = stepper.decide(intent, moment)
+        if session.intent is intent:  # else Ctrl-C has come meanwhile, and must not be forgotten
+            session.intent = after
         return stop

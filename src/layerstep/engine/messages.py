@@ -12,8 +12,10 @@ from layerstep.views import View
 if TYPE_CHECKING:
     from layerstep.engine.pause import Pause
     from layerstep.engine.session import Session
+    from layerstep.engine.traces import Crash
+    from layerstep.engine.watched import Watchpoint
 
-__all__ = ["Frontend", "Interpreter", "Message", "Watch"]
+__all__ = ["Frontend", "Instrument", "Interpreter", "Message", "Watch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,22 @@ class Interpreter(Protocol):
 
     def describe(self, session: Session, pause: Pause) -> View: ...
 
+    def explain(self, crash: Crash) -> str: ...
+
+
+class Instrument(Protocol):
+    """Something that is installed beside taps while it is needed."""
+
+    def apply(self) -> None:
+        """The points have changed: install what they need, and no more."""
+
+    def clear(self) -> None:
+        """Take everything off."""
+
+    def cost(self) -> list[str]:
+        """What is installed now, in words."""
+        return []
+
 
 @dataclass(slots=True, eq=False)
 class Watch:
@@ -51,3 +69,5 @@ class Watch:
 
     expression: Expression
     last: str | None = None
+    point: Watchpoint | None = None
+    """Of `watch --stop`: the run stops where the tensor is written."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import linecache
 import os
 from collections.abc import Callable
@@ -18,7 +19,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerstep.engine.stack import is_ours
 
-__all__ = ["Around", "Functions", "Kernels", "Place", "name_of", "place_of", "user_frame"]
+__all__ = [
+    "Around",
+    "Functions",
+    "Kernels",
+    "Op",
+    "Place",
+    "is_question",
+    "is_whole",
+    "matches",
+    "name_of",
+    "place_of",
+    "plain_name",
+    "user_frame",
+    "writes",
+]
 
 Around = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Called with a function and its arguments instead of it; answers with its result."""
@@ -48,6 +63,8 @@ class Kernels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._around(func, args, kwargs or {})
+
+    supports_higher_order_operators = True  # or else `flex_attention` and `cond` raise under it
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:  # otherwise the first op imports torch._dynamo: 1.2 to 2.4 s
@@ -81,6 +98,11 @@ _QUESTIONS = frozenset(
         "is_contiguous",
         "register_hook",
         "requires_grad_",
+        "_set_grad_enabled",
+        "__bool__",
+        "__int__",
+        "__float__",
+        "__index__",
     ]
 )
 _questions: dict[Any, bool] = {}
@@ -158,7 +180,93 @@ def _find_name(func: Any) -> str:
     full: str = resolve_name(func) or getattr(func, "__name__", str(func))
     if full.startswith("torch.nn.functional."):
         return "F." + full.rpartition(".")[2]
-    for prefix in ("torch.Tensor.", "torch._C._nn.", "torch."):
+    for prefix in ("torch.Tensor.", "torch._C._nn.", "torch.functional.", "torch."):
         if full.startswith(prefix):
-            return full.removeprefix(prefix)
-    return full
+            full = full.removeprefix(prefix)
+            break
+    return _OPERATORS.get(full, full.strip("_") if full.startswith("__") else full)
+
+
+_OPERATORS = {
+    "__truediv__": "div",
+    "__rtruediv__": "div",
+    "__rdiv__": "div",
+    "__rsub__": "sub",
+    "__rpow__": "pow",
+    "__rmatmul__": "matmul",
+    "__floordiv__": "floor_divide",
+    "__rfloordiv__": "floor_divide",
+    "__invert__": "bitwise_not",
+}
+"""Operators that torch knows by another name than Python; `@`, `+`, `*` and `-` call the method itself."""
+
+
+class Op(NamedTuple):
+    """An operation that has run, with what went in and what came out."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    caller: FrameType | None = None
+    """The frame of the user's code that it was called in."""
+    node: str = ""
+    """The autograd node that it is a part of, in a backward pass."""
+    within: int = 0
+    """The depth of the module whose ops are being stepped through; 0 if that is not how the run came here."""
+
+    @property
+    def name(self) -> str:
+        return name_of(self.func)
+
+    @property
+    def is_kernel(self) -> bool:
+        return getattr(self.func, "_schema", None) is not None
+
+
+def plain_name(name: str) -> str:
+    """`softmax` of `F.softmax`, `add` of `add_`, `aten.softmax` of `aten._softmax`: what `op:NAME` means."""
+    last = name.rpartition(".")[2].strip("_")
+    return f"aten.{last}" if name.startswith("aten.") else last
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Does `softmax`, `*softmax*` or `aten.mm` mean the operation of this name?"""
+    wanted = pattern if any(mark in pattern for mark in "*?[") else plain_name(pattern)
+    return fnmatch.fnmatchcase(plain_name(name), wanted)
+
+
+def writes(func: Any) -> bool:
+    """Does it write to an operand? Then that is shown as it is after the op."""
+    schema = getattr(func, "_schema", None)
+    if schema is not None:
+        return bool(schema.is_mutable)
+    name = getattr(func, "__name__", "")
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+_WHOLE = {
+    "lstm": "sigmoid tanh linear matmul",
+    "gru": "sigmoid tanh linear matmul",
+    "rnn_tanh": "tanh linear matmul",
+    "rnn_relu": "relu linear matmul",
+    "scaled_dot_product_attention": "softmax matmul dropout masked_fill",
+    "multi_head_attention_forward": "softmax matmul bmm baddbmm linear dropout scaled_dot_product_attention",
+    "transformer_encoder_layer_fwd": "softmax matmul linear layer_norm relu gelu",
+    "native_multi_head_attention": "softmax matmul linear",
+    "scaled_dot_product_flash_attention_for_cpu": "softmax matmul bmm mm",
+    "scaled_dot_product_flash_attention": "softmax matmul bmm mm",
+    "scaled_dot_product_efficient_attention": "softmax matmul bmm mm",
+    "mkldnn_rnn_layer": "sigmoid tanh linear addmm mm",
+    "cross_entropy": "log_softmax nll_loss",
+    "normalize": "norm div",
+}
+"""Operations that do the work of several, which are not seen inside of them."""
+
+
+def is_whole(name: str, inside: str = "") -> bool:
+    """Is this an operation whose parts cannot be seen at its level? `inside`: and is that one of them?"""
+    parts = _WHOLE.get(plain_name(name).removeprefix("aten."))
+    return parts is not None and (
+        not inside or any(fnmatch.fnmatchcase(part, inside) for part in parts.split())
+    )

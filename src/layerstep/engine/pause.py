@@ -12,11 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 from layerstep.engine.events import Event, Phase, Resume
 from layerstep.engine.points import Point
 from layerstep.engine.scope import Scope
 from layerstep.engine.stack import Frame, forget_locals
+from layerstep.engine.traces import Crash
 from layerstep.errors import UserError
 from layerstep.views import View
 
@@ -37,6 +39,8 @@ class Pause:
     point: Point | None = None
     trouble: str = ""
     """A condition that raised: the stop shows why."""
+    finding: Any = None
+    """What a catchpoint has found here; shown first."""
     forward: int = 0
     python: FrameType | None = None
     """The frame of the user's code that runs: the caller of the module, or of `set_trace()`."""
@@ -46,11 +50,19 @@ class Pause:
     """Before the run: no event, no stack; lines are taken, and then the run begins."""
     asks: bool = True
     """Is somebody asked when the given lines run out?"""
+    crash: Crash | None = None
+    """The exception that it stands at, and where that was raised."""
+    is_over: bool = False
+    """After the run: there is nothing to resume, any resume ends the pause."""
 
     @property
     def frame(self) -> Frame | None:
         """The selected frame."""
         return self.stack[self.selected] if self.stack else None
+
+    @property
+    def error(self) -> BaseException | None:
+        return self.crash.error if self.crash is not None else None
 
     @property
     def depth(self) -> int:
@@ -72,7 +84,7 @@ class Pause:
 
     def release(self) -> None:
         """Let go of everything the pause looked at."""
-        callers = {id(f): f for f in (self.python, *(frame.caller for frame in self.stack)) if f is not None}
+        callers = {id(f): f for f in (self.python, *(frame.python for frame in self.stack)) if f is not None}
         for caller in callers.values():
             forget_locals(caller)
         self.scope.frame = None
@@ -80,6 +92,7 @@ class Pause:
         self.stack = []
         self.event = None
         self.python = None
+        self.crash = None
 
 
 class Inbox:

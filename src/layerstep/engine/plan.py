@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from torch import nn
 
 from layerstep.engine.events import Kind, Phase
+from layerstep.engine.fused import with_kernels
 from layerstep.engine.models import Model, Models
 from layerstep.engine.points import Point, PointKind, Points
 from layerstep.engine.stepper import Intent, Reach
@@ -22,7 +23,14 @@ __all__ = ["Plan", "make_plan"]
 Plan = dict[int, tuple[nn.Module, Wanted]]
 
 
-def make_plan(models: Models, points: Points, *, intent: Intent, enclosing: Iterable[nn.Module] = ()) -> Plan:
+def make_plan(
+    models: Models,
+    points: Points,
+    *,
+    intent: Intent,
+    enclosing: Iterable[nn.Module] = (),
+    has_modes: bool = False,
+) -> Plan:
     """The taps wanted at each module, by id."""
     wanted: dict[int, tuple[nn.Module, dict[Phase, tuple[Point, ...]]]] = {}
 
@@ -35,8 +43,11 @@ def make_plan(models: Models, points: Points, *, intent: Intent, enclosing: Iter
         _want_notes(models, want)
     for model in models:
         _want_at_root(model, active, want)
-        _want_points(model, [point for point in active if not point.phase.is_backward], want)
+        _want_points(model, [p for p in active if not (p.phase.is_backward or p.op)], want)
+        _want_ops(model, [point for point in active if point.op], want)
     _want_steps(models, intent, enclosing, want)
+    if has_modes or intent.kind is Kind.OP or any(point.op for point in active):
+        _want_fused(models, [point for point in active if point.op], enclosing, want)
     if wanted or intent.reach is Reach.ROOTS:
         for model in models:
             if (root := model.root) is not None:
@@ -94,6 +105,29 @@ def _want_points(model: Model, active: list[Point], want: Callable[..., None]) -
                 want(module, phase, point)
             for ancestor in _ancestors(model, module, local):
                 want(ancestor, Phase.EXIT)
+
+
+def _want_ops(model: Model, points: list[Point], want: Callable[..., None]) -> None:
+    """A point at operations must hear of the calls that begin in which it looks for them."""
+    for point in points:
+        calls = [_module_of(model, path, key) for path, key in point.targets]
+        roots = [(model.root, "")] if point.where is None and model.root is not None else []
+        for module, local in [*roots, *(call for call in calls if call is not None)]:
+            want(module, Phase.ENTER, point)
+            want(module, Phase.EXIT)
+            for ancestor in _ancestors(model, module, local):
+                want(ancestor, Phase.EXIT)
+
+
+def _want_fused(
+    models: Models, points: list[Point], enclosing: Iterable[nn.Module], want: Callable[..., None]
+) -> None:
+    """Modules that leave their kernel where a function mode is on must be heard of; exits, to remove it."""
+    for model in models:
+        for module in with_kernels(_modules(model)):
+            want(module, Phase.ENTER, *points)
+    for module in enclosing:
+        want(module, Phase.EXIT)
 
 
 def _want_at_root(model: Model, active: list[Point], want: Callable[..., None]) -> None:

@@ -38,6 +38,8 @@ class Point:
     where: Where | None
     """None is every module, as `until EXPR` wants it; of a catchpoint, none but what `root_phases` says."""
     phase: Phase = Phase.EXIT
+    op: str = ""
+    """The operations that it stops after, inside of its modules: `softmax`, `*norm*`, `aten.mm`."""
     condition: Expression | None = None
     template: Template | None = None
     action: Callable[[Frame], None] | None = None
@@ -76,6 +78,11 @@ class Point:
         return self.phases or (self.phase,)
 
     @property
+    def level(self) -> Phase:
+        """Of a point at operations: those that the user's code calls, or the kernels below them."""
+        return Phase.KERNEL if self.op.startswith("aten.") else Phase.OP
+
+    @property
     def is_pending(self) -> bool:
         return self.where is not None and not self.targets
 
@@ -97,6 +104,8 @@ class Point:
             return self.set_by
         word = "tbreak" if self.temporary else self.kind.value
         parts = [word, self.where.text if self.where else "**"]
+        if self.op:
+            parts = [word, f"op:{self.op}", *(("in", self.where.text) if self.where else ())]
         if self.phase is not Phase.EXIT:
             parts.append(self.phase.value)
         if self.template is not None:

@@ -11,7 +11,7 @@ import copy
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +22,12 @@ from layerstep.engine._torch import function_modes, functions_off, functions_on,
 from layerstep.engine.copies import Copies, Moment, is_freed
 from layerstep.engine.guard import RandomState, observing, undisturbed
 from layerstep.engine.scope import stdout_of_this_thread
-from layerstep.engine.session import Session
 from layerstep.errors import UserError
 
-__all__ = ["Rerun", "Watcher", "rerun"]
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Rerun", "Watcher", "attributes_kept", "length_of", "rerun"]
 
 _DROPOUTS = {
     F.dropout,
@@ -95,13 +97,13 @@ def rerun(
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.evaluating())
         stack.enter_context(undisturbed(session.models, deep=False))
-        grew = stack.enter_context(_attributes_kept(module))
+        grew = stack.enter_context(attributes_kept(module))
         hooks = stack.enter_context(hooks_hidden(module))
         stack.enter_context(stdout_of_this_thread())
         stack.enter_context(torch.no_grad())
         _leave_autocast_cache(stack)
         with observing():
-            copies = Copies(moment, _length_of(args, kwargs))
+            copies = Copies(moment, length_of(args, kwargs))
             args, kwargs = copies.of(args), copies.of(kwargs)
         streams = RandomState()
         try:
@@ -121,7 +123,7 @@ def rerun(
     )
 
 
-def _length_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def length_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """How many tokens a call is about: [batch, tokens, …] of its first tensor."""
     first = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() >= 2), None)
     return int(first.shape[1]) if first is not None and not first.is_nested else 0
@@ -136,7 +138,7 @@ def _leave_autocast_cache(stack: contextlib.ExitStack) -> None:
 
 
 @contextlib.contextmanager
-def _attributes_kept(module: nn.Module) -> Iterator[list[str]]:
+def attributes_kept(module: nn.Module) -> Iterator[list[str]]:
     """A forward may write `self.weights = …` or append to a list of its own; both are put back.
 
     Fills the list with the names of what grew.

@@ -120,7 +120,7 @@ class Scope(dict[str, Any]):
             return self.path  # kept in the dictionary it would be a cycle, and hold tensors
         if key == PAST_NAME:
             return self.past
-        caller = self.frame.caller if self.frame is not None else None
+        caller = self.frame.python if self.frame is not None else None
         if caller is not None:
             self.has_looked = True
             if key in (local := caller.f_locals):
@@ -137,12 +137,12 @@ class Scope(dict[str, Any]):
         """Would this name be found, paths and builtins aside?"""
         if key in self or key in SPECIAL_NAMES:
             return True
-        caller = self.frame.caller if self.frame is not None else None
+        caller = self.frame.python if self.frame is not None else None
         return caller is not None and (key in caller.f_locals or key in caller.f_globals)
 
     def names(self) -> list[str]:
         """What can be typed here, for completion."""
-        caller = self.frame.caller if self.frame is not None else None
+        caller = self.frame.python if self.frame is not None else None
         own = [key for key in self if not key.startswith("__")]
         local = [key for key in caller.f_locals if key.isidentifier()] if caller is not None else []
         return [*SPECIAL_NAMES, *own, *local]
@@ -183,7 +183,7 @@ class Scope(dict[str, Any]):
             raise UserError(f"{key}: no module call is at hand here", "`continue` to a stop, or `up`")
         if key in ("grad_in", "grad_out"):
             return self._gradient(key, frame)
-        if frame.call is not None and key in ("inp", "kwargs", "out"):
+        if frame.call is not None and frame.op is None and key in ("inp", "kwargs", "out"):
             what = {"inp": "input", "out": "output"}.get(key, key)
             return self.seen(frame.module, what, frame.path)
         if key == "out" and not frame.has_output:
@@ -208,7 +208,8 @@ class Scope(dict[str, Any]):
 
     def seen(self, module: nn.Module, what: str, path: str) -> Any:
         """The input or output of a module as last seen in this forward."""
-        running = next((f for f in self.stack if f.module is module and f.call is None), None)
+        calls = (f for f in self.stack if f.call is None and f.op is None)
+        running = next((f for f in calls if f.module is module), None)
         if running is not None:
             if what == "output" and not running.has_output:
                 raise UserError(f"{path} has not finished", "`finish` runs to its end")

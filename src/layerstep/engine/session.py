@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,26 +19,29 @@ from torch import nn
 
 from layerstep.config import Config
 from layerstep.engine import stepper
-from layerstep.engine._torch import is_in_backward, is_tracing, modes_off
+from layerstep.engine._torch import is_in_backward, is_tracing
 from layerstep.engine.arming import Arming
 from layerstep.engine.arrivals import Arrivals
 from layerstep.engine.backpass import Backpass
 from layerstep.engine.children import leave_forked_children
 from layerstep.engine.conversation import Conversation
+from layerstep.engine.crashes import Crashes
 from layerstep.engine.discover import Discovery
 from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.guard import Evaluations, Outcome, RandomState, fingerprint, undisturbed
 from layerstep.engine.interrupts import Interrupts, wake_main_thread
 from layerstep.engine.judge import Judge
 from layerstep.engine.kept import Kept, Results
-from layerstep.engine.messages import Frontend, Interpreter, Message, Watch
+from layerstep.engine.messages import Frontend, Instrument, Interpreter, Message, Watch
 from layerstep.engine.models import Model, Models
+from layerstep.engine.opstep import Opstep
 from layerstep.engine.pause import Pause
-from layerstep.engine.points import Point, Points
+from layerstep.engine.points import Point, PointKind, Points
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
-from layerstep.engine.stack import Frame, build_stack, is_ours
+from layerstep.engine.stack import Frame, build_stack, call_depth, is_ours
 from layerstep.engine.training import Steps
+from layerstep.engine.writes import Writes
 from layerstep.errors import QUIT_EXIT_CODE, Quit, describe_bug
 from layerstep.views import Notice, View
 
@@ -65,6 +69,8 @@ class Session:
         """Lines taken before anybody is asked."""
         self.frontend: Frontend | None = None
         self.transcript: str | None = None
+        self.dump_to: Path | None = None
+        """Where a catchpoint that fires in batch work writes its core file."""
         self.shown: View | None = None
         self.pause: Pause | None = None
         self.intent = stepper.GO
@@ -73,12 +79,20 @@ class Session:
         self.disturbed: list[tuple[str, Outcome]] = []
         self.baseline: tuple[RandomState, dict[str, int]] | None = None
         """What `perturbed?` compares with: taken before the first line of a pause that could write."""
+        self.caught: list[str] = []
+        """What catchpoints have caught; nobody being there to be asked, the exit code tells."""
+        self.crashes = Crashes(self)
         self.arming = Arming(self)
         self.arrivals = Arrivals(self)
         self.backpass = Backpass(self)
+        self.opstep = Opstep(self)
+        self.instruments: list[Instrument] = []
+        """What commands install beside taps; told when the points change, and when everything goes."""
+        self.writes = Writes(self)
+        self.instruments.append(self.writes)
         self.memory: dict[str, Any] = {}
         """What commands keep for themselves between lines, by their names."""
-        self.discovery = Discovery(self._arrived)
+        self.discovery = Discovery(self._arrived, self.crashes.raised)
         self.interrupts = Interrupts(self._interrupted)
         self.judge = Judge(self)
         self.conversation = Conversation(self, interpreter)
@@ -129,6 +143,7 @@ class Session:
         self.kept.clear()
         self.intent = stepper.GO
         self.points.forget_until()
+        self.opstep.clear()
 
     def close(self) -> None:
         """Let the front end go, so that it leaves its terminal as it found it."""
@@ -146,6 +161,7 @@ class Session:
         """Make the taps what the points and the intent need."""
         if self.is_attached:
             enclosing = [f.module for f in self.pause.stack if f.module is not None] if self.pause else []
+            self.opstep.arm()
             self.arming.apply(self.intent, enclosing)
 
     def report(
@@ -165,6 +181,10 @@ class Session:
                 for point in points:
                     point.recomputed += 1
                 return
+            if self.opstep.is_laid:
+                self.opstep.settle(outermost=is_root and call_depth(sys._getframe(2)) == 1)
+            if phase is Phase.ENTER and (is_root or self.opstep.is_wanted):
+                self.opstep.entered(points, module, sys._getframe(2))
             if points or self.arming.sink.listening:
                 self._consider(points, Event(phase, module, args, kwargs, output))
         except Exception as error:
@@ -177,7 +197,8 @@ class Session:
         hit, trouble = self.judge.ask(points, event, frame) if points else (None, "")
         stepped = self.judge.has_arrived(event, frame) if self.arming.sink.listening else False
         if (hit is not None or stepped) and not is_tracing():
-            with modes_off():
+            self.opstep.arrived(event, frame)
+            with self.opstep.pausing():
                 self._stop(event, frame, hit, trouble)
 
     def fail(self, error: Exception) -> None:
@@ -235,6 +256,7 @@ class Session:
         else:
             stack = [Frame(self.models, None, caller=frame)]
         self.hold(Pause(self.scope, stack, reason=reason, python=frame))
+        self.opstep.settle()
 
     def start(self, *, ask: bool) -> None:
         """Take the lines that come before the run; `ask` for more when the given ones run out."""
@@ -243,8 +265,10 @@ class Session:
     def hold(self, pause: Pause) -> None:
         """Stand still in this thread until a line resumes; a second thread waits its turn."""
         with self._turn:
-            if not (self.is_attached or pause.is_start):
+            if not (self.is_attached or pause.is_start or pause.is_over):
                 return
+            if pause.point is not None and pause.point.kind is PointKind.CATCH:
+                self.caught.append(f"{pause.point.what} in {pause.stack[0].path or 'the program'}")
             self.pause = pause
             self.points.forget_until()
             self.intent = stepper.GO
@@ -261,6 +285,8 @@ class Session:
                 self.conversation.refuse("the run has gone on")
 
     def _leave(self, pause: Pause, resume: Resume) -> None:
+        if pause.is_over:
+            return
         if resume.kind is Kind.QUIT:
             self.quitting = threading.current_thread()
             self.detach()
@@ -270,7 +296,10 @@ class Session:
         if resume.kind is Kind.DETACH:
             self.detach()
             return
-        intent = stepper.begin(resume, phase=pause.phase, depth=pause.depth, thread=threading.get_ident())
+        within = self.opstep.begin(pause, resume)
+        intent = stepper.begin(
+            resume, phase=pause.phase, depth=pause.depth, thread=threading.get_ident(), within=within
+        )
         if resume.kind is Kind.FINISH and any(f.depth == intent.depth and not f.hooked for f in pause.stack):
             intent = replace(intent, everywhere=True)
         self.intent = intent

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -18,7 +18,11 @@ from layerstep.engine.backward import Call, State
 from layerstep.engine.events import Event, Phase
 from layerstep.engine.models import Models
 
+if TYPE_CHECKING:
+    from layerstep.engine.ops import Op
+
 __all__ = [
+    "OURS",
     "Frame",
     "backward_stack",
     "build_stack",
@@ -31,8 +35,8 @@ __all__ = [
     "location_of",
 ]
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_DEMO = os.path.join(_OURS, "demo", "")
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_DEMO = os.path.join(OURS, "demo", "")
 """The demo is a user's program, though it lies among our files."""
 _MODULE_FILE = nn.Module._call_impl.__code__.co_filename
 _DYNAMO = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(_MODULE_FILE))), "_dynamo", "")
@@ -51,9 +55,13 @@ class Frame:
         "depth",
         "hooked",
         "kwargs",
+        "line",
         "module",
+        "op",
         "output",
         "state",
+        "within",
+        "within_line",
     )
 
     def __init__(
@@ -69,6 +77,7 @@ class Frame:
         depth: int = 0,
         hooked: bool = True,
         call: Call | None = None,
+        op: Op | None = None,
     ) -> None:
         self._models = models
         self._path: str | None = None
@@ -82,6 +91,13 @@ class Frame:
         self.hooked = hooked
         self.call = call
         """At a stop in the backward pass: the call that it is at."""
+        self.op = op
+        """At a stop after an operation, on top of the modules: that operation, which ran in this module."""
+        self.line = 0
+        """Where the caller was at an exception; 0: where it is."""
+        self.within: FrameType | None = None
+        """At an exception: the innermost frame of the user's code, and at which line."""
+        self.within_line = 0
 
     @property
     def path(self) -> str:
@@ -101,6 +117,18 @@ class Frame:
         return "|".join(paths) if paths else self._models.path_of(self.module)
 
     @property
+    def python(self) -> FrameType | None:
+        """The Python frame whose variables are seen from here."""
+        return self.within if self.within is not None else self.caller
+
+    @property
+    def location(self) -> str:
+        """The line that made the call."""
+        if self.caller is None:
+            return ""
+        return location_at(self.caller.f_code.co_filename, self.line or self.caller.f_lineno)
+
+    @property
     def has_output(self) -> bool:
         return self.output is not _NOTHING
 
@@ -112,7 +140,7 @@ class Frame:
 
 def is_ours(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
-    return file.startswith(_OURS) and not file.startswith(_DEMO)
+    return file.startswith(OURS) and not file.startswith(_DEMO)
 
 
 def caller_of(frame: FrameType) -> FrameType | None:
@@ -130,13 +158,18 @@ def _is_machinery(frame: FrameType) -> bool:
 
 
 def call_depth(frame: FrameType | None) -> int:
-    """How many module calls are running here. The innermost one counts."""
-    return sum(1 for _ in call_frames(frame))
+    """How many module calls are running here. The innermost one counts, a wrapper's does not."""
+    return sum(1 for _ in _real_calls(frame))
 
 
-def build_stack(frame: FrameType | None, models: Models, *, event: Event | None) -> list[Frame]:
-    """The module calls that are running, innermost first; an event's own module leads."""
-    calls = list(_real_calls(frame))
+def build_stack(
+    frame: FrameType | None, models: Models, *, event: Event | None, until: FrameType | None = None
+) -> list[Frame]:
+    """The module calls that are running, innermost first; an event's own module leads.
+
+    `until`: the frame below which they are looked for. What lies above it is the run, this a second one.
+    """
+    calls = list(_real_calls(frame, until))
     depth = len(calls)
     stack = []
     for index, (call, module, args, kwargs) in enumerate(calls):
@@ -168,8 +201,9 @@ def backward_stack(call: Call, models: Models, *, phase: Phase) -> list[Frame]:
 
 def _real_calls(
     frame: FrameType | None,
+    until: FrameType | None = None,
 ) -> Iterator[tuple[FrameType, nn.Module, tuple[Any, ...], dict[str, Any]]]:
-    for call in call_frames(frame):
+    for call in call_frames(frame, until):
         module, args, kwargs = called_module(call)
         if not is_wrapper(module):
             yield call, module, args, kwargs

@@ -30,7 +30,7 @@ class Intent:
     kind: Kind = Kind.CONTINUE
     count: int = 1
     depth: int = 0
-    """`next` and `finish` end at an exit no deeper than this; the outermost module has depth 1."""
+    """`next`, `finish` and op steps end at an exit no deeper than this; the outermost module has depth 1."""
     thread: int = 0
     """Steps belong to the thread that was paused; 0 is any thread."""
     forward: int = 0
@@ -45,7 +45,7 @@ class Intent:
     @property
     def needs_depth(self) -> bool:
         """Depth is found by walking frames (7 to 23 µs), so it is asked for only when it decides."""
-        return self.kind in (Kind.NEXT, Kind.FINISH)
+        return self.kind in (Kind.NEXT, Kind.FINISH, Kind.OP, Kind.KERNEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ _REACH = {
     Kind.FORWARD: Reach.ROOTS,
     Kind.TRAINED: Reach.ROOTS,
     Kind.FINISH: Reach.ENCLOSING,
+    Kind.OP: Reach.ENCLOSING,
+    Kind.KERNEL: Reach.ENCLOSING,
     Kind.STEP: Reach.ALL,
     Kind.NEXT: Reach.ALL,
     Kind.INTO: Reach.ALL,
@@ -77,15 +79,18 @@ _REACH = {
 }
 
 
-def begin(resume: Resume, *, phase: Phase | None, depth: int, thread: int) -> Intent:
+def begin(resume: Resume, *, phase: Phase | None, depth: int, thread: int, within: int = 0) -> Intent:
     """The intent of a resume given where the run is paused.
 
     `phase` is None where no module call is at hand: before the run, or in `set_trace()`
-    (then `depth` counts the modules that are running).
+    (then `depth` counts the modules that are running). An op is one deeper than its module. `within` is the
+    depth of the module whose ops are being stepped through, if that is how the run came here.
     """
     limit = depth
-    if resume.kind is Kind.FINISH and phase is not None and phase.is_end:
+    if resume.kind in (Kind.FINISH, Kind.OP, Kind.KERNEL) and phase is not None and phase.is_end:
         limit = depth - 1
+    if resume.kind in (Kind.OP, Kind.KERNEL) and phase is not None and phase.is_op:
+        limit = within or limit
     if resume.kind is Kind.NEXT and phase is None:
         limit = depth + 1
     bound = 0 if phase is None and depth == 0 else thread
@@ -103,13 +108,20 @@ def decide(intent: Intent, moment: Moment) -> tuple[bool, Intent]:
         return False, intent
     if not _ends(intent, moment):
         return False, intent
-    if intent.count > 1:
+    counts = (
+        intent.kind not in (Kind.OP, Kind.KERNEL) or moment.phase.is_op
+    )  # the end of a module ends them all
+    if intent.count > 1 and counts:
         return False, replace(intent, count=intent.count - 1)
     return True, GO
 
 
 def _ends(intent: Intent, moment: Moment) -> bool:
     match intent.kind:
+        case Kind.OP | Kind.KERNEL:
+            return _ends_ops(intent, moment)
+        case _ if moment.phase.is_op:
+            return intent.kind is Kind.INTERRUPT
         case Kind.STEP:
             return moment.phase.is_end
         case Kind.INTO:
@@ -124,3 +136,10 @@ def _ends(intent: Intent, moment: Moment) -> bool:
             return True
         case _:
             return False
+
+
+def _ends_ops(intent: Intent, moment: Moment) -> bool:
+    """An op ends a step of its own level; so does the end of the module, and a call that shows it is over."""
+    if moment.phase.is_op:
+        return (moment.phase is Phase.OP) == (intent.kind is Kind.OP)
+    return (moment.phase.is_end or moment.phase is Phase.ENTER) and moment.depth <= intent.depth

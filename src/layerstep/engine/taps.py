@@ -7,6 +7,7 @@ pickles as a no-op, so a model stays copyable and savable while it is being debu
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from layerstep.engine.points import Point
 
-__all__ = ["Sink", "Taps", "Wanted", "no_tap", "watching_calls"]
+__all__ = ["Sink", "Taps", "Wanted", "no_tap", "watching_calls", "watching_output"]
 
 Wanted = Mapping[Phase, tuple["Point", ...]]
 """What a plan wants at a module: the points to ask at each phase (none: only the stepper)."""
@@ -38,12 +39,13 @@ installed.
 class Sink:
     """Where taps report to. While nobody steps or notes, taps without points return at once."""
 
-    __slots__ = ("beside", "listening", "noting", "report")
+    __slots__ = ("beside", "listening", "noting", "raised", "report")
 
     def __init__(
         self,
         report: Callable[[Phase, tuple[Point, ...], Any, Any, Any, Any], Any],
         beside: Callable[[nn.Module, Callable[[], Any]], None],
+        raised: Callable[[BaseException, tuple[Point, ...]], None],
     ) -> None:
         self.listening = False
         """Somebody steps."""
@@ -52,6 +54,7 @@ class Sink:
         self.report = report
         self.beside = beside
         """Runs the plain path of a layer whose result comes from a fused kernel."""
+        self.raised = raised
 
 
 class _Tap:
@@ -101,6 +104,20 @@ class ExitTap(_Tap):
         if self.points or self.sink.listening or self.sink.noting:
             return self.sink.report(Phase.EXIT, self.points, module, args, kwargs, output)
         return None
+
+
+class RaisedTap(_Tap):
+    """A forward hook that torch also runs when the module is left by an exception (`always_call`)."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        # A module that is called in somebody's `except` block has an exception around it, too: that of
+        # this call has come through the frame that runs the hooks.
+        error = sys.exception()
+        trace = error.__traceback__ if error is not None else None
+        if error is not None and trace is not None and trace.tb_frame is sys._getframe(1):
+            self.sink.raised(error, self.points)
 
 
 class _Installed:
@@ -163,6 +180,9 @@ class Taps:
         if phase is Phase.ENTER:
             tap: _Tap = (RootTap if id(module) in self.roots else EnterTap)(self.sink, points)
             handle = nn.Module.register_forward_pre_hook(module, tap, with_kwargs=True)  # type: ignore[arg-type]
+        elif phase is Phase.RAISED:
+            tap = RaisedTap(self.sink, points)
+            handle = nn.Module.register_forward_hook(module, tap, with_kwargs=True, always_call=True)
         else:
             tap = ExitTap(self.sink, points)
             handle = nn.Module.register_forward_hook(module, tap, with_kwargs=True)
@@ -187,6 +207,22 @@ def watching_calls(called: Callable[[nn.Module], None]) -> Iterator[None]:
         called(module)
 
     handle = register_module_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def watching_output(module: nn.Module, seen: Callable[[Any], None]) -> Iterator[None]:
+    """Report what one module returns meanwhile, also where its own hooks are hidden."""
+    from torch.nn.modules.module import register_module_forward_hook
+
+    def hook(called: nn.Module, args: Any, output: Any) -> None:
+        if called is module:
+            seen(output)
+
+    handle = register_module_forward_hook(hook)
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from layerstep.config import load_config
 from layerstep.dispatch import Dispatcher
-from layerstep.engine.messages import Frontend
+from layerstep.engine.messages import Frontend, Interpreter
 from layerstep.engine.session import Session
 from layerstep.frontends.output import JsonLines, Screen, write_transcript
 from layerstep.frontends.plain import Plain
@@ -28,13 +28,14 @@ def open_session(
     json: IO[str] | None = None,
     use_pipe: bool = False,
     batch: bool = False,
+    interpreter: Interpreter | None = None,
 ) -> tuple[Session, Screen]:
     """A session with a screen and, unless this is batch work, somebody to ask.
 
     `use_pipe` takes lines from a stdin that is no terminal: only `layerstep run` may, a library must
     leave the program's input alone.
     """
-    session = Session(Dispatcher(), load_config())
+    session = Session(interpreter or Dispatcher(), load_config())
     screen = Screen(session, output or sys.stderr or open(os.devnull, "w"))  # noqa: SIM115 - for good
     session.listen(screen)
     session.listen(functools.partial(write_transcript, session))

@@ -9,12 +9,22 @@ import contextlib
 import functools
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import nn
+
+from layerstep.engine._torch.graphs import (
+    at_end_of_backward,
+    autograd_count,
+    current_node,
+    graph_task,
+    is_in_backward,
+    run_backward,
+    will_run,
+)
 
 __all__ = [
     "at_end_of_backward",
@@ -45,6 +55,7 @@ __all__ = [
     "is_wrapper",
     "modes_off",
     "module_call_code",
+    "run_backward",
     "set_eager_stance",
     "set_version",
     "transforms_off",
@@ -56,14 +67,14 @@ module_call_code: CodeType = nn.Module._call_impl.__code__
 """`Module._call_impl` runs once per module call; its frames are the module stack."""
 
 
-def call_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of running module calls, innermost first.
+def call_frames(frame: FrameType | None, until: FrameType | None = None) -> Iterator[FrameType]:
+    """The frames of running module calls, innermost first, up to the frame `until`.
 
     Fallback: none is needed. If torch renames the function, this module fails to import
     and the self-test in the suite names the line.
     """
     code = module_call_code
-    while frame is not None:
+    while frame is not None and frame is not until:
         if frame.f_code is code:
             yield frame
         frame = frame.f_back
@@ -89,19 +100,25 @@ def hook_tables(module: nn.Module) -> dict[str, Any]:
 
     Fallback: none is found, and a fused encoder layer leaves its kernel while it is tapped.
     """
-    return {name: module.__dict__[name] for name in _HOOK_TABLES if name in module.__dict__}
+    return _tables(module, _HOOK_TABLES)
+
+
+def _tables(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: module.__dict__[name] for name in names if name in module.__dict__}
 
 
 _HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks")
+_BACKWARD_TABLES = ("_backward_hooks", "_backward_pre_hooks")
 
 
 @contextlib.contextmanager
 def hooks_hidden(module: nn.Module) -> Iterator[list[Any]]:
-    """No forward hook on or in the module is called meanwhile; those that are there.
+    """No hook on or in the module is called meanwhile; those that are there.
 
     The tables are swapped, not emptied: a hook that is removed meanwhile stays removed.
     """
-    hidden = [(part, hook_tables(part)) for part in module.modules()]
+    names = _HOOK_TABLES + _BACKWARD_TABLES
+    hidden = [(part, _tables(part, names)) for part in module.modules()]
     for part, tables in hidden:
         part.__dict__.update({name: OrderedDict() for name in tables})
     try:
@@ -131,14 +148,6 @@ def function_modes() -> list[Any]:
     return [mode for mode in stack() if type(mode).__name__ != "DeviceContext"]
 
 
-def is_in_backward() -> bool:
-    """Is an autograd graph task running in this thread? Then a forward is a recomputation.
-
-    Fallback: no, so that a recomputed module stops like any other.
-    """
-    return _graph_task_id() != -1
-
-
 def foreach_norm(tensors: list[torch.Tensor], order: int, *, dtype: torch.dtype) -> list[torch.Tensor]:
     """The norms of many tensors by one kernel. Fallback: one by one."""
     together = getattr(torch, "_foreach_norm", None)
@@ -155,51 +164,6 @@ def foreach_subtract(tensors: list[torch.Tensor], others: list[torch.Tensor]) ->
         return
     for tensor, other in zip(tensors, others, strict=True):
         tensor.sub_(other)
-
-
-def graph_task() -> int:
-    """The number of the backward pass that runs in this thread, -1 if none does."""
-    return _graph_task_id()
-
-
-def autograd_count() -> int:
-    """The number that the next autograd node of this thread gets: nodes are counted as they are made.
-
-    Fallback: 0, so that a module's nodes cannot be told from those before it, and its gradient of the
-    input is that of the whole graph below it.
-    """
-    count = getattr(torch.autograd, "_get_sequence_nr", None)
-    return int(count()) if count is not None else 0
-
-
-def current_node() -> Any:
-    """The autograd node that is running; inside of a tensor's hook, the one that made the tensor.
-
-    Fallback: None; then a module is entered in backward and is done at once, without a gradient of its input.
-    """
-    node = getattr(torch._C, "_current_autograd_node", None)
-    return node() if node is not None else None
-
-
-def will_run(node: Any) -> bool:
-    """Does this backward pass come by this node? Fallback: yes, and the end of the pass settles it."""
-    try:
-        return bool(torch._C._will_engine_execute_node(node))
-    except (AttributeError, RuntimeError):
-        return True
-
-
-def at_end_of_backward(callback: Callable[[], None]) -> None:
-    """Have something done when the running backward pass ends, in its thread.
-
-    Fallback: it is not done; calls that have no end of their own then wait for the next forward.
-    """
-    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
-    if engine is not None:
-        engine.queue_callback(callback)
-
-
-_graph_task_id: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
 def is_tracing() -> bool:

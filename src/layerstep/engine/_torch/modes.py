@@ -83,7 +83,25 @@ def autograd_on() -> Iterator[None]:
     if guard is None or keys is None:
         yield
         return
-    with guard():
-        for key in (keys.AutogradFunctionality, keys.ADInplaceOrView):
-            torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
-        yield
+    try:
+        with guard():
+            for key in (keys.AutogradFunctionality, keys.ADInplaceOrView):
+                torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+            yield
+    finally:
+        _renew_keys()
+
+
+def _renew_keys() -> None:
+    """Make the dispatch key by which torch asks the mode stack agree with what lies there.
+
+    The guard puts that key back to what it was: a mode that was laid meanwhile would see nothing, nor would
+    any that is put on top of it. The first push sets the key, the last pop takes it back.
+    """
+    probe = TorchDispatchMode()
+    before = _stack(probe)
+    _pop_all(probe, len(before))
+    for each in before or [probe]:
+        _push(each)
+    if not before:
+        _pop_all(probe, 1)

@@ -1,0 +1,1 @@
+"""Exceptions of torch explained: what a module got, what it has, and the likely fix."""

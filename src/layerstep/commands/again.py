@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from layerstep.analysis.shapes import shape_line
+from layerstep.engine.copies import Moment
+from layerstep.engine.core.again import difference
+from layerstep.engine.core.opened import OpenedCore, opened_in
+from layerstep.engine.events import Kind, Phase, Resume
+from layerstep.engine.guard import observing
+from layerstep.engine.rerun import Rerun, Watcher, rerun
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments, UserError
+from layerstep.lines import expressions
+from layerstep.registry import command
+from layerstep.views import Notice
+
+_GIVEN = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
+
+
+@command(
+    "again",
+    group="run",
+    usage="[NAME=EXPR …]",
+    examples=("again",),
+    complete="expression",
+    needs_pause=True,
+)
+def again(session: Session, rest: str) -> Notice | Resume:
+    """Run the selected module once more, and compare.
+
+    On the inputs that it was called with; NAME=EXPR replaces a keyword argument. In a run it is called on
+    copies, beside the run: no gradient, dropout does nothing, nothing is left of it. At the stop of a core
+    file that was opened with `--model`, it runs as it did, random streams and all, and points and steps work
+    in it. Either way it is said whether the output, or the exception, is the same.
+    """
+    given = _given(session, rest)
+    opened = opened_in(session)
+    if opened is not None:
+        return _of_file(opened, given)
+    pause = session.pause
+    frame = pause.frame if pause is not None else None
+    if pause is None or frame is None or frame.module is None or frame.call is not None:
+        raise UserError("no module call is at hand here", "stop in the forward of a module")
+    moment = Moment.AFTER if frame.has_output else Moment.DURING
+    if pause.phase is Phase.ENTER and pause.selected == 0:
+        moment = Moment.BEFORE
+    result = rerun(
+        session,
+        frame.module,
+        args=frame.args,
+        kwargs={**frame.kwargs, **given},
+        moment=moment,
+        watcher=Watcher(),
+    )
+    if not frame.has_output:
+        return Notice(f"{frame.path} gave {shape_line(result.output)}", _unlike(result))
+    with observing():
+        what = difference(frame.output, result.output)
+    if what:
+        return Notice(f"{frame.path} gave another output: {what}", _unlike(result), level="warn")
+    return Notice(f"{frame.path} gave the same output again, bit for bit", _unlike(result), level="good")
+
+
+def _unlike(result: Rerun) -> str:
+    """What makes a run beside the run another one."""
+    words = []
+    if result.dropped:
+        words.append("dropout did nothing here")
+    if result.drew:
+        words.append("it draws random numbers")
+    if result.unhooked:
+        words.append("the hooks inside were not called")
+    if result.grew:
+        words.append(f"it writes to {', '.join(result.grew[:3])}")
+    return "; ".join(words)
+
+
+def _of_file(opened: OpenedCore, given: dict[str, Any]) -> Resume:
+    if opened.again is None:
+        raise UserError(
+            "a core file has no code to run", "`layerstep open FILE --model package.module:function`"
+        )
+    if opened.core.selected.call is not None:
+        raise UserError("the file was written in the backward pass", "`dump` at a stop in the forward")
+    missing = [text for text in opened.again.missing if text.partition(" ")[0] not in given]
+    if missing:
+        name = missing[0].partition(" ")[0]
+        hint = f"`again {name}=None`, say" if name.isidentifier() and "(weight)" not in missing[0] else ""
+        raise UserError(f"the file does not hold {missing[0]}", hint)
+    opened.wanted = given
+    return Resume(Kind.CONTINUE)
+
+
+def _given(session: Session, rest: str) -> dict[str, Any]:
+    found = {}
+    for text in _pieces(rest):
+        match = _GIVEN.fullmatch(text)
+        if match is None:
+            raise BadArguments(f"{text!r} replaces nothing")
+        found[match[1]] = session.evaluate(match[2])[0]
+    return found
+
+
+def _pieces(rest: str) -> list[str]:
+    """`a=1 b=(2, 3)` as two: each begins with a name and a sign."""
+    starts = [match.start() for match in re.finditer(r"(?<!\S)[A-Za-z_]\w*=(?!=)", rest)]
+    if not starts or starts[0]:
+        return expressions(rest)
+    return [rest[start:end].strip(" ,") for start, end in zip(starts, [*starts[1:], None], strict=True)]

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from layerstep.analysis.calls import Call, calls_at, calls_here
+from layerstep.analysis.present import short
+from layerstep.analysis.shapes import tensors_in
+from layerstep.analysis.signatures import named_arguments
+from layerstep.analysis.words import dims
+from layerstep.engine._torch import call_frames, called_module, is_scripted, is_wrapper
+from layerstep.engine.guard import observing
+from layerstep.engine.ops import Kernels, Place, is_question, is_whole, name_of, place_of
+from layerstep.engine.opstep import why_no_ops
+from layerstep.engine.rerun import Watcher, rerun
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments, UserError
+from layerstep.registry import command
+from layerstep.views import Column, Group, Notice, Table, View
+
+MOST_SHAPES = 4
+FRAME_LINES = 6
+"""Title, headings and notes."""
+
+
+class _Seen(NamedTuple):
+    path: str
+    name: str
+    shapes: str
+    seconds: float
+    place: Place
+
+
+class _Ops(Watcher):
+    """Writes down each op of a rerun: at the level of the code, or with `kernels` at that of aten."""
+
+    def __init__(self, session: Session, *, kernels: bool) -> None:
+        super().__init__()
+        self._models = session.models
+        self._kernels = Kernels(self._time) if kernels else None
+        self.found: list[_Seen] = []
+
+    def __enter__(self) -> Any:
+        if self._kernels is not None:
+            self._kernels.__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> Any:
+        try:
+            return super().__exit__(*error)  # type: ignore[no-untyped-call]
+        finally:
+            if self._kernels is not None:
+                self._kernels.__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._kernels is not None or is_question(func):
+            return super().see(func, args, kwargs)
+        return self._time(func, args, kwargs, super().see)
+
+    def _time(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any = None) -> Any:
+        began = time.perf_counter()
+        result = run(func, args, kwargs) if run is not None else func(*args, **kwargs)
+        took = time.perf_counter() - began
+        frame = sys._getframe(1)
+        modules = (called_module(call)[0] for call in call_frames(frame))
+        inner = next((module for module in modules if not is_wrapper(module)), None)
+        path = self._models.path_of(inner) if inner is not None else ""
+        shapes = _shapes(func, args, kwargs, result)
+        self.found.append(_Seen(path, name_of(func), shapes, took, place_of(frame)))
+        return result
+
+
+def _shapes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> str:
+    """`5×32, 96×32 → 5×96`: operands and result; a dtype where it is not the result's."""
+    with observing():
+        values = [value for _, value in named_arguments(func, args, kwargs)]
+        operands = [tensor for _, tensor in tensors_in(values, most=MOST_SHAPES + 1)]
+        results = [tensor for _, tensor in tensors_in(result, most=MOST_SHAPES + 1)]
+        dtype = results[0].dtype if results else None
+        out = _listed(results, dtype) if results else short(result)
+        return f"{_listed(operands, dtype)} → {out}".strip()
+
+
+def _listed(tensors: list[Tensor], dtype: Any) -> str:
+    words = []
+    for tensor in tensors[:MOST_SHAPES]:
+        shape = dims(tuple(tensor.shape)) if not tensor.is_nested else "nested"
+        words.append(
+            shape if tensor.dtype == dtype else f"{shape} {str(tensor.dtype).removeprefix('torch.')}"
+        )
+    return ", ".join(words) + (", …" if len(tensors) > MOST_SHAPES else "")
+
+
+def _candidates(session: Session, rest: str) -> Iterable[str]:
+    last = rest.rpartition(" ")[2]
+    paths = (path for path, _ in session.models.everything())
+    return [word for word in ("--aten", *paths) if word.startswith(last)]
+
+
+@command(
+    "ops",
+    group="look",
+    usage="[PATH] [--aten]",
+    examples=("ops", "ops blocks.1", "ops --aten"),
+    complete=_candidates,
+    needs_pause=True,
+)
+def ops(session: Session, rest: str) -> View:
+    """List the ops that a module runs, with shapes and time.
+
+    PATH is a module in view at this stop: running, or passed by a step or a stop. Without it: the one that
+    the run is stopped in. The module is run once more on copies of what it was called with, without dropout,
+    hooks or a trace in the run; the time is that of the one rerun, in µs. `--aten`: the aten ops below.
+    Where there are more than `config max_lines` allows, the same op from the same line is one row.
+    """
+    words = shlex.split(rest)
+    wants_aten = "--aten" in words
+    paths = [word for word in words if word != "--aten"]
+    if len(paths) > 1 or any(path.startswith("-") for path in paths):
+        raise BadArguments(f"{rest!r} is too much")
+    call = _call(session, paths[0] if paths else "")
+    watcher = _Ops(session, kernels=wants_aten)
+    done = rerun(
+        session, call.module, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=watcher
+    )
+    if not watcher.found:
+        raise UserError(f"no op was seen in {call.path}", why_no_ops(call.module))
+    remarks = ["run again on copies; one sample of the time"]
+    remarks += ["dropout did nothing"] if done.dropped else []
+    scripted = [path for path, module in session.models.everything() if _is_inside(call, module, path)]
+    remarks += [f"{scripted[0]} is TorchScript: one call, its ops are not seen"] if scripted else []
+    total = sum(seen.seconds for seen in watcher.found)
+    title = f"{call.path}  {len(watcher.found)} {'aten ops' if wants_aten else 'ops'}, {total * 1e6:,.0f} µs"
+    found = [seen._replace(path=_below(seen.path, call.path)) for seen in watcher.found]
+    return Group(
+        (Notice(title, "; ".join(remarks)), _table(found, max(session.config.max_lines - FRAME_LINES, 1)))
+    )
+
+
+def _below(path: str, top: str) -> str:
+    """A path as seen from the module that is listed; its own ops have a dot."""
+    if path == top:
+        return "."
+    return path.removeprefix(f"{top}.")
+
+
+def _is_inside(call: Call, module: Any, path: str) -> bool:
+    return is_scripted(module) and (path == call.path or path.startswith(f"{call.path}."))
+
+
+def _call(session: Session, path: str) -> Call:
+    if path:
+        return calls_at(session, path)[0]
+    calls = calls_here(session)
+    if not calls:
+        raise UserError("no module is running here", "`ops PATH` names one that was passed in this forward")
+    return calls[0]
+
+
+_COLUMNS = (
+    Column("module", "path"),
+    Column("op", "code"),
+    Column("shapes"),
+    Column("µs", right=True),
+    Column("line", "dim"),
+)
+
+
+def _table(found: list[_Seen], most: int) -> Table:
+    if len(found) <= most:
+        return Table(_COLUMNS, tuple(_grouped([seen]) for seen in found), note=_note(found))
+    groups: dict[tuple[str, str, str], list[_Seen]] = {}
+    for seen in found:
+        groups.setdefault((seen.name, seen.shapes, seen.place.name), []).append(seen)
+    biggest = sorted(groups.values(), key=lambda group: -sum(seen.seconds for seen in group))
+    shown = {id(group) for group in biggest[:most]}
+    rows = [_grouped(group) for group in groups.values() if id(group) in shown]
+    notes = [f"{len(groups) - most:,} kinds of ops that took less are left out"] if len(groups) > most else []
+    notes += [_note(found)] if _note(found) else []
+    return Table(_COLUMNS, tuple(rows), note="\n".join(notes))
+
+
+def _grouped(group: list[_Seen]) -> tuple[str, ...]:
+    first = group[0]
+    times = f" × {len(group)}" if len(group) > 1 else ""
+    took = sum(seen.seconds for seen in group) * 1e6
+    path = _common([seen.path for seen in group])
+    return (path, first.name + times, first.shapes, f"{took:,.0f}", first.place.name)
+
+
+def _common(paths: list[str]) -> str:
+    """`blocks.*.attn` for those of all blocks."""
+    parts = [path.split(".") for path in dict.fromkeys(paths)]
+    if len({len(part) for part in parts}) > 1:
+        return f"{paths[0]}, …"
+    return ".".join(names[0] if len(set(names)) == 1 else "*" for names in zip(*parts, strict=True))
+
+
+def _note(found: list[_Seen]) -> str:
+    whole = list(dict.fromkeys(seen.name for seen in found if is_whole(seen.name)))
+    return f"{', '.join(whole[:3])}: one op each, nothing inside is seen at this level" if whole else ""

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import math
+import re
+
+from layerstep.analysis.attention import difference
+from layerstep.analysis.calls import Call, calls_here
+from layerstep.analysis.shadow import Loss, Losses
+from layerstep.analysis.shapes import dtype_name, tensors_in
+from layerstep.analysis.tensor import seems_finite
+from layerstep.analysis.words import number
+from layerstep.engine.copies import Moment
+from layerstep.engine.guard import observing
+from layerstep.engine.rerun import Rerun, rerun
+from layerstep.engine.session import Session
+from layerstep.engine.shadow import Shadower
+from layerstep.errors import BadArguments, UserError
+from layerstep.lines import options
+from layerstep.registry import command
+from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
+
+SECONDS = 60.0
+_FORM = re.compile(r"(?:fp64|f64|float64|double)(?:\s+in\s+(?P<path>\S+))?")
+USAGE = "fp64 [in PATH] [--tol 1e-3]"
+
+
+def _candidates(session: Session, rest: str) -> list[str]:
+    """`fp64`, then `in` and a path, then `--tol`."""
+    words = rest.split(" ")
+    if len(words) > 1 and words[-2] == "in":
+        return [path for path, _ in session.models.everything() if path.startswith(words[-1])]
+    known = ["fp64"] if len(words) == 1 else ["in", "--tol"]
+    return [word for word in known if word.startswith(words[-1]) and word not in words[:-1]]
+
+
+@command(
+    "shadow",
+    group="look",
+    usage=USAGE,
+    examples=("shadow fp64", "shadow fp64 in blocks.1", "shadow fp64 in blocks.1 --tol 1e-5"),
+    complete=_candidates,
+)
+def shadow(session: Session, rest: str) -> View:
+    """Find the first op that loses digits, by float64.
+
+    The module of this stop, or PATH if what it was called with is in view, is run once more, op by op: each
+    as it was, and in float64 on what its operands would have been in float64. Shown is the first op whose
+    result is off by more than the tolerance though its operands are not, then those that lose most.
+    Errors are relative: of each value, or of the root mean square where the value is smaller. `own` is the
+    op's error against float64 on the same operands: its rounding, without what it inherits. Without `--tol`:
+    1e-3, in half precision 16 units in the last place. Weights and inputs are taken for right. Dropout does
+    nothing; other random results, and those of round, floor and sign, are taken from the run. The run is
+    not touched.
+    """
+    text, given = options(rest, valued="tol")
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise BadArguments(
+            "shadow in what precision?" if not text else f"{text!r} is not known", f"shadow {USAGE}"
+        )
+    call = _call(session, match["path"] or "")
+    losses = Losses(session.models.path_of, tolerance=_tolerance(given.get("tol")))
+    watcher = Shadower(losses.hear, seconds=SECONDS)
+    done = rerun(
+        session, call.module, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=watcher
+    )
+    if losses.largest is None:
+        left = _unshadowed(watcher)
+        raise UserError(f"nothing in {call.path} computes with floats that could be followed", left)
+    with observing():
+        notes = [*_about_output(call, done, watcher, losses), *_about_rerun(call, done, watcher)]
+    if losses.first is None:
+        return _sound(call, losses, notes)
+    return Group((_guilty(losses.first, losses), _table(losses.worst, notes)))
+
+
+def _tolerance(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise BadArguments(f"--tol is a relative error, not {text!r}", "--tol 1e-3")
+    return value
+
+
+def _call(session: Session, path: str) -> Call:
+    running = {id(call.module): call for call in calls_here(session)}
+    frame = session.pause.frame if session.pause is not None else None
+    if not path and (frame is None or frame.module is None):
+        raise UserError("nothing has stopped yet", "`continue` to a stop")
+    if path:
+        path, module = session.models.find(path)
+    else:
+        assert frame is not None and frame.module is not None
+        path, module = frame.path.partition("|")[0], frame.module
+    if id(module) in running:
+        return running[id(module)]
+    kept = session.kept.get(module)
+    if kept is None:
+        raise UserError(
+            f"what {path} was called with is not in view",
+            f"`break {path}`, or `record {path} --tensors` before the forward",
+        )
+    return Call(path, module, *kept, Moment.AFTER)
+
+
+def _guilty(loss: Loss, losses: Losses) -> Fields:
+    own = "" if math.isnan(loss.own) else f"  own {number(loss.own)}"
+    title = (
+        Span(loss.op, "code"),
+        Span(f"in {loss.path}", "path"),
+        Span(f"loses more than {number(losses.tolerance)}"),
+    )
+    return Fields(
+        title,
+        (
+            ("at", Text(str(loss.place) or "no line of Python")),
+            ("error", Text(f"before {number(loss.before)}  after {number(loss.after)}{own}")),
+            ("", Text(loss.why)),
+            *loss.operands,
+        ),
+    )
+
+
+_COLUMNS = ("before", "after", "own")
+
+
+def _table(worst: list[Loss], notes: list[str]) -> Table:
+    rows = [
+        (
+            loss.op,
+            loss.path,
+            loss.dtype,
+            number(loss.before),
+            number(loss.after),
+            number(None if math.isnan(loss.own) else loss.own),
+            loss.place.name,
+        )
+        for loss in worst
+        if loss.gain > 0
+    ]
+    columns = (
+        Column("op", "code"),
+        Column("layer", "path"),
+        Column("dtype"),
+        *(Column(name, right=True) for name in _COLUMNS),
+        Column("at", "dim"),
+    )
+    return Table(columns, tuple(rows), title="where most is lost", note="\n".join(notes))
+
+
+def _sound(call: Call, losses: Losses, notes: list[str]) -> Notice:
+    largest = losses.largest
+    assert largest is not None
+    limit = f"{number(losses.tolerance)} in {dtype_name(losses.dtype)}"
+    where = f"{largest.op} in {largest.path}, {largest.place.name}".rstrip(", ")
+    text = f"{call.path}: no op loses more than {limit}"
+    text += f"; the largest error is {number(largest.after)}, of {where}"
+    return Notice(text, "; ".join(notes), level="warn" if "NaN" in notes[0] else "good")
+
+
+def _about_output(call: Call, done: Rerun, watcher: Shadower, losses: Losses) -> list[str]:
+    errors = [watcher.error_of(tensor) for _, tensor in tensors_in(done.output)]
+    known = [error for error in errors if error is not None]
+    if not known:
+        return []
+    off = f"the output of {call.path} is off by {number(max(known))}"
+    if losses.first is not None and max(known) <= losses.tolerance:
+        return [f"{off}: what was lost does not reach it"]
+    if not all(seems_finite(tensor) for _, tensor in tensors_in(done.output)) and max(known) < math.inf:
+        off += "; its NaN or Inf are so in f64, too: `stability` looks for their op"
+    return [off]
+
+
+def _about_rerun(call: Call, done: Rerun, watcher: Shadower) -> list[str]:
+    notes = []
+    if watcher.ended:
+        notes.append(f"not all of it was followed: {watcher.ended}; name a smaller part")
+    if left := _unshadowed(watcher):
+        notes.append(left)
+    if done.dropped:
+        notes.append("dropout was left out, which changes the numbers")
+    if done.drew:
+        notes.append("it draws random numbers: they are not those of the run")
+    if done.unhooked:
+        notes.append("hooks of yours in it were not called")
+    if done.grew:
+        notes.append(
+            f"the call has changed {done.grew[0]} already: `break {call.path} enter` to see it as it was"
+        )
+    if call.moment is Moment.AFTER and not (done.dropped or done.drew or done.unhooked or done.grew):
+        gap = difference(done.output, call.output)
+        if gap:
+            notes.append(
+                f"the rerun differs from its output by {number(gap)}: inputs or state have changed since"
+            )
+    return notes
+
+
+def _unshadowed(watcher: Shadower) -> str:
+    if not watcher.unshadowed:
+        return ""
+    names = ", ".join(sorted(watcher.unshadowed)[:4])
+    return f"not shadowed but taken for right: {sum(watcher.unshadowed.values())} ops ({names})"

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from layerstep.analysis.calls import Call, calls_here
+from layerstep.analysis.cancellation import Hazards
+from layerstep.analysis.shapes import tensors_in
+from layerstep.analysis.stability import (
+    Role,
+    StabilityIssue,
+    Thresholds,
+    check_update,
+    check_values,
+    worst_first,
+)
+from layerstep.analysis.words import number
+from layerstep.engine.copies import Moment
+from layerstep.engine.guard import observing
+from layerstep.engine.rerun import rerun
+from layerstep.engine.session import Session
+from layerstep.engine.shadow import Shadower
+from layerstep.engine.where import Where
+from layerstep.errors import BadArguments, UserError
+from layerstep.registry import command
+from layerstep.views import Column, Notice, Table, View
+
+MOST_TENSORS = 1_000
+MOST_ALIKE, MOST_NAMED = 3, 4
+"""Rows of the same kind, before they become one; names in that."""
+SECONDS = 20.0
+"""For all reruns of one answer together."""
+
+
+@command(
+    "stability",
+    group="look",
+    usage="[WHERE]",
+    examples=("stability", "stability blocks.1", "stability **"),
+    complete="where",
+)
+def stability(session: Session, rest: str) -> View:
+    """Find what is near overflow, underflow or lost digits.
+
+    Parameters, gradients and the activations in view are held against the range and the digits of their
+    dtypes; a gradient also against the weight that it would change, where an optimizer has stepped. Then the
+    module of this stop and those that were passed are run once more, op by op and in float64 beside it: what
+    cancels, overflows, divides by zero or rounds too much is named with op and line. WHERE narrows it to
+    modules and all in them; one that is still running is run whole, so `stability **` is the whole forward.
+    `record WHERE --tensors` keeps more in view. The run is not touched; dropout does nothing in the reruns.
+    """
+    if " " in rest:
+        raise BadArguments(f"{rest.partition(' ')[2]!r} is too much", "stability [WHERE]")
+    if session.models.main is None:
+        raise UserError("no model has run yet", "`continue` starts the run")
+    chosen = Where.parse(rest or "**").look_up(session.models)
+    parts = {id(part): part for _, module in chosen for part in module.modules()}
+    modules = [(session.models.path_of(part), part) for part in parts.values()]
+    issues, looked = _values(session, modules)
+    found, notes = _operations(session, _calls(session, chosen if rest else None))
+    return _answer(session, [*found, *issues], [f"{looked:,} tensors looked at", *notes])
+
+
+def _values(session: Session, modules: list[tuple[str, nn.Module]]) -> tuple[list[StabilityIssue], int]:
+    issues: list[StabilityIssue] = []
+    looked = 0
+    optimizers = [each.optimizer for each in session.training.optimizers if each.optimizer is not None]
+    with observing():
+        for name, tensor, role in _in_view(session, modules):
+            looked += 1
+            if looked > MOST_TENSORS:
+                break
+            issues += check_values(tensor, name, role=role)
+            if role == "parameter":
+                for optimizer in optimizers:
+                    issues += check_update(tensor, name, optimizer)
+    return issues, min(looked, MOST_TENSORS)
+
+
+def _in_view(session: Session, modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor, Role]]:
+    frame = session.pause.frame if session.pause is not None else None
+    here = frame.module if frame is not None else None
+    for path, module in modules:
+        output = None
+        if frame is not None and module is here:
+            yield from (
+                (f"{path} inp{place}", tensor, "activation") for place, tensor in tensors_in(frame.inp)
+            )
+            output = frame.output if frame.has_output else None
+        elif (call := session.kept.get(module)) is not None:
+            output = call[2]
+        yield from ((path + place, tensor, "activation") for place, tensor in tensors_in(output))
+        for name, parameter in module.named_parameters(recurse=False):
+            yield f"{path}.{name}", parameter, "parameter"
+            if parameter.grad is not None:
+                yield f"{path}.{name}.grad", parameter.grad, "gradient"
+
+
+def _calls(session: Session, chosen: list[tuple[str, nn.Module]] | None) -> list[Call]:
+    """The calls to run again, none in another: of the modules chosen, or of the one here and those passed."""
+    pause = session.pause
+    running = {id(call.module): call for call in calls_here(session)} if pause is not None else {}
+    if chosen is None:
+        frame = pause.frame if pause is not None else None
+        here = frame.module if frame is not None else None
+        running = {key: call for key, call in running.items() if call.module is here}
+        chosen = list(session.models.everything())
+    calls: dict[int, Call] = {}
+    for _, module in chosen:
+        _collect(session, module, running, calls, set())
+    inside = {id(part) for call in calls.values() for part in list(call.module.modules())[1:]}
+    return [call for key, call in calls.items() if key not in inside]
+
+
+def _collect(
+    session: Session, module: nn.Module, running: dict[int, Call], calls: dict[int, Call], above: set[int]
+) -> None:
+    """The module's own call, or those of what is in it."""
+    if id(module) in calls or id(module) in above:
+        return
+    kept = session.kept.get(module)
+    if id(module) in running:
+        calls[id(module)] = running[id(module)]
+    elif kept is not None:
+        calls[id(module)] = Call(session.models.path_of(module), module, *kept, Moment.AFTER)
+    else:
+        for child in module.children():
+            _collect(session, child, running, calls, {*above, id(module)})
+
+
+def _operations(session: Session, calls: list[Call]) -> tuple[list[StabilityIssue], list[str]]:
+    issues: list[StabilityIssue] = []
+    notes: list[str] = []
+    left, ops, ran = SECONDS, 0, 0
+    unseen: set[str] = set()
+    for call in calls:
+        hazards = Hazards(
+            session.models.path_of, thresholds=Thresholds(), has_gradients=torch.is_grad_enabled()
+        )
+        watcher = Shadower(hazards.hear, seconds=left)
+        try:
+            done = rerun(
+                session, call.module, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=watcher
+            )
+        except UserError as error:
+            notes.append(error.message)
+            continue
+        errors = [watcher.error_of(tensor) for _, tensor in tensors_in(done.output)]
+        known = [error for error in errors if error is not None]
+        issues += hazards.settle(max(known) if known and not watcher.ended else None)
+        unseen |= watcher.unshadowed.keys()
+        ops, ran, left = ops + hazards.heard, ran + 1, left - watcher.elapsed
+        if watcher.ended:
+            notes.append(f"ops after that not looked at: {watcher.ended}; a narrower WHERE")
+            break
+    names = ", ".join(call.path or "the model" for call in calls[:3])
+    more = f" and {len(calls) - 3} more" if len(calls) > 3 else ""
+    if ran:
+        but = f", but not {', '.join(sorted(unseen)[:4])}" if unseen else ""
+        notes.insert(0, f"{ops:,} ops of {names}{more} followed in f64{but}")
+    elif not calls:
+        notes.append("no op was followed: no call is in view at this stop")
+    return issues, notes[:3]
+
+
+def _answer(session: Session, issues: list[StabilityIssue], notes: list[str]) -> View:
+    if not issues:
+        return Notice("nothing is near its limits", "; ".join(notes), level="good")
+    issues = _folded(worst_first(issues))
+    most = session.config.max_lines // 4
+    shown = issues[:most]
+    rows = [(_where(issue), issue.kind, _evidence(issue)) for issue in shown]
+    if len(issues) > most:
+        notes = [f"{number(len(issues) - most)} more findings; WHERE narrows them", *notes]
+    columns = (Column("where", "path"), Column("what", "warn"), Column("evidence"))
+    return Table(columns, tuple(rows), note="\n".join(notes))
+
+
+def _folded(issues: list[StabilityIssue]) -> list[StabilityIssue]:
+    """What many tensors share is one row."""
+    groups: dict[object, list[StabilityIssue]] = {}
+    for issue in issues:
+        is_alone = issue.severity == "error" or bool(issue.place)
+        groups.setdefault(id(issue) if is_alone else (issue.kind, issue.advice), []).append(issue)
+    folded: list[StabilityIssue] = []
+    for first, *others in groups.values():
+        if len(others) < MOST_ALIKE:
+            folded += [first, *others]
+            continue
+        names = ", ".join(issue.layer for issue in others[:MOST_NAMED])
+        more = f" and {len(others) - MOST_NAMED:,} more" if len(others) > MOST_NAMED else ""
+        folded.append(replace(first, evidence=f"{first.evidence}; alike {names}{more}"))
+    return folded
+
+
+def _where(issue: StabilityIssue) -> str:
+    return issue.layer or "the model"
+
+
+def _evidence(issue: StabilityIssue) -> str:
+    advice = f"→ {issue.advice}" if issue.advice else ""
+    return "\n".join(filter(None, (issue.evidence, issue.place, advice)))

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import torch
+
+from layerstep.analysis.crash.shown import crash_view
+from layerstep.analysis.no_gradient import missing_gradients
+from layerstep.analysis.origin import origin_view
+from layerstep.analysis.shapes import tensors_in
+from layerstep.commands.inspect import value_of
+from layerstep.engine.guard import observing
+from layerstep.engine.hunt.finite import Bad, count_bad
+from layerstep.engine.hunt.hunt import hunt_of
+from layerstep.engine.session import Session
+from layerstep.errors import UserError
+from layerstep.registry import command
+from layerstep.views import Column, Notice, Table, View
+
+MOST = 20
+
+
+@command(
+    "why",
+    group="look",
+    usage="[EXPR] | shape | none [NAME]",
+    examples=("why out", "why none"),
+    complete="expression",
+)
+def why(session: Session, rest: str) -> View:
+    """Say where a NaN or Inf was born; explain a crash.
+
+    `why EXPR`: a value that is not finite is followed back to the operation that made it, with its operands
+    and its line, by running the call again on copies. `catch nonfinite` keeps the beginning of every call for
+    that; without it the inputs are taken as they are now. `why` alone: what was caught last, or the exception
+    at this stop. `why shape`: that exception, explained. `why none`: parameters without a gradient, and why.
+    """
+    word, _, name = rest.partition(" ")
+    if word == "none":
+        return _none(session, name.strip())
+    crash = session.pause.crash if session.pause is not None else None
+    if word == "shape" or (not rest and crash is not None):
+        if crash is None:
+            raise UserError("nothing was raised here", "`catch exception` stops where it is")
+        return crash_view(crash)
+    hunt = hunt_of(session)
+    if not rest and hunt.found is not None:
+        return origin_view(session, hunt.found)
+    text = rest or "out"
+    tensor, bad = _bad_value(session, text)
+    if tensor is None:
+        return Notice(f"{text} is finite", level="good")
+    frame = session.pause.frame if session.pause is not None else None
+    origin = hunt.trace(tensor, frame, f"{text} has {bad}")
+    hunt.found = origin
+    return origin_view(session, origin)
+
+
+def _bad_value(session: Session, text: str) -> tuple[torch.Tensor | None, Bad]:
+    value = value_of(session, text)
+    tensors = [tensor for _, tensor in tensors_in(value, most=1000)]
+    if not tensors:
+        raise UserError(f"{text} holds no tensor", "`why out`")
+    with observing():
+        for tensor in tensors:
+            bad = count_bad(tensor)
+            if bad.any:
+                return tensor, bad
+    return None, Bad()
+
+
+def _none(session: Session, name: str) -> View:
+    missing = [each for each in missing_gradients(session, None) if name in each.name]
+    if not missing:
+        text = (
+            f"no parameter without a gradient has {name!r} in its name" if name else "every parameter has one"
+        )
+        return Notice(text, level="good")
+    rows = tuple((each.name, each.kind, each.reason) for each in missing[:MOST])
+    left = len(missing) - MOST
+    columns = (Column("parameter", "path"), Column("is"), Column("because"))
+    return Table(columns, rows, note=f"{left:,} more; `grad none` groups them" if left > 0 else "")

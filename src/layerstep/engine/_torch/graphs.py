@@ -1,0 +1,80 @@
+"""The autograd graph and the pass that runs through it. Seen on torch 2.13.0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = [
+    "at_end_of_backward",
+    "autograd_count",
+    "current_node",
+    "graph_task",
+    "is_in_backward",
+    "run_backward",
+    "will_run",
+]
+
+
+def is_in_backward() -> bool:
+    """Is an autograd graph task running in this thread? Then a forward is a recomputation.
+
+    Fallback: no, so that a recomputed module stops like any other.
+    """
+    return _graph_task_id() != -1
+
+
+def graph_task() -> int:
+    """The number of the backward pass that runs in this thread, -1 if none does."""
+    return _graph_task_id()
+
+
+def autograd_count() -> int:
+    """The number that the next autograd node of this thread gets: nodes are counted as they are made.
+
+    Fallback: 0, so that a module's nodes cannot be told from those before it, and its gradient of the
+    input is that of the whole graph below it.
+    """
+    count = getattr(torch.autograd, "_get_sequence_nr", None)
+    return int(count()) if count is not None else 0
+
+
+def current_node() -> Any:
+    """The autograd node that is running; inside of a tensor's hook, the one that made the tensor.
+
+    Fallback: None; then a module is entered in backward and is done at once, without a gradient of its input.
+    """
+    node = getattr(torch._C, "_current_autograd_node", None)
+    return node() if node is not None else None
+
+
+def will_run(node: Any) -> bool:
+    """Does this backward pass come by this node? Fallback: yes, and the end of the pass settles it."""
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except (AttributeError, RuntimeError):
+        return True
+
+
+def run_backward(tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+    """A backward pass that is no function call: modes see what it runs. Fallback: they see it as one call."""
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)
+    if run is None:
+        torch.autograd.backward(tensors, gradients)
+        return
+    run(tuple(tensors), tuple(gradients), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Have something done when the running backward pass ends, in its thread.
+
+    Fallback: it is not done; calls that have no end of their own then wait for the next forward.
+    """
+    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
+    if engine is not None:
+        engine.queue_callback(callback)
+
+
+_graph_task_id: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)

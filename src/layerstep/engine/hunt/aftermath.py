@@ -1,0 +1,270 @@
+"""From the end of a forward to the optimizer's step: the loss, the gradients, the parameters.
+
+`torch.autograd.backward`, which `loss.backward()` calls, is replaced by the same with a look before and
+after. Between the model and there functions are noted, because nobody could run the user's lines again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from layerstep.engine._torch import graph_task, modes_off
+from layerstep.engine._torch.modes import lay_below, take_out
+from layerstep.engine.backpass import tensors_of
+from layerstep.engine.events import Event
+from layerstep.engine.hunt.backwards import Passed, again_backward, origin_of_node
+from layerstep.engine.hunt.blame import Ledger, Nodes, nodes_between
+from layerstep.engine.hunt.finite import Bad, count_bad, is_finite, not_finite
+from layerstep.engine.hunt.origin import Origin, Part
+from layerstep.engine.hunt.replay import Snapshot
+from layerstep.engine.ops import Functions, place_of
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.hunt.hunt import Hunt
+    from layerstep.engine.training import Stepped
+
+__all__ = ["Aftermath"]
+
+FORWARDS = 4
+"""How many forwards may wait for their backward; the beginning of each is kept."""
+MOST_LOSS_NODES = 400
+"""Of the graph between the model and the loss; a larger one is not watched as it runs."""
+
+
+class Aftermath:
+    """The part of a hunt that comes after the forward."""
+
+    def __init__(self, hunt: Hunt) -> None:
+        self._hunt = hunt
+        self._session = hunt.session
+        self._passed: deque[Passed] = deque()
+        self._ledger: Ledger | None = None
+        self._mode: Functions | None = None
+        self._torch_backward: Any = None
+        self._watching: list[Nodes] = []
+
+    # --- what is installed ---
+
+    def listen(self, sides: set[str]) -> None:
+        """Install what these sides need, and no more."""
+        self._replace_backward(wanted=bool(sides & {"backward", "forward"}))
+        training = self._session.training
+        for listeners, mine, wanted in (
+            (training.before, self._is_about_to_step, bool(sides)),
+            (training.after, self._stepped, "param" in sides),
+        ):
+            if wanted and mine not in listeners:
+                listeners.append(mine)
+            elif not wanted and mine in listeners:
+                listeners.remove(mine)
+
+    def clear(self) -> None:
+        self.listen(set())
+        self.begin()
+        for passed in self._passed:
+            passed.let_go()
+        self._passed.clear()
+
+    @property
+    def is_noting(self) -> bool:
+        return self._mode is not None
+
+    def _replace_backward(self, *, wanted: bool) -> None:
+        if wanted and self._torch_backward is None:
+            self._torch_backward = torch.autograd.backward
+            torch.autograd.backward = self._backward
+        elif not wanted and self._torch_backward is not None:
+            torch.autograd.backward = self._torch_backward
+            self._torch_backward = None
+
+    # --- between the forward and the backward ---
+
+    def begin(self) -> None:
+        """A forward begins: what was computed after the last one is forgotten."""
+        self._close_ledger()
+        self._ledger = None
+
+    def wait(self, event: Event, snapshot: Snapshot) -> None:
+        """A forward has ended well: keep the gradient that arrives at its output, a second run needs it."""
+        outputs = [t if t.requires_grad else None for t in tensors_of(event.output)]
+        known = any(each.snapshot is snapshot for each in self._passed)
+        if known or not torch.is_grad_enabled() or all(t is None for t in outputs):
+            return
+        passed = Passed(snapshot, [t.grad_fn for t in outputs if t is not None])
+        if len(self._passed) == FORWARDS:
+            self._passed.popleft().let_go()
+        self._passed.append(passed)
+        for place, tensor in enumerate(outputs):
+            if tensor is not None:
+                hook = partial(_arrive, passed, place)
+                hook.__torch_unserializable__ = True  # type: ignore[attr-defined]
+                passed.handles.append(tensor.register_hook(hook))
+        if self._mode is None:
+            self._ledger = Ledger(keep=True)
+            self._mode = Functions(self._ledger.around)
+            if not lay_below(self._mode):
+                self._mode = None
+
+    def _close_ledger(self) -> None:
+        """Note no more.
+
+        `loss.backward()` is a function, too: inside of it the mode is off, cannot be taken out, and is put on
+        again after it. It then does nothing until there is a chance to take it out.
+        """
+        if self._ledger is not None:
+            self._ledger.is_open = False
+        if self._mode is not None and take_out(self._mode):
+            self._mode = None
+
+    # --- the backward ---
+
+    def _backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        """Stands for `torch.autograd.backward`."""
+        run = self._torch_backward or torch.autograd.backward
+        losses = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        if graph_task() != -1 or self._session.is_silent:
+            for nodes in self._watching:  # a graph inside of the graph: reentrant checkpointing
+                nodes.watch(nodes_between((t.grad_fn for t in losses), (), most=MOST_LOSS_NODES) or ())
+            return run(tensors, *args, **kwargs)
+        nodes, frame = Nodes(check=False), sys._getframe(1)
+        try:
+            with self._safely():
+                self._before_backward(losses, nodes, frame)
+            result = run(tensors, *args, **kwargs)
+            with self._safely():
+                self._after_backward(nodes, frame)
+        finally:
+            nodes.let_go()
+            for passed in [each for each in self._passed if each.gradients]:
+                passed.let_go()
+                self._passed.remove(passed)
+            if self._ledger is not None:
+                self._ledger.entries.clear()  # with the tensors that they held
+        return result
+
+    @contextlib.contextmanager
+    def _safely(self) -> Iterator[None]:
+        try:
+            with modes_off():
+                yield
+        except Exception as error:
+            self._session.fail(error)
+
+    def _before_backward(self, losses: list[Tensor], nodes: Nodes, frame: FrameType) -> None:
+        self._close_ledger()
+        bad = next((count_bad(each) for each in losses if not is_finite(each)), None)
+        if bad is not None and not self._hunt.has_told:
+            self._hunt.tell(self._origin_in_loss(bad), bad, frame=frame, side="forward")
+        bottoms = [node for passed in self._passed for node in passed.outputs if node is not None]
+        nodes.watch(nodes_between((t.grad_fn for t in losses), bottoms, most=MOST_LOSS_NODES) or ())
+
+    def _origin_in_loss(self, bad: Bad) -> Origin:
+        seen = f"the loss is {'nan' if bad.nan else 'inf'}"
+        entry = self._ledger.culprit() if self._ledger is not None else None
+        if entry is None:
+            note = "the output of the model was finite; what was computed after it was not seen"
+            return Origin(Part.LOSS, seen, note=note)
+        results = tensors_of(entry.result)
+        operands = tensors_of((entry.args, entry.kwargs))
+        return Origin(
+            Part.LOSS,
+            seen,
+            op=entry.name,
+            place=entry.place,
+            bad=next((b for t in results if (b := count_bad(t)).any), Bad()),
+            operands=tuple((f"operand {n}", t) for n, t in enumerate(operands)),
+            results=tuple(("result", t) for t in results),
+        )
+
+    def _after_backward(self, nodes: Nodes, frame: FrameType) -> None:
+        if self._hunt.has_told or not self._hunt.wants("backward"):
+            return
+        named = [(name, p.grad) for name, p in self._hunt.parameters() if p.grad is not None]
+        wrong = not_finite(gradient for _, gradient in named)
+        if not wrong:
+            return
+        name, gradient = named[wrong[0]]
+        bad = count_bad(gradient)
+        seen = f"the gradient of {name} has {bad}{_and_others(wrong, 'gradient')}"
+        if _has_scaler():
+            self._session.say(Notice(f"{seen}: a GradScaler is in use, and skips this step"))
+            return
+        self._hunt.tell(self._origin_in_backward(nodes, seen), bad, frame=frame, side="backward")
+
+    def _origin_in_backward(self, nodes: Nodes, seen: str) -> Origin:
+        passed = [each for each in self._passed if each.gradients]
+        forward = passed[-1].snapshot.forward if passed else 0
+        if not passed or any(not is_finite(g) for each in passed for g in each.gradients.values()):
+            nodes.look()
+            if (made := nodes.producer()) is not None:
+                return origin_of_node(
+                    self._session, made, self._ledger or Ledger(), seen=seen, forward=forward
+                )
+            return Origin(Part.BACKWARD, seen, forward=forward, note="it was born above the model's output")
+        trouble = ""
+        for each in reversed(passed):
+            again, ledger, trouble = again_backward(self._session, each, watching=self._watching)
+            if (made := again.producer()) is not None:
+                return origin_of_node(self._session, made, ledger, seen=seen, forward=each.snapshot.forward)
+        note = trouble or "no node made it: a hook on a parameter or a gradient did"
+        return Origin(Part.BACKWARD, seen, forward=forward, note=note)
+
+    # --- the optimizer ---
+
+    def _is_about_to_step(self, stepped: Stepped) -> None:
+        self._close_ledger()
+
+    def _stepped(self, stepped: Stepped) -> None:
+        if self._session.is_silent or self._hunt.has_told:
+            return
+        named = self._hunt.parameters()
+        wrong = not_finite(parameter for _, parameter in named)
+        if not wrong:
+            return
+        name, parameter = named[wrong[0]]
+        bad, gradient = count_bad(parameter), parameter.grad
+        frame = sys._getframe(1)
+        origin = Origin(
+            Part.STEP,
+            f"{stepped.kind} has left {name} with {bad}{_and_others(wrong, 'parameter')}",
+            op=f"{stepped.kind}.step",
+            place=place_of(frame),
+            bad=bad,
+            results=((name, parameter), ("its gradient", gradient)),
+            note=_about(gradient),
+        )
+        with modes_off():
+            self._hunt.tell(origin, bad, frame=frame, side="param")
+
+
+def _about(gradient: Tensor | None) -> str:
+    if gradient is None:
+        return "it has no gradient"
+    bad = count_bad(gradient)
+    return f"its gradient has {bad}" if bad.any else "its gradient is finite: the step itself was too large"
+
+
+def _and_others(wrong: list[int], word: str) -> str:
+    return f", and {len(wrong) - 1} other {word}s are bad, too" if len(wrong) > 1 else ""
+
+
+def _arrive(passed: Passed, place: int, gradient: Tensor) -> None:
+    before = passed.gradients.get(place)
+    passed.gradients[place] = gradient if before is None else before + gradient
+
+
+def _has_scaler() -> bool:
+    """Is mixed precision at work, where an Inf in a gradient is expected now and then? Asked only then."""
+    scalers = (each for each in gc.get_objects() if type(each).__name__ == "GradScaler")
+    return any(isinstance(each, torch.amp.GradScaler) and each.is_enabled() for each in scalers)

@@ -1,0 +1,187 @@
+"""Blame in the backward: the autograd node that made the first gradient which is not finite.
+
+Nodes are watched as they run; a ledger of the forward says which line made which node, because autograd
+numbers its nodes and a function's nodes lie between its beginning and its end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerstep.engine._torch import autograd_count
+from layerstep.engine.backpass import tensors_of
+from layerstep.engine.hunt.finite import count_bad, is_finite
+from layerstep.engine.hunt.trail import module_at
+from layerstep.engine.ops import Place, name_of, place_of
+
+__all__ = ["Blamed", "Entry", "Ledger", "Nodes", "nodes_between"]
+
+MOST_ENTRIES = 500
+"""Of a loss function; what is noted keeps its tensors alive until the backward begins."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One function that the program called, and the numbers of the nodes that it made."""
+
+    start: int
+    end: int
+    name: str
+    place: Place
+    module: nn.Module | None
+    func: Any = None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    result: Any = None
+
+
+class Ledger:
+    """The functions of a forward in their order. With `keep`, their operands and results, too."""
+
+    def __init__(self, *, keep: bool = False) -> None:
+        self.entries: list[Entry] = []
+        self._keep = keep
+        self.is_open = True
+
+    def around(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function, and note it."""
+        if not self.is_open:
+            return func(*args, **kwargs)
+        start = autograd_count()
+        result = func(*args, **kwargs)
+        if self._keep and len(self.entries) >= MOST_ENTRIES:
+            return result
+        frame = sys._getframe(2)
+        entry = Entry(start, autograd_count(), name_of(func), place_of(frame), None)
+        if self._keep:
+            entry.func, entry.args, entry.kwargs, entry.result = func, args, kwargs, result
+        else:
+            entry.module = module_at(frame)
+        self.entries.append(entry)
+        return result
+
+    def entry_of(self, number: int) -> Entry | None:
+        """The function that made the node with this number."""
+        around = [entry for entry in self.entries if entry.start <= number < entry.end]
+        return min(around, key=lambda entry: entry.end - entry.start, default=None)
+
+    def culprit(self) -> Entry | None:
+        """The first function whose result is not finite though its operands are."""
+        for entry in self.entries:
+            made = [t for t in tensors_of(entry.result) if not is_finite(t)]
+            if made and all(map(is_finite, tensors_of((entry.args, entry.kwargs)))):
+                return entry
+            if made and any(count_bad(t).nan for t in made):
+                given = [count_bad(t) for t in tensors_of((entry.args, entry.kwargs))]
+                if not any(bad.nan for bad in given):
+                    return entry
+        return None
+
+
+@dataclass(slots=True)
+class Blamed:
+    """A node that handed on, or made, a gradient that is not finite."""
+
+    node: Any
+    name: str
+    number: int
+    made: bool
+    """It got none and gave one."""
+    grad_out: tuple[Any, ...] = ()
+    grad_in: tuple[Any, ...] = ()
+    saved: tuple[tuple[str, Tensor], ...] = ()
+    bad_edges: tuple[int, ...] = ()
+    traceback: tuple[str, ...] = ()
+
+
+class Nodes:
+    """Watches the nodes of a graph as the backward pass runs them.
+
+    With `check` at once; else it only holds what passed, which costs nothing, until somebody asks.
+    """
+
+    def __init__(self, *, check: bool) -> None:
+        self._check = check
+        self._seen: set[Any] = set()
+        self._handles: list[Any] = []
+        self._held: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = []
+        self.blamed: list[Blamed] = []
+
+    def watch(self, nodes: Iterable[Any]) -> None:
+        for node in nodes:
+            if node not in self._seen and getattr(node, "variable", None) is None:
+                self._seen.add(node)
+                self._handles.append(node.register_hook(partial(self._ran, node)))
+
+    def let_go(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._seen.clear()
+        self._held.clear()
+
+    def look(self) -> list[Blamed]:
+        """Check what was held."""
+        for node, grad_in, grad_out in self._held:
+            self._examine(node, grad_in, grad_out)
+        self._held.clear()
+        return self.blamed
+
+    def producer(self) -> Blamed | None:
+        """The node that made the first bad gradient: the earliest that got none."""
+        return next((each for each in self.blamed if each.made), None)
+
+    def _ran(self, node: Any, grad_in: tuple[Any, ...], grad_out: tuple[Any, ...]) -> None:
+        if self._check:
+            self._examine(node, grad_in, grad_out)
+        else:
+            self._held.append((node, grad_in, grad_out))
+
+    def _examine(self, node: Any, grad_in: tuple[Any, ...], grad_out: tuple[Any, ...]) -> None:
+        edges = tuple(i for i, each in enumerate(grad_in) if isinstance(each, Tensor) and not is_finite(each))
+        if not edges:
+            return
+        made = all(is_finite(each) for each in grad_out if isinstance(each, Tensor))
+        blamed = Blamed(node, node.name(), node._sequence_nr(), made, bad_edges=edges)
+        if made:
+            blamed.grad_in, blamed.grad_out = grad_in, grad_out
+            blamed.saved = _saved(node)
+            blamed.traceback = tuple(getattr(node, "metadata", {}).get("traceback_", ()))
+        self.blamed.append(blamed)
+
+
+def nodes_between(tops: Iterable[Any], bottoms: Iterable[Any], *, most: int) -> list[Any] | None:
+    """The nodes from some down to, and without, others; None if there are more than `most`."""
+    ends = set(bottoms)
+    waiting = [node for node in tops if node is not None]
+    found: dict[Any, None] = {}
+    while waiting:
+        node = waiting.pop()
+        if node in found or node in ends:
+            continue
+        if len(found) >= most:
+            return None
+        found[node] = None
+        waiting += [below for below, _ in node.next_functions if below is not None]
+    return list(found)
+
+
+def _saved(node: Any) -> tuple[tuple[str, Tensor], ...]:
+    """What a node kept of the forward: the operands that explain its derivative."""
+    found = []
+    for name in dir(node):
+        if name.startswith("_saved_"):
+            try:
+                value = getattr(node, name)
+            except RuntimeError:  # let go of already
+                continue
+            if isinstance(value, torch.Tensor):
+                found.append((name.removeprefix("_saved_"), value))
+    return tuple(found)

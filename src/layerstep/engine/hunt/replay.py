@@ -1,0 +1,134 @@
+"""Run a whole call again as it was: its inputs, random streams and buffers are those of its beginning.
+
+Taken at the beginning of every call while a catchpoint is armed, so it must be cheap: inputs are cloned (they
+belong to the user, and numpy may share them), buffers only while training, nothing else is copied. Afterwards
+everything is as the real call left it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from layerstep.engine._torch import hooks_hidden, modes_off, set_version
+from layerstep.engine.copies import Copies, Moment, clone_of
+from layerstep.engine.guard import RandomState, observing, undisturbed
+from layerstep.engine.rerun import attributes_kept, length_of
+from layerstep.engine.scope import stdout_of_this_thread
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Snapshot", "replaying", "take"]
+
+INPUT_BYTES = 256 << 20
+"""Inputs larger than this are not copied; the call then cannot be run again if it writes to them."""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The beginning of one call of a module."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    forward: int
+    streams: RandomState
+    buffers: list[tuple[Tensor, Tensor]]
+    grad: bool
+    inference: bool
+    autocast: list[tuple[str, torch.dtype]]
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Once more what it was called with: a copy, because the call may write to it."""
+        copies = Copies(Moment.AFTER, length_of(self.args, self.kwargs))
+        args, kwargs = copies.of(self.args), copies.of(self.kwargs)
+        for before, after in copies.tensors():
+            if before.requires_grad:
+                after.requires_grad_()
+        return args, kwargs
+
+
+def take(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    forward: int,
+    inside: list[nn.Module],
+) -> Snapshot:
+    """The state at the beginning of a call; `inside` are the modules of the model."""
+    with observing():
+        copies = Copies(Moment.AFTER, length_of(args, kwargs))
+        kept = copies.of(args), copies.of(kwargs)
+        buffers = _copies_of_buffers(inside) if module.training else []
+    for before, after in copies.tensors():
+        if before.requires_grad and after.is_floating_point():
+            after.requires_grad_()
+    on = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+    return Snapshot(
+        module,
+        *kept,
+        forward=forward,
+        streams=RandomState(),
+        buffers=buffers,
+        grad=torch.is_grad_enabled(),
+        inference=torch.is_inference_mode_enabled(),
+        autocast=[(device, torch.get_autocast_dtype(device)) for device in on],
+    )
+
+
+def _copies_of_buffers(modules: list[nn.Module]) -> list[tuple[Tensor, Tensor]]:
+    buffers = {id(b): b for module in modules for b in module._buffers.values() if b is not None}
+    return [(buffer, clone_of(buffer)) for buffer in buffers.values() if not buffer.is_meta]
+
+
+@contextlib.contextmanager
+def replaying(session: Session, snapshot: Snapshot) -> Iterator[None]:
+    """Meanwhile the world is as at the beginning of that call; afterwards it is as it was before this block.
+
+    No hook on or in the module is called, no point stops, what it prints is not shown.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(session.arming.held())
+        stack.enter_context(modes_off())
+        stack.enter_context(session.evaluating())
+        stack.enter_context(_buffers_at_start(snapshot))
+        stack.enter_context(undisturbed(session.models, deep=False))
+        stack.enter_context(attributes_kept(snapshot.module))
+        stack.enter_context(hooks_hidden(snapshot.module))
+        stack.enter_context(stdout_of_this_thread())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # the run has been warned
+        stack.enter_context(torch.inference_mode(snapshot.inference))
+        stack.enter_context(torch.set_grad_enabled(snapshot.grad))
+        for device in ("cpu", "cuda"):
+            dtype = dict(snapshot.autocast).get(device)
+            if dtype is not None or torch.is_autocast_enabled(device):
+                stack.enter_context(
+                    torch.autocast(device, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
+                )
+        snapshot.streams.restore()
+        yield
+
+
+@contextlib.contextmanager
+def _buffers_at_start(snapshot: Snapshot) -> Iterator[None]:
+    """Through `.data` and with the old count of writes: autograd may have saved a buffer."""
+    with observing():
+        now = [(buffer, clone_of(buffer), buffer._version) for buffer, _ in snapshot.buffers]
+        for buffer, value in snapshot.buffers:
+            buffer.data.copy_(value)
+    try:
+        yield
+    finally:
+        with observing():
+            for buffer, value, version in now:
+                buffer.data.copy_(value)
+                set_version(buffer, version)

@@ -1,0 +1,399 @@
+"""The op level of a session: stepping from operation to operation, and points at them.
+
+A mode lies below the user's own only while it is needed: around the calls in which a point wants it, or from
+the stop at which an op step begins. What is laid in a call that was entered through its hooks is taken out
+when that call ends, by a `finally` around its forward (`swap_forward`), however it ends. Inside of its own
+handler a mode cannot be taken out, torch puts it back: it is idle then, and goes at the next event or with
+its call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from layerstep.engine import stepper
+from layerstep.engine._torch import (
+    at_end_of_backward,
+    call_frames,
+    called_module,
+    current_node,
+    is_compiled,
+    is_in_backward,
+    is_scripted,
+    is_tracing,
+    is_wrapper,
+    modes_off,
+    will_run,
+)
+from layerstep.engine._torch.cells import keep_on, swap_forward
+from layerstep.engine._torch.modes import autograd_on, lay_below, lies_below, take_out
+from layerstep.engine.backpass import tensors_of
+from layerstep.engine.backward import Call, State
+from layerstep.engine.events import Event, Kind, Phase, Resume
+from layerstep.engine.fused import may_be_one_kernel
+from layerstep.engine.models import Models
+from layerstep.engine.ops import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
+from layerstep.engine.points import Point
+from layerstep.engine.stack import Frame, backward_stack, build_stack
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.pause import Pause
+    from layerstep.engine.session import Session
+
+__all__ = ["Opstep", "op_frame", "why_no_ops"]
+
+Mode = Functions | Kernels
+_LEVELS = (Phase.OP, Phase.KERNEL)
+_STEPS = {Kind.OP: Phase.OP, Kind.KERNEL: Phase.KERNEL}
+_AT_OPS, _AT_KERNELS = (Kind.OP, Kind.INTERRUPT), (Kind.KERNEL, Kind.INTERRUPT)
+"""The intents that an op of each level may end: Ctrl-C stops at the next op, where ops are seen."""
+
+
+class _Here(threading.local):
+    """The modes of ours that lie in a thread, by level."""
+
+    def __init__(self) -> None:
+        self.laid: dict[Phase, Mode] = {}
+        self.guards = 0
+        """How many calls are running that take out at their end what was laid in them."""
+        self.is_inference = False
+        """Was inference_mode on where the outermost of them began?"""
+        self.is_entering = False
+        """Does the run stand at an entry whose end is guarded?"""
+
+
+class Opstep:
+    """What a session knows of operations."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._here = _Here()
+        self._points: tuple[Point, ...] = ()
+        self._wanted_by: dict[Phase, dict[Any, tuple[Point, ...]]] = {level: {} for level in _LEVELS}
+        """The points that the name of each function meets; a function that is not in it was not seen yet."""
+        self.names: dict[Phase, dict[str, None]] = {level: {} for level in _LEVELS}
+        """The names that were seen while something asked for ops, in the order of their first call."""
+        self.is_laid = False
+        """Was a mode laid outside of a call that takes it out? Then every event looks after it."""
+        self._followed = -1
+        self._stepped_into: nn.Module | None = None
+        """The module at whose entry an op step began, until the first op is seen."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Does a point or a step ask for ops now?"""
+        return bool(self._points) or self._session.intent.kind in _STEPS
+
+    @property
+    def lying(self) -> list[Phase]:
+        """The levels whose mode lies in this thread."""
+        return list(self._here.laid)
+
+    def arm(self) -> None:
+        """Take note of the points as they are now."""
+        self._points = tuple(p for p in self._session.points if p.op and p.enabled and not p.is_pending)
+        self._wanted_by = {level: {} for level in _LEVELS}
+
+    def clear(self) -> None:
+        """Take out of this thread what can be, and leave the rest idle."""
+        self._points = ()
+        self._wanted_by = {level: {} for level in _LEVELS}
+        self.settle()
+
+    # --- where a mode lies ---
+
+    def entered(self, points: tuple[Point, ...], module: nn.Module, frame: FrameType) -> bool:
+        """A call begins: its points take effect in it, and what is laid from now on ends with it. Can it?"""
+        if is_tracing():
+            return False
+        if may_be_one_kernel(module):
+            swap_forward(frame, module, self._without_functions)
+        here = self._here
+        if not here.guards:
+            here.is_inference = torch.is_inference_mode_enabled()
+        before = set(here.laid)
+        levels = {point.level for point in points if point.op and self._is_inside(point, [module])}
+
+        def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
+            def forward_with_ops(*args: Any, **kwargs: Any) -> Any:
+                here.guards += 1
+                self._lay(levels)
+                try:
+                    return forward(*args, **kwargs)
+                finally:
+                    here.guards -= 1
+                    self._take_out(set(here.laid) - before)
+
+            return forward_with_ops
+
+        is_guarded = swap_forward(frame, module, wrap)
+        if levels and not is_guarded:
+            self._lay(levels)
+            self.is_laid = True
+        return is_guarded
+
+    def _without_functions(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """No function mode of ours is on in a module that would leave its kernel for it."""
+
+        def forward_alone(*args: Any, **kwargs: Any) -> Any:
+            mode = self._here.laid.get(Phase.OP)
+            was_on = mode is not None and take_out(mode)
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                if mode is not None and was_on and self._here.laid.get(Phase.OP) is mode:
+                    lay_below(mode)
+
+        return forward_alone
+
+    def begin(self, pause: Pause, resume: Resume) -> int:
+        """The run goes on; the depth of the module whose ops are being stepped through, if some are."""
+        event = pause.event
+        into = resume.kind in _STEPS and event is not None and event.phase is Phase.ENTER
+        self._stepped_into = event.module if into and event is not None else None
+        if event is None:
+            return 0
+        if resume.kind is Kind.KERNEL and event.call is not None:
+            self.follow(event.call)
+        return event.op.within if event.op is not None else 0
+
+    def arrived(self, event: Event, frame: FrameType) -> None:
+        """The run is about to stop at a module."""
+        if event.phase is Phase.ENTER:
+            self._here.is_entering = self.entered((), event.module, frame)
+        elif self._stepped_into is not None and self._stepped_into is event.module:
+            path = self._session.models.path_of(self._stepped_into)
+            self._session.say(Notice(f"no op was seen in {path}", why_no_ops(self._stepped_into)))
+        self._stepped_into = None
+
+    @contextlib.contextmanager
+    def pausing(self, level: Phase = Phase.OP) -> Iterator[None]:
+        """No mode sees what is done at a stop; after it, those lie that the user's answer needs."""
+        with modes_off(), _above(level):
+            yield
+        self.settle()  # outside of the guards: they put back what they found
+        self._here.is_entering = False
+
+    def settle(self, *, outermost: bool = False) -> None:
+        """Lay in this thread what is wanted from here on, and take out what is not and may be.
+
+        A dispatch mode is on by a dispatch key, and `inference_mode` and compiled code put the keys back that
+        they found: a mode that is taken out in such a block, but lay before it, leaves a key without a mode,
+        at which torch asserts. So it is left idle until its call ends, or `outermost`: no other is running.
+        """
+        wanted = self._wanted_here()
+        idle = set(self._here.laid) - wanted
+        if not (outermost or is_in_backward() or next(call_frames(sys._getframe()), None) is None):
+            idle.discard(Phase.KERNEL)
+        self._take_out(idle)
+        new = wanted - set(self._here.laid)
+        if Phase.KERNEL in new and not self._may_lay_kernels():
+            new.discard(Phase.KERNEL)
+        self._lay(new)
+        keep_on(self._here.laid.get(Phase.KERNEL))
+        was_laid, self.is_laid = self.is_laid, bool(self._here.laid)
+        if was_laid and not self.is_laid and self._session.pause is None:
+            self._session.rearm()  # the taps that waited for this are not needed any more
+
+    def _may_lay_kernels(self) -> bool:
+        """In a block of inference_mode that the model entered itself, its end would switch the mode off."""
+        here = self._here
+        is_own_block = here.guards and torch.is_inference_mode_enabled() and not here.is_inference
+        if not is_own_block or here.is_entering:
+            return True
+        text = "aten ops cannot be followed from here: the model has entered inference_mode itself"
+        self._session.say(Notice(text, "`step op` can; or `into` a module, then `stepi`"))
+        return False
+
+    def _wanted_here(self) -> set[Phase]:
+        session = self._session
+        if not session.is_attached:
+            return set()
+        wanted = {_STEPS[session.intent.kind]} if session.intent.kind in _STEPS else set()
+        if self._points:
+            running = _running(sys._getframe(1))
+            wanted |= {point.level for point in self._points if self._is_inside(point, running)}
+        return wanted
+
+    def _lay(self, levels: set[Phase]) -> None:
+        for level in levels - set(self._here.laid) if levels else ():
+            mode: Mode = Functions(self._function) if level is Phase.OP else Kernels(self._kernel)
+            if lay_below(mode):
+                self._here.laid[level] = mode
+
+    def _take_out(self, levels: set[Phase]) -> None:
+        for level in levels:
+            if take_out(self._here.laid[level]):
+                del self._here.laid[level]
+
+    def follow(self, call: Call) -> None:
+        """Lay the mode in each node of the backward pass: what is laid in one, torch drops at its end."""
+        root = list(call.stack())[-1]
+        if self._followed == root.task:
+            return
+        self._followed = root.task
+        at_end_of_backward(self._here.laid.clear)
+        for node in [node for node in root.seen if will_run(node)]:
+            root.handles.append(node.register_prehook(self._at_node))
+
+    def _at_node(self, gradients: Any) -> None:
+        if self._session.is_attached and self._session.intent.kind is Kind.KERNEL:
+            mode = self._here.laid.get(Phase.KERNEL)
+            if mode is None or not lies_below(mode):
+                self._here.laid.pop(Phase.KERNEL, None)
+                self._lay({Phase.KERNEL})
+
+    # --- what is seen through it ---
+
+    def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        points = self._wanted_by[Phase.OP].get(func)
+        if points is None:
+            points = self._look_up(Phase.OP, func)
+        if points or self._session.intent.kind in _AT_OPS:
+            self._consider(Phase.OP, Op(func, args, kwargs, result), points, sys._getframe(1))
+        return result
+
+    def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        points = self._wanted_by[Phase.KERNEL].get(func)
+        if points is None:
+            points = self._look_up(Phase.KERNEL, func)
+        if points or self._session.intent.kind in _AT_KERNELS:
+            self._consider(Phase.KERNEL, Op(func, args, kwargs, result), points, sys._getframe(1))
+        return result
+
+    def _look_up(self, level: Phase, func: Any) -> tuple[Point, ...]:
+        name = name_of(func)
+        self.names[level].setdefault(plain_name(name))
+        found = tuple(p for p in self._points if p.level is level and matches(p.op, name))
+        self._wanted_by[level][func] = found
+        return found
+
+    def _consider(self, level: Phase, op: Op, points: tuple[Point, ...], frame: FrameType) -> None:
+        """Never raises but to quit: a bug of ours detaches and lets the run go on."""
+        session = self._session
+        if session.is_silent or not session.is_attached or is_tracing():
+            return
+        try:
+            running = _running(frame)
+            in_backward = is_in_backward()
+            if in_backward and not session.config.recompute:
+                for point in points:
+                    point.recomputed += 1
+                points = ()
+            points = tuple(point for point in points if self._is_inside(point, running))
+            call = self._call_in_backward() if in_backward and level is Phase.KERNEL else None
+            module = running[0] if running else call.module if call is not None else None
+            if module is None:
+                return
+            intent = session.intent
+            op = op._replace(caller=user_frame(frame), node=_node_name() if in_backward else "")
+            if _STEPS.get(intent.kind) is level:
+                self._stepped_into = None
+            stepped = self._has_arrived(level, len(running))
+            if stepped or (intent.kind in _STEPS and points):
+                op = op._replace(within=intent.depth)
+            where = None if running else call
+            event = Event(level, module, op.args, op.kwargs, op.result, call=where, op=op)
+            with _above(level):
+                hit, trouble = session.judge.ask(points, event, frame) if points else (None, "")
+            if hit is not None or stepped:
+                with self.pausing(level):
+                    self._stop(event, frame, hit, trouble)
+        except Exception as error:
+            session.fail(error)
+
+    def _has_arrived(self, level: Phase, depth: int) -> bool:
+        session = self._session
+        intent = session.intent
+        if _STEPS.get(intent.kind) is not level and intent.kind is not Kind.INTERRUPT:
+            return False
+        stop, after = stepper.decide(intent, stepper.Moment(level, threading.get_ident(), depth))
+        if session.intent is intent:  # else Ctrl-C has come meanwhile, and must not be forgotten
+            session.intent = after
+        return stop
+
+    def _is_inside(self, point: Point, running: list[nn.Module]) -> bool:
+        """Is one of these calls the one that a point is about: of its WHERE, or of any model?"""
+        if point.where is None:
+            return any(self._session.models.owner_of(module) is not None for module in running)
+        keys = {key for _, key in point.targets}
+        return any(id(module) in keys for module in running)
+
+    def _call_in_backward(self) -> Call | None:
+        """The innermost call that the running autograd node was made in."""
+        node = current_node()
+        calls = [call for call in self._session.backpass.graph.calls if call.state is State.ENTERED]
+        if node is None or not calls:
+            return None
+        number = node._sequence_nr()
+        inside = [call for call in calls if call.start <= number < (call.end or number + 1)]
+        return max(inside or calls, key=lambda call: call.depth if inside else -call.depth)
+
+    def _stop(self, event: Event, frame: FrameType, point: Point | None, trouble: str) -> None:
+        session = self._session
+        session.models.refresh()
+        session.kept.trim()
+        if event.call is None:
+            modules = build_stack(frame, session.models, event=None)
+        else:
+            modules = backward_stack(event.call, session.models, phase=Phase.BACKWARD_ENTER)
+        depth = modules[0].depth + 1 if modules else 1
+        session.stop_in([op_frame(event, session.models, depth=depth), *modules], event, point, trouble)
+
+
+def _above(level: Phase) -> contextlib.AbstractContextManager[Any]:
+    """A kernel runs below autograd; what the user types there is recorded as anywhere else."""
+    if level is Phase.KERNEL and not torch.is_inference_mode_enabled():
+        return autograd_on()
+    return contextlib.nullcontext()
+
+
+def op_frame(event: Event, models: Models, *, depth: int = 0) -> Frame:
+    """An operation on top of the modules that it ran in: its tensors are `inp`, its result is `out`."""
+    op: Op = event.op
+    return Frame(
+        models,
+        event.module,
+        args=tuple(tensors_of((op.args, op.kwargs))),
+        kwargs=op.kwargs,
+        state="op done",
+        output=op.result,
+        caller=op.caller,
+        depth=depth,
+        call=event.call,
+        op=op,
+    )
+
+
+def why_no_ops(module: nn.Module) -> str:
+    """Why the ops of a module cannot be seen; empty if nothing hinders."""
+    kind = type(module).__name__
+    if is_scripted(module):
+        return f"{kind} is TorchScript and runs as one call"
+    if is_compiled(module):
+        return f"{kind} is compiled and runs as one call"
+    if may_be_one_kernel(module):
+        return f"{kind} in eval mode may run as one kernel; `stepi` shows what it is"
+    return f"{kind} computes nothing here, or past torch's functions"
+
+
+def _running(frame: FrameType | None) -> list[nn.Module]:
+    """The modules that are running, innermost first; wrappers aside."""
+    modules = [called_module(call)[0] for call in call_frames(frame)]
+    return [module for module in modules if not is_wrapper(module)]
+
+
+def _node_name() -> str:
+    node = current_node()
+    return node.name() if node is not None else ""
