@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests")]
 
 import gallery  # noqa: E402
+import planted  # noqa: E402
 
 import layerstep  # noqa: E402
 from layerstep import views  # noqa: E402

@@ -420,6 +420,7 @@ def test_the_terminal_is_put_back_when_the_script_fails(open_terminal: Open, scr
     terminal.until_prompt()
     terminal.ask("break 1")
     terminal.ask("continue")
+    assert "raised RuntimeError" in terminal.ask("continue")
     terminal.keys("continue\r")
     code, trace = terminal.end()
     assert code == 1

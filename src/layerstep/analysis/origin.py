@@ -76,9 +76,9 @@ def _operand(name: str, value: Any, limit: int) -> list[tuple[str, View]]:
 
 def _way(session: Session, chain: tuple[Link, ...]) -> Table | None:
     """From the birth to where it was noticed."""
-    if len(chain) < 2:
+    links = _functions(chain)
+    if len(links) < 2:
         return None
-    links = list(reversed(chain))
     shown = links if len(links) <= MOST_LINKS else [*links[: MOST_LINKS - 2], *links[-2:]]
     rows = tuple(
         (
@@ -92,6 +92,14 @@ def _way(session: Session, chain: tuple[Link, ...]) -> Table | None:
     left = len(links) - len(shown)
     columns = (Column("then", "code"), Column("in", "path"), Column("has"), Column("at"))
     return Table(columns, rows[1:], note=f"{left} links between them are not shown" if left else "")
+
+
+def _functions(chain: tuple[Link, ...]) -> list[Link]:
+    """One link for each function: the last of its kernels."""
+    calls: dict[tuple[Any, ...], Link] = {}
+    for link in reversed(chain):
+        calls[link.name, id(link.module), link.place] = link
+    return list(calls.values())
 
 
 def _tensors(origin: Origin) -> dict[str, torch.Tensor]:

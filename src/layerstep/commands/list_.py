@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import inspect
-import os
-from types import FrameType
 from typing import Any
 
 from torch import nn
 
+from layerstep.analysis.source import source_around
 from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
@@ -38,7 +37,7 @@ def list_(session: Session, rest: str) -> Source:
         running, line = frame.within, frame.within_line
     if running is None:
         raise UserError("there is no source here", "the call came from outside of Python")
-    return _around(running, line or running.f_lineno, session.config.context)
+    return source_around(running, session.config.context, line=line)
 
 
 def _forward(module: nn.Module, path: str, *, at_start: bool = False) -> Source:
@@ -52,19 +51,3 @@ def _forward(module: nn.Module, path: str, *, at_start: bool = False) -> Source:
         ) from None
     text = tuple(line.rstrip("\n") for line in lines[:200])
     return Source(file, first, text, first if at_start else None, f"{path}  {type(module).__name__}.forward")
-
-
-def _around(frame: FrameType, line: int, context: int) -> Source:
-    code = frame.f_code
-    try:
-        lines, first = (
-            inspect.getsourcelines(code) if code.co_name != "<module>" else inspect.findsource(code)
-        )
-    except (OSError, TypeError):
-        raise UserError(f"the source of {os.path.basename(code.co_filename)} is not to be found") from None
-    first = max(first, 1)
-    low = max(line - context, first)
-    high = min(line + context + 1, first + len(lines))
-    shown = tuple(line.rstrip("\n") for line in lines[low - first : high - first])
-    name = "" if code.co_name == "<module>" else code.co_qualname
-    return Source(code.co_filename, low, shown, line, name)

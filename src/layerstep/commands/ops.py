@@ -15,8 +15,8 @@ from layerstep.analysis.signatures import named_arguments
 from layerstep.analysis.words import dims
 from layerstep.engine._torch import call_frames, called_module, is_scripted, is_wrapper
 from layerstep.engine.guard import observing
+from layerstep.engine.opframe import why_no_ops
 from layerstep.engine.ops import Kernels, Place, is_question, is_whole, name_of, place_of
-from layerstep.engine.opstep import why_no_ops
 from layerstep.engine.rerun import Watcher, rerun
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError

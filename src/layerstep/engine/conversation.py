@@ -39,6 +39,8 @@ class Conversation:
         own = pause.point.commands if pause.point is not None else ()
         if not (own and own[0] == "silent") and not pause.is_start:
             self._describe(pause)
+        if self._session.dump_to is not None and pause.is_caught:
+            self.run_line(f"dump {self._session.dump_to}", origin="--dump")
         for line in own:
             if line != "silent" and (resume := self.run_line(line, origin=pause.reason)[1]) is not None:
                 return resume

@@ -51,7 +51,9 @@ class Crashes:
         self._meet(error, self._everywhere(), by_default=True)
 
     def uncaught(self, error: BaseException) -> None:
-        """An exception ends the program."""
+        """An exception ends the program; also under a prompt that another thread has opened."""
+        if self._session.pause is not None:
+            return
         self._meet(error, self._everywhere(), by_default=True)
         if self._session.frontend is None and not is_control_flow(error):
             self._tell(error)
@@ -94,7 +96,7 @@ class Crashes:
         return any(point.enabled and point.what == EXCEPTION for point in self._session.points)
 
     def _kernels(self) -> str:
-        """What a function mode would change: compiled code is compiled again, a fused layer is taken apart."""
+        """What a function mode would change: compiled code is compiled again, a fused layer taken apart."""
         for model in self._session.models:
             if model.compiled:
                 return f"{model.name} is compiled"

@@ -12,7 +12,7 @@ from layerstep.engine._torch import modes_off
 from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.expression import Expression
 from layerstep.engine.guard import observing, undisturbed
-from layerstep.engine.opstep import op_frame
+from layerstep.engine.opframe import op_frame
 from layerstep.engine.points import Point
 from layerstep.engine.scope import Scope
 from layerstep.engine.stack import Frame, call_depth, caller_of, forget_locals

@@ -23,39 +23,32 @@ from layerstep.engine import stepper
 from layerstep.engine._torch import (
     at_end_of_backward,
     call_frames,
-    called_module,
     current_node,
-    is_compiled,
     is_in_backward,
-    is_scripted,
     is_tracing,
-    is_wrapper,
     modes_off,
     will_run,
 )
 from layerstep.engine._torch.cells import keep_on, swap_forward
 from layerstep.engine._torch.modes import autograd_on, lay_below, lies_below, take_out
-from layerstep.engine.backpass import tensors_of
 from layerstep.engine.backward import Call, State
 from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.fused import may_be_one_kernel
-from layerstep.engine.models import Models
+from layerstep.engine.opframe import node_name, op_frame, running_modules, why_no_ops
 from layerstep.engine.ops import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
 from layerstep.engine.points import Point
-from layerstep.engine.stack import Frame, backward_stack, build_stack
+from layerstep.engine.stack import backward_stack, build_stack
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.pause import Pause
     from layerstep.engine.session import Session
 
-__all__ = ["Opstep", "op_frame", "why_no_ops"]
+__all__ = ["Opstep"]
 
 Mode = Functions | Kernels
 _LEVELS = (Phase.OP, Phase.KERNEL)
 _STEPS = {Kind.OP: Phase.OP, Kind.KERNEL: Phase.KERNEL}
-_AT_OPS, _AT_KERNELS = (Kind.OP, Kind.INTERRUPT), (Kind.KERNEL, Kind.INTERRUPT)
-"""The intents that an op of each level may end: Ctrl-C stops at the next op, where ops are seen."""
 
 
 class _Here(threading.local):
@@ -78,6 +71,8 @@ class Opstep:
         self._session = session
         self._here = _Here()
         self._points: tuple[Point, ...] = ()
+        self._asks = (False, False)
+        """May an op, or an aten op, end the step that is under way?"""
         self._wanted_by: dict[Phase, dict[Any, tuple[Point, ...]]] = {level: {} for level in _LEVELS}
         """The points that the name of each function meets; a function that is not in it was not seen yet."""
         self.names: dict[Phase, dict[str, None]] = {level: {} for level in _LEVELS}
@@ -94,6 +89,11 @@ class Opstep:
         return bool(self._points) or self._session.intent.kind in _STEPS
 
     @property
+    def is_busy(self) -> bool:
+        """Is there something to look after at an event: a mode that lies, or a step that may want one?"""
+        return self.is_laid or self._asks != (False, False)
+
+    @property
     def lying(self) -> list[Phase]:
         """The levels whose mode lies in this thread."""
         return list(self._here.laid)
@@ -102,10 +102,12 @@ class Opstep:
         """Take note of the points as they are now."""
         self._points = tuple(p for p in self._session.points if p.op and p.enabled and not p.is_pending)
         self._wanted_by = {level: {} for level in _LEVELS}
+        kind = self._session.intent.kind  # Ctrl-C stops at the next op, where ops are seen
+        self._asks = (kind in (Kind.OP, Kind.INTERRUPT), kind in (Kind.KERNEL, Kind.INTERRUPT))
 
     def clear(self) -> None:
         """Take out of this thread what can be, and leave the rest idle."""
-        self._points = ()
+        self._points, self._asks = (), (False, False)
         self._wanted_by = {level: {} for level in _LEVELS}
         self.settle()
 
@@ -220,7 +222,7 @@ class Opstep:
             return set()
         wanted = {_STEPS[session.intent.kind]} if session.intent.kind in _STEPS else set()
         if self._points:
-            running = _running(sys._getframe(1))
+            running = running_modules(sys._getframe(1))
             wanted |= {point.level for point in self._points if self._is_inside(point, running)}
         return wanted
 
@@ -259,7 +261,7 @@ class Opstep:
         points = self._wanted_by[Phase.OP].get(func)
         if points is None:
             points = self._look_up(Phase.OP, func)
-        if points or self._session.intent.kind in _AT_OPS:
+        if points or self._asks[0]:
             self._consider(Phase.OP, Op(func, args, kwargs, result), points, sys._getframe(1))
         return result
 
@@ -268,7 +270,7 @@ class Opstep:
         points = self._wanted_by[Phase.KERNEL].get(func)
         if points is None:
             points = self._look_up(Phase.KERNEL, func)
-        if points or self._session.intent.kind in _AT_KERNELS:
+        if points or self._asks[1]:
             self._consider(Phase.KERNEL, Op(func, args, kwargs, result), points, sys._getframe(1))
         return result
 
@@ -285,7 +287,7 @@ class Opstep:
         if session.is_silent or not session.is_attached or is_tracing():
             return
         try:
-            running = _running(frame)
+            running = running_modules(frame)
             in_backward = is_in_backward()
             if in_backward and not session.config.recompute:
                 for point in points:
@@ -297,7 +299,7 @@ class Opstep:
             if module is None:
                 return
             intent = session.intent
-            op = op._replace(caller=user_frame(frame), node=_node_name() if in_backward else "")
+            op = op._replace(caller=user_frame(frame), node=node_name() if in_backward else "")
             if _STEPS.get(intent.kind) is level:
                 self._stepped_into = None
             stepped = self._has_arrived(level, len(running))
@@ -357,43 +359,3 @@ def _above(level: Phase) -> contextlib.AbstractContextManager[Any]:
     if level is Phase.KERNEL and not torch.is_inference_mode_enabled():
         return autograd_on()
     return contextlib.nullcontext()
-
-
-def op_frame(event: Event, models: Models, *, depth: int = 0) -> Frame:
-    """An operation on top of the modules that it ran in: its tensors are `inp`, its result is `out`."""
-    op: Op = event.op
-    return Frame(
-        models,
-        event.module,
-        args=tuple(tensors_of((op.args, op.kwargs))),
-        kwargs=op.kwargs,
-        state="op done",
-        output=op.result,
-        caller=op.caller,
-        depth=depth,
-        call=event.call,
-        op=op,
-    )
-
-
-def why_no_ops(module: nn.Module) -> str:
-    """Why the ops of a module cannot be seen; empty if nothing hinders."""
-    kind = type(module).__name__
-    if is_scripted(module):
-        return f"{kind} is TorchScript and runs as one call"
-    if is_compiled(module):
-        return f"{kind} is compiled and runs as one call"
-    if may_be_one_kernel(module):
-        return f"{kind} in eval mode may run as one kernel; `stepi` shows what it is"
-    return f"{kind} computes nothing here, or past torch's functions"
-
-
-def _running(frame: FrameType | None) -> list[nn.Module]:
-    """The modules that are running, innermost first; wrappers aside."""
-    modules = [called_module(call)[0] for call in call_frames(frame)]
-    return [module for module in modules if not is_wrapper(module)]
-
-
-def _node_name() -> str:
-    node = current_node()
-    return node.name() if node is not None else ""

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from layerstep.engine.events import Event, Phase, Resume
-from layerstep.engine.points import Point
+from layerstep.engine.points import Point, PointKind
 from layerstep.engine.scope import Scope
 from layerstep.engine.stack import Frame, forget_locals
 from layerstep.engine.traces import Crash
@@ -59,6 +59,11 @@ class Pause:
     def frame(self) -> Frame | None:
         """The selected frame."""
         return self.stack[self.selected] if self.stack else None
+
+    @property
+    def is_caught(self) -> bool:
+        """Has a catchpoint stopped here, or an exception?"""
+        return self.crash is not None or (self.point is not None and self.point.kind is PointKind.CATCH)
 
     @property
     def error(self) -> BaseException | None:

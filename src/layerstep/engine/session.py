@@ -36,7 +36,7 @@ from layerstep.engine.messages import Frontend, Instrument, Interpreter, Message
 from layerstep.engine.models import Model, Models
 from layerstep.engine.opstep import Opstep
 from layerstep.engine.pause import Pause
-from layerstep.engine.points import Point, PointKind, Points
+from layerstep.engine.points import Point, Points
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
 from layerstep.engine.stack import Frame, build_stack, call_depth, is_ours
@@ -181,7 +181,7 @@ class Session:
                 for point in points:
                     point.recomputed += 1
                 return
-            if self.opstep.is_laid:
+            if self.opstep.is_busy:
                 self.opstep.settle(outermost=is_root and call_depth(sys._getframe(2)) == 1)
             if phase is Phase.ENTER and (is_root or self.opstep.is_wanted):
                 self.opstep.entered(points, module, sys._getframe(2))
@@ -267,7 +267,7 @@ class Session:
         with self._turn:
             if not (self.is_attached or pause.is_start or pause.is_over):
                 return
-            if pause.point is not None and pause.point.kind is PointKind.CATCH:
+            if pause.is_caught and pause.point is not None:
                 self.caught.append(f"{pause.point.what} in {pause.stack[0].path or 'the program'}")
             self.pause = pause
             self.points.forget_until()
