@@ -145,11 +145,19 @@ def test_the_stop_is_in_the_second_run_and_its_locals_are_there() -> None:
     model = Deep()
     screen, _ = run(
         model,
-        ["catch nonfinite", "continue", "print h.shape", "where", "up", "print h.shape"],
+        [
+            "catch nonfinite",
+            "continue",
+            "print h.shape",
+            "print (h * 2).requires_grad",
+            "up",
+            "print mod.training",
+            "print doubled.shape",
+        ],
         lambda: model(torch.randn(3, 4)),
     )
-    assert screen.count("torch.Size([3, 4])") >= 1
-    assert "inner" in screen
+    assert screen.count("torch.Size([3, 4])") == 2, screen
+    assert screen.count("True") == 2, screen
 
 
 def test_the_run_goes_on_from_its_own_place_after_a_stop() -> None:
@@ -301,3 +309,38 @@ def test_batch_work_ends_with_3(tmp_path: Path) -> None:
     assert done.stdout == "done\n"
     assert "born in log" in done.stderr
     assert "train.py:5" in done.stderr
+
+
+def test_a_core_of_what_was_caught_runs_again_bit_for_bit(tmp_path: Path) -> None:
+    script = tmp_path / "nets.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import torch
+            from torch import nn
+
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layer = nn.Linear(4, 4)
+                    self.drop = nn.Dropout(0.5)
+
+                def forward(self, x):
+                    return self.drop(self.layer(x)).log()
+
+            if __name__ == "__main__":
+                torch.manual_seed(0)
+                torch.rand(3)
+                Net()(torch.ones(5, 4))
+            """
+        )
+    )
+    layerstep_ = [sys.executable, "-m", "layerstep"]
+    core = tmp_path / "x.lscore"
+    run = ["run", "--batch", "--dump", str(core), "-e", "catch nonfinite", "-e", "continue", str(script)]
+    done = subprocess.run([*layerstep_, *run], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 3, done.stderr
+    again = ["open", "--batch", "-e", "again", "--model", f"{script}:Net", str(core)]
+    done = subprocess.run([*layerstep_, *again], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert "gave the same output again, bit for bit" in done.stderr, done.stderr
+    assert "born in log" in " ".join(done.stderr.split())

@@ -293,6 +293,21 @@ def test_a_training_loop_that_handles_the_exception_stops_and_goes_on() -> None:
     assert len(results) == 2 and found.text.count("raised RuntimeError") == 1
 
 
+def test_a_second_crash_in_the_handler_of_the_first_stops_too() -> None:
+    bad = Net()
+
+    def run() -> None:
+        try:
+            bad(torch.ones(2, 8))
+        except RuntimeError:
+            bad(torch.ones(5, 8))
+
+    with Found("continue", "continue") as found:
+        error = raised(run)
+    assert "got [2, 16]" in found.text and "got [5, 16]" in found.text
+    assert len(notes(error)) == 1 and "got [5, 16]" in notes(error)[0]
+
+
 def test_step_goes_on_in_the_next_forward() -> None:
     good, bad = Net(wrong=False), Net()
     with Found("step", "continue") as found:

@@ -91,6 +91,16 @@ def test_a_traceback_that_the_program_prints_itself_shows_no_frame_of_ours(run):
     assert "Traceback" in done.stderr and OURS not in done.stderr
 
 
+def test_a_crash_that_the_script_wraps_stops_once(run):
+    wrapped = HANDLED.replace(
+        '    print("handled", error.args)\n', "    raise SystemError('training failed')\n"
+    )
+    done = run(wrapped, typed="continue\ncontinue\ncontinue\n")
+    assert done.returncode == 1
+    assert done.stderr.count("raised RuntimeError") == 1 and "raised SystemError" not in done.stderr
+    assert "SystemError: training failed" in done.stderr and NOTE in done.stderr
+
+
 def test_quit_at_the_crash(run):
     done = run(UNCAUGHT, typed="continue\nquit\n")
     assert done.returncode == 130

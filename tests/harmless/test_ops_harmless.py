@@ -260,3 +260,50 @@ def test_stepping_across_an_inference_block_is_harmless(start: str, steps: int) 
     (out.sum() + torch.zeros(2).sum()).backward()
     assert modes() == [] and not seen.bugs
     assert not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)
+
+
+class OwnOps(nn.Module):
+    """Ops of its own before, in and after a block of inference_mode; a part of it is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.part = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.sin()
+        with torch.inference_mode():
+            y = x.cos().exp().tanh()
+        x = self.part(x * float(y.sum()))
+        with Noting(self.seen):
+            return x.sigmoid().relu()
+
+
+LEAVING = (
+    ["step op", "stepi", "step op"],
+    ["stepi", "step op", "stepi"],
+    ["stepi"] * 4,
+    ["stepi", "step op 3"],
+)
+
+
+@pytest.mark.parametrize("start", ["break OwnOps enter", "break op:cos", "break op:aten.exp", "break part.0"])
+@pytest.mark.parametrize("steps", LEAVING, ids=" ".join)
+@pytest.mark.parametrize("last", ["continue", "next", "detach"])
+def test_leaving_anywhere_leaves_the_keys_right(start: str, steps: list[str], last: str) -> None:
+    torch.manual_seed(0)
+    model = OwnOps()
+    x = torch.ones(2, 4, requires_grad=True)
+    expected, noted = model(x), list(model.seen)
+    for _ in range(2):
+        model.seen.clear()
+        console, seen = console_on(model, [start, "continue", "delete 1", *steps, last, "continue"])
+        console.attach()
+        try:
+            out = model(x)
+            out.sum().backward()
+            assert torch.equal(out, expected) and model.seen == noted
+        finally:
+            console.detach()
+        assert modes() == [] and not seen.bugs and seen.stops
+    assert not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)

@@ -19,7 +19,14 @@ from layerstep.engine.fused import with_kernels
 from layerstep.engine.inplace import Ledger
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point
-from layerstep.engine.traces import Crash, crash_of, errors_behind, is_control_flow, leave_out_ours
+from layerstep.engine.traces import (
+    Crash,
+    comes_from_module,
+    crash_of,
+    errors_behind,
+    is_control_flow,
+    leave_out_ours,
+)
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -199,10 +206,8 @@ class Crashes:
     def _tell(self, error: BaseException) -> None:
         """Nobody can be asked: the explanation goes to the screen, before python shows the traceback."""
         session = self._session
-        told = any(note is self._told for note in getattr(error, "__notes__", ()))
-        if told or not is_noted(
-            error
-        ):  # it was stopped at already, or nothing more than its message is known
+        was_shown = any(note is self._told for note in getattr(error, "__notes__", ()))
+        if was_shown or not is_noted(error):  # or nothing more than its message is known
             return
         try:
             session.conversation.show(self._pause(self._located(error), None))
@@ -211,13 +216,13 @@ class Crashes:
 
 
 def is_noted(error: BaseException) -> bool:
-    """Was this exception, or one that it was raised from, dealt with already?"""
-    return any(
-        note.startswith(_MARK)
-        for one in errors_behind(error)
-        for note in getattr(one, "__notes__", ())
-        if isinstance(note, str)
-    )
+    """Was this exception dealt with already, or one that somebody outside of modules has wrapped in it?
+
+    One that a module raises while another is being handled is a crash of its own.
+    """
+    wrapped = [error] if comes_from_module(error) else errors_behind(error)
+    notes = [note for one in wrapped for note in getattr(one, "__notes__", ())]
+    return any(isinstance(note, str) and note.startswith(_MARK) for note in notes)
 
 
 def exception_check(name: str) -> Check:

@@ -10,6 +10,7 @@ its call.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ from layerstep.engine._torch.modes import autograd_on, lay_below, lies_below, ta
 from layerstep.engine.backward import Call, State
 from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.fused import may_be_one_kernel
-from layerstep.engine.opframe import node_name, op_frame, running_modules, why_no_ops
+from layerstep.engine.opframe import blocks, node_name, op_frame, running_modules, why_no_ops
 from layerstep.engine.ops import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
 from layerstep.engine.points import Point
 from layerstep.engine.stack import backward_stack, build_stack
@@ -58,8 +59,8 @@ class _Here(threading.local):
         self.laid: dict[Phase, Mode] = {}
         self.guards = 0
         """How many calls are running that take out at their end what was laid in them."""
-        self.is_inference = False
-        """Was inference_mode on where the outermost of them began?"""
+        self.blocks = (False, 0)
+        """What of `blocks` was on where the outermost of them began."""
         self.is_entering = False
         """Does the run stand at an entry whose end is guarded?"""
 
@@ -89,11 +90,6 @@ class Opstep:
         return bool(self._points) or self._session.intent.kind in _STEPS
 
     @property
-    def is_busy(self) -> bool:
-        """Is there something to look after at an event: a mode that lies, or a step that may want one?"""
-        return self.is_laid or self._asks != (False, False)
-
-    @property
     def lying(self) -> list[Phase]:
         """The levels whose mode lies in this thread."""
         return list(self._here.laid)
@@ -121,7 +117,7 @@ class Opstep:
             swap_forward(frame, module, self._without_functions)
         here = self._here
         if not here.guards:
-            here.is_inference = torch.is_inference_mode_enabled()
+            here.blocks = blocks(frame)
         before = set(here.laid)
         levels = {point.level for point in points if point.op and self._is_inside(point, [module])}
 
@@ -185,34 +181,40 @@ class Opstep:
         self.settle()  # outside of the guards: they put back what they found
         self._here.is_entering = False
 
-    def settle(self, *, outermost: bool = False) -> None:
-        """Lay in this thread what is wanted from here on, and take out what is not and may be.
-
-        A dispatch mode is on by a dispatch key, and `inference_mode` and compiled code put the keys back that
-        they found: a mode that is taken out in such a block, but lay before it, leaves a key without a mode,
-        at which torch asserts. So it is left idle until its call ends, or `outermost`: no other is running.
-        """
-        wanted = self._wanted_here()
-        idle = set(self._here.laid) - wanted
-        if not (outermost or is_in_backward() or next(call_frames(sys._getframe()), None) is None):
-            idle.discard(Phase.KERNEL)
-        self._take_out(idle)
-        new = wanted - set(self._here.laid)
+    def settle(self) -> None:
+        """After a stop: lay in this thread what is wanted from here on, take out what is not and may be."""
+        self.sweep(sys._getframe(1), calls=0)
+        new = self._wanted_here() - set(self._here.laid)
         if Phase.KERNEL in new and not self._may_lay_kernels():
             new.discard(Phase.KERNEL)
         self._lay(new)
+        self.is_laid = bool(self._here.laid)
+
+    def sweep(self, frame: FrameType, *, calls: int = 1) -> None:
+        """At an event: take out what is not wanted any more and may be.
+
+        A dispatch mode is on by a dispatch key, and `inference_mode` and compiled code put the keys back that
+        they found: a mode that is taken out in such a block, but lay before it, leaves a key without a mode,
+        at which torch asserts. So it is left idle until its call ends, or no more than so many are running:
+        at an event, the outermost that the event is of.
+        """
+        idle = set(self._here.laid) - self._wanted_here()
+        if not is_in_backward() and len(list(itertools.islice(call_frames(frame), calls + 1))) > calls:
+            idle.discard(Phase.KERNEL)
+        self._take_out(idle)
         keep_on(self._here.laid.get(Phase.KERNEL))
         was_laid, self.is_laid = self.is_laid, bool(self._here.laid)
         if was_laid and not self.is_laid and self._session.pause is None:
             self._session.rearm()  # the taps that waited for this are not needed any more
 
     def _may_lay_kernels(self) -> bool:
-        """In a block of inference_mode that the model entered itself, its end would switch the mode off."""
+        """In a block of the model's own that puts dispatch keys back, its end would switch the mode off."""
         here = self._here
-        is_own_block = here.guards and torch.is_inference_mode_enabled() and not here.is_inference
-        if not is_own_block or here.is_entering:
+        if not here.guards or here.is_entering or blocks(sys._getframe()) == here.blocks:
             return True
-        text = "aten ops cannot be followed from here: the model has entered inference_mode itself"
+        text = (
+            "aten ops cannot be followed from here, inside of the model's own inference_mode or compiled code"
+        )
         self._session.say(Notice(text, "`step op` can; or `into` a module, then `stepi`"))
         return False
 

@@ -39,7 +39,7 @@ from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point, Points
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
-from layerstep.engine.stack import Frame, build_stack, call_depth, is_ours
+from layerstep.engine.stack import Frame, build_stack, is_ours
 from layerstep.engine.training import Steps
 from layerstep.engine.writes import Writes
 from layerstep.errors import QUIT_EXIT_CODE, Quit, describe_bug
@@ -181,8 +181,8 @@ class Session:
                 for point in points:
                     point.recomputed += 1
                 return
-            if self.opstep.is_busy:
-                self.opstep.settle(outermost=is_root and call_depth(sys._getframe(2)) == 1)
+            if self.opstep.is_laid:
+                self.opstep.sweep(sys._getframe(2))
             if phase is Phase.ENTER and (is_root or self.opstep.is_wanted):
                 self.opstep.entered(points, module, sys._getframe(2))
             if points or self.arming.sink.listening:

@@ -22,7 +22,16 @@ from layerstep.engine.inplace import Write
 from layerstep.engine.models import Models
 from layerstep.engine.stack import Frame, caller_of, is_ours
 
-__all__ = ["Crash", "Spot", "crash_of", "errors_behind", "is_control_flow", "is_users", "leave_out_ours"]
+__all__ = [
+    "Crash",
+    "Spot",
+    "comes_from_module",
+    "crash_of",
+    "errors_behind",
+    "is_control_flow",
+    "is_users",
+    "leave_out_ours",
+]
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _CONTROL = frozenset(["_StopRecomputationError", "Quit", "StopAsyncIteration", "CancelledError"])
@@ -120,10 +129,14 @@ def leave_out_ours(error: BaseException) -> None:
 
 def crash_of(error: BaseException, models: Models) -> Crash:
     """Where an exception was raised. One that wraps another is followed to where a module is to be seen."""
-    chain = [(one, _spots_of(one)) for one in errors_behind(error)]
-    inside = ((one, spots) for one, spots in chain if any(_is_call(spot.frame) for spot in spots))
-    one, spots = next(inside, chain[0])
+    one = next(filter(comes_from_module, errors_behind(error)), error)
+    spots = _spots_of(one)
     return Crash(one, tuple(spots), tuple(_stack_of(spots, models)))
+
+
+def comes_from_module(error: BaseException) -> bool:
+    """Has an exception come through a module call?"""
+    return any(_is_call(spot.frame) for spot in _spots_of(error))
 
 
 def _spots_of(error: BaseException) -> list[Spot]:

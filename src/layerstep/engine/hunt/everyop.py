@@ -7,7 +7,6 @@ nothing stays on the stack of those. It sees the loss, the backward and the opti
 from __future__ import annotations
 
 import threading
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -77,7 +76,4 @@ class EveryOp:
         hunt.note(origin)
         if quarry.counts():
             with modes_off(), autograd_on():
-                hunt.stop_in_call(quarry, origin, here.frame, _NO_BOUNDARY)
-
-
-_NO_BOUNDARY: FrameType | None = None
+                hunt.stop_in_call(quarry, origin, here, None)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from layerstep.engine._torch import modes_off
+from layerstep.engine._torch.modes import autograd_on
 from layerstep.engine.backpass import tensors_of
 from layerstep.engine.hunt.origin import Origin, Part
 from layerstep.engine.hunt.replay import Snapshot, replaying
@@ -32,8 +34,8 @@ __all__ = [
     "with_operands",
 ]
 
-Stop = Callable[[Origin, FrameType, FrameType | None], None]
-"""Called with what was found, the frame of the kernel, and the frame above which the run itself lies."""
+Stop = Callable[[Origin, Reached, FrameType | None], None]
+"""Called with what was found, the kernel, and the frame above which the run itself lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,8 @@ def stop_forward(session: Session, snapshot: Snapshot, origin: Origin, *, stop: 
         nonlocal came
         if name_of(here.func) == last.kernel:
             came = True
-            stop(with_operands(origin, here), here.frame, boundary)
+            with modes_off(), autograd_on():  # what is typed there is above autograd, as in the run
+                stop(with_operands(origin, here), here, boundary)
 
     boundary: FrameType | None = None
     trail = Trail(names=names_of(snapshot.module), stop_at=last.index, reached=reached)

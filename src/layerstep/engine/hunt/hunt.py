@@ -30,8 +30,9 @@ from layerstep.engine.hunt.forwards import (
 from layerstep.engine.hunt.origin import Origin, Part
 from layerstep.engine.hunt.quarry import Quarry
 from layerstep.engine.hunt.replay import Snapshot, take
-from layerstep.engine.hunt.trail import Link
-from layerstep.engine.ops import user_frame
+from layerstep.engine.hunt.trail import Link, Reached
+from layerstep.engine.opframe import op_frame
+from layerstep.engine.ops import Op, user_frame
 from layerstep.engine.pause import Pause
 from layerstep.engine.stack import Frame, build_stack
 from layerstep.engine.where import Where
@@ -197,6 +198,8 @@ class Hunt:
         if self._is_muted(origin):
             return ""
         self.note(origin)
+        if self.session.dump_to is not None:  # a core file of the whole call can be run again
+            return f"{seen}; born in {origin.op} of {origin.path} at {origin.place}"
         if not quarry.counts():
             return ""
         if not stop_forward(self.session, snapshot, origin, stop=partial(self.stop_in_call, quarry)):
@@ -268,17 +271,14 @@ class Hunt:
             code = user_frame(frame)
             self._hold(quarry, origin, [Frame(self.session.models, None, caller=code)], code)
 
-    def stop_in_call(
-        self, quarry: Quarry, origin: Origin, frame: FrameType, boundary: FrameType | None
-    ) -> None:
+    def stop_in_call(self, quarry: Quarry, origin: Origin, here: Reached, boundary: FrameType | None) -> None:
         """In the middle of a call, at the very operation."""
-        models, code = self.session.models, user_frame(frame)
-        stack = build_stack(frame, models, event=None, until=boundary)
-        module = stack[0].module if stack else None
-        here = Frame(models, module, caller=code, state=f"at {origin.op}", depth=len(stack))
-        if stack:
-            here.args, here.kwargs = stack[0].args, stack[0].kwargs
-        self._hold(quarry, origin, [here, *stack], code)
+        models, code = self.session.models, user_frame(here.frame)
+        stack = build_stack(here.frame, models, event=None, until=boundary)
+        named = dict(here.operands)
+        op = Op(here.func, tuple(named.values()), {}, here.result, code)
+        event = Event(Phase.KERNEL, stack[0].module if stack else None, op.args, {}, op.result, op=op)
+        self._hold(quarry, origin, [op_frame(event, models, depth=len(stack)), *stack], code)
 
     def _hold(self, quarry: Quarry, origin: Origin, stack: list[Frame], code: FrameType | None) -> None:
         point = quarry.point
