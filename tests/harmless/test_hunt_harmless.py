@@ -1,4 +1,4 @@
-"""A hunt on every kind of model: second and third runs of every forward and backward, and the run is the same."""
+"""A hunt on every kind of model: every forward and backward is run again, and the run is the same."""
 
 from __future__ import annotations
 
