@@ -278,10 +278,10 @@ of the rounds.
 
 ## Ops
 
-The forward again, op by op, in half of the rounds. Beside torch's own modes that do nothing, which is the least
-that seeing ops can cost. *Never hit*: no op has the name that is looked for. *Each op counted*: `step op N`
-with an N that is never reached; each op finds out which modules are running. A plain `TorchDispatchMode`
-imports the compiler at its first op, unless it says that it need not.
+The forward again, op by op, in half of the rounds. Beside torch's own modes that do nothing, which is the
+least that seeing ops can cost. *Never hit*: no op has the name that is looked for. *Each op counted*:
+`step op N` with an N that is never reached; each op finds out which modules are running. A plain
+`TorchDispatchMode` imports the compiler at its first op, unless it says that it need not.
 
 {ops}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -181,3 +183,110 @@ def test_nothing_is_left_on_torch() -> None:
     train(gpt2, ["catch nonfinite", "catch nan --every-op", "continue"], 2)
     assert torch.autograd.backward is backward
     assert global_state() == before
+
+
+def test_no_graph_is_kept_of_forwards_without_a_backward() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    console = DebugConsole(model, commands=["catch nonfinite", "continue"], output=io.StringIO())
+    alive: list[weakref.ref[Any]] = []
+    with console:
+        for _ in range(6):
+            hidden = model[0](torch.randn(2, 4))
+            kept = hidden.tanh()
+            alive.append(weakref.ref(kept))
+            model(kept)
+            del hidden, kept
+        gc.collect()
+        assert sum(each() is not None for each in alive) <= 1
+
+
+def test_somebody_elses_backward_on_top_of_ours_stays() -> None:
+    model = nn.Linear(2, 2)
+    before = torch.autograd.backward
+    console = DebugConsole(model, commands=["catch nonfinite", "continue"], output=io.StringIO())
+    calls = []
+    with console:
+        ours = torch.autograd.backward
+        assert ours is not before
+
+        def theirs(*args: Any, **kwargs: Any) -> None:
+            calls.append(1)
+            ours(*args, **kwargs)
+
+        torch.autograd.backward = theirs
+        model(torch.ones(1, 2)).sum().backward()
+    try:
+        assert torch.autograd.backward is theirs
+        model(torch.ones(1, 2)).sum().backward()
+        assert calls == [1, 1]
+    finally:
+        torch.autograd.backward = before
+
+
+def test_a_backward_from_edges_and_tuples() -> None:
+    model = nn.Linear(2, 2)
+    console = DebugConsole(model, commands=["catch nonfinite", "continue"], output=io.StringIO())
+    with console:
+        loss = model(torch.ones(1, 2)).sum()
+        torch.autograd.backward((loss,), (torch.ones(()),), retain_graph=True)
+        torch.autograd.backward(torch.autograd.graph.get_gradient_edge(loss), torch.ones(()))
+        assert console.session.is_attached
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_other_models_and_compiled_losses_between_forward_and_backward_are_left_alone() -> None:
+    """A function mode there would make a fused layer leave its kernel, and dynamo compile again."""
+    counters = pytest.importorskip("torch._dynamo.utils").counters
+    model = nn.Linear(4, 4)
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x, padding = torch.randn(2, 5, 8), torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 1]]).bool()
+
+    @torch.compile(backend="eager")
+    def loss_of(out: Tensor) -> Tensor:
+        return (out.softmax(-1) * out).sum().exp()
+
+    def train() -> tuple[Tensor, Tensor, int]:
+        out = model(torch.ones(2, 4))
+        with torch.no_grad():
+            other = encoder(x, src_key_padding_mask=padding)
+        loss = loss_of(out)
+        loss.backward()
+        return other, loss.detach(), counters["stats"]["unique_graphs"]
+
+    bare = train()
+    console = DebugConsole(model, commands=["catch nonfinite", "continue"], output=io.StringIO())
+    with console:
+        caught = [train() for _ in range(3)]
+    for other, loss, graphs in caught:
+        assert torch.equal(other, bare[0])
+        assert torch.equal(loss, bare[1])
+        assert graphs == bare[2]
+
+
+def test_forwards_without_a_backward_and_blocks_of_inference_leave_a_clean_stack() -> None:
+    model = nn.Linear(4, 4)
+    console = DebugConsole(model, commands=["catch nonfinite", "continue"], output=io.StringIO())
+    with console:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum()
+            with torch.inference_mode():
+                model(torch.ones(2, 4)).sum()
+            model(torch.ones(2, 4)).sum().backward()
+        model(torch.ones(2, 4)).sum()
+        with torch.inference_mode():
+            torch.ones(2) + 1
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert console.session.conversation is not None
+    torch.ones(2) + 1
+
+
+def test_detach_at_a_stop_leaves_the_stack_after_the_next_operation() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    lines = ["catch nonfinite", "break 1", "continue", "continue", "detach"]
+    console = DebugConsole(model, commands=lines, output=io.StringIO())
+    with console:
+        model(torch.ones(2, 4)).sum()
+        assert torch._C._len_torch_dispatch_stack() == 1
+        model(torch.ones(2, 4))
+        torch.ones(2) + 1
+        assert torch._C._len_torch_dispatch_stack() == 0

@@ -10,7 +10,7 @@ from typing import IO, Any, Self
 
 from torch import nn
 
-from layerstep.commands.break_ import add_point
+from layerstep.commands.break_ import add_point, described
 from layerstep.commands.why_not import silence_of
 from layerstep.config import is_disabled
 from layerstep.engine.session import Session
@@ -155,11 +155,6 @@ def tell_silent_points(session: Session) -> None:
     silent = [(point, reason) for point in set_ if (reason := silence_of(session, point))]
     for point, reason in silent[:5]:
         if point.enabled:
-            session.say(
-                Notice(
-                    f"{point.kind} {point.number} at {point.where.text if point.where else '**'}: {reason}",
-                    level="warn",
-                )
-            )
+            session.say(Notice(f"{point.kind} {point.number} at {described(point)}: {reason}", level="warn"))
     if len(silent) > 5:
         session.say(Notice(f"{len(silent) - 5} more points never fired", "`info breaks`", level="warn"))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from layerstep.config import Config
+from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import Command, all_commands, find_command
@@ -109,7 +110,9 @@ def _where(session: Session, rest: str, last: str) -> list[Candidate]:
     if last.startswith("type:"):
         kinds = sorted({type(module).__name__ for _, module in session.models.everything()})
         return _words(last, (f"type:{kind}" for kind in kinds))
-    return _paths(session, last) + _words(last, ("type:",))
+    if last.startswith("op:"):
+        return _words(last, (f"op:{name}" for name in sorted(session.opstep.names[Phase.OP])))
+    return _paths(session, last) + _words(last, ("type:", "op:"))
 
 
 def _paths(session: Session, text: str) -> list[Candidate]:

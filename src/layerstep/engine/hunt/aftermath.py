@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from layerstep.engine._torch import graph_task, modes_off
-from layerstep.engine._torch.modes import lay_below, take_out
 from layerstep.engine.backpass import tensors_of
 from layerstep.engine.events import Event
 from layerstep.engine.hunt.backwards import Passed, again_backward, origin_of_node
+from layerstep.engine.hunt.beside import Beside
 from layerstep.engine.hunt.blame import Ledger, Nodes, nodes_between
 from layerstep.engine.hunt.finite import Bad, count_bad, is_finite, not_finite
 from layerstep.engine.hunt.origin import Origin, Part
 from layerstep.engine.hunt.replay import Snapshot
-from layerstep.engine.ops import Functions, place_of
+from layerstep.engine.ops import place_of
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -50,9 +50,11 @@ class Aftermath:
         self._session = hunt.session
         self._passed: deque[Passed] = deque()
         self._ledger: Ledger | None = None
-        self._mode: Functions | None = None
+        self._mode: Beside | None = None
         self._torch_backward: Any = None
+        """What ours stands for. It is kept for good: somebody may have put theirs on top of ours."""
         self._watching: list[Nodes] = []
+        self._loss_nodes: Nodes | None = None
 
     # --- what is installed ---
 
@@ -78,13 +80,14 @@ class Aftermath:
 
     @property
     def is_noting(self) -> bool:
-        return self._mode is not None
+        return self._mode is not None and self._mode.is_open
 
     def _replace_backward(self, *, wanted: bool) -> None:
-        if wanted and self._torch_backward is None:
+        is_ours = torch.autograd.backward == self._backward
+        if wanted and not is_ours and self._torch_backward is None:
             self._torch_backward = torch.autograd.backward
             torch.autograd.backward = self._backward
-        elif not wanted and self._torch_backward is not None:
+        elif not wanted and is_ours:
             torch.autograd.backward = self._torch_backward
             self._torch_backward = None
 
@@ -101,57 +104,69 @@ class Aftermath:
         known = any(each.snapshot is snapshot for each in self._passed)
         if known or not torch.is_grad_enabled() or all(t is None for t in outputs):
             return
-        passed = Passed(snapshot, [t.grad_fn for t in outputs if t is not None])
+        passed = Passed(snapshot, {t.grad_fn._sequence_nr() for t in outputs if t is not None and t.grad_fn})
         if len(self._passed) == FORWARDS:
             self._passed.popleft().let_go()
         self._passed.append(passed)
         for place, tensor in enumerate(outputs):
             if tensor is not None:
-                hook = partial(_arrive, passed, place)
+                hook = partial(self._arrive, passed, place)
                 hook.__torch_unserializable__ = True  # type: ignore[attr-defined]
                 passed.handles.append(tensor.register_hook(hook))
-        if self._mode is None:
-            self._ledger = Ledger(keep=True)
-            self._mode = Functions(self._ledger.around)
-            if not lay_below(self._mode):
-                self._mode = None
+        self._ledger = Ledger()
+        if self._mode is None or not self._mode.open():
+            mode = Beside(self._note)  # the first, or the model runs in another thread now
+            self._mode = mode if mode.open() else None
+
+    def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._ledger is None or self._session.is_silent:
+            return func(*args, **kwargs)
+        return self._ledger.beside(func, args, kwargs)
 
     def _close_ledger(self) -> None:
-        """Note no more.
-
-        `loss.backward()` is a function, too: inside of it the mode is off, cannot be taken out, and is put on
-        again after it. It then does nothing until there is a chance to take it out.
-        """
-        if self._ledger is not None:
-            self._ledger.is_open = False
-        if self._mode is not None and take_out(self._mode):
-            self._mode = None
+        """Note no more; it is kept until the backward has been looked at."""
+        if self._mode is not None:
+            self._mode.close()
 
     # --- the backward ---
 
     def _backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         """Stands for `torch.autograd.backward`."""
-        run = self._torch_backward or torch.autograd.backward
-        losses = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        if graph_task() != -1 or self._session.is_silent:
+        run = self._torch_backward
+        given = tensors if isinstance(tensors, tuple | list) else (tensors,)
+        losses = [each for each in given if isinstance(each, Tensor)]  # or edges of the graph
+        if graph_task() != -1 or self._session.is_silent or not self._hunt.active:
             for nodes in self._watching:  # a graph inside of the graph: reentrant checkpointing
                 nodes.watch(nodes_between((t.grad_fn for t in losses), (), most=MOST_LOSS_NODES) or ())
             return run(tensors, *args, **kwargs)
         nodes, frame = Nodes(check=False), sys._getframe(1)
+        self._loss_nodes = nodes
+        self._close_ledger()  # here, where all modes lie on the stack
         try:
             with self._safely():
                 self._before_backward(losses, nodes, frame)
-            result = run(tensors, *args, **kwargs)
+            with self._hunt.every_op.backward():
+                result = run(tensors, *args, **kwargs)
             with self._safely():
                 self._after_backward(nodes, frame)
         finally:
             nodes.let_go()
+            self._loss_nodes = None
             for passed in [each for each in self._passed if each.gradients]:
                 passed.let_go()
                 self._passed.remove(passed)
             if self._ledger is not None:
                 self._ledger.entries.clear()  # with the tensors that they held
         return result
+
+    def _arrive(self, passed: Passed, place: int, gradient: Tensor) -> None:
+        """The gradient of an output: if it is finite, what the loss has done is of no more interest."""
+        before = passed.gradients.get(place)
+        passed.gradients[place] = gradient if before is None else before + gradient
+        if not is_finite(gradient):
+            passed.is_bad = True
+        elif self._loss_nodes is not None:
+            self._loss_nodes.drop()
 
     @contextlib.contextmanager
     def _safely(self) -> Iterator[None]:
@@ -162,11 +177,10 @@ class Aftermath:
             self._session.fail(error)
 
     def _before_backward(self, losses: list[Tensor], nodes: Nodes, frame: FrameType) -> None:
-        self._close_ledger()
         bad = next((count_bad(each) for each in losses if not is_finite(each)), None)
         if bad is not None and not self._hunt.has_told:
             self._hunt.tell(self._origin_in_loss(bad), bad, frame=frame, side="forward")
-        bottoms = [node for passed in self._passed for node in passed.outputs if node is not None]
+        bottoms = {number for passed in self._passed for number in passed.outputs}
         nodes.watch(nodes_between((t.grad_fn for t in losses), bottoms, most=MOST_LOSS_NODES) or ())
 
     def _origin_in_loss(self, bad: Bad) -> Origin:
@@ -205,7 +219,7 @@ class Aftermath:
     def _origin_in_backward(self, nodes: Nodes, seen: str) -> Origin:
         passed = [each for each in self._passed if each.gradients]
         forward = passed[-1].snapshot.forward if passed else 0
-        if not passed or any(not is_finite(g) for each in passed for g in each.gradients.values()):
+        if not passed or any(each.is_bad for each in passed):
             nodes.look()
             if (made := nodes.producer()) is not None:
                 return origin_of_node(
@@ -257,11 +271,6 @@ def _about(gradient: Tensor | None) -> str:
 
 def _and_others(wrong: list[int], word: str) -> str:
     return f", and {len(wrong) - 1} other {word}s are bad, too" if len(wrong) > 1 else ""
-
-
-def _arrive(passed: Passed, place: int, gradient: Tensor) -> None:
-    before = passed.gradients.get(place)
-    passed.gradients[place] = gradient if before is None else before + gradient
 
 
 def _has_scaler() -> bool:

@@ -28,16 +28,18 @@ __all__ = ["Passed", "again_backward", "origin_of_node"]
 MOST_NODES = 1_000_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Passed:
     """A forward whose backward is awaited: its beginning, its outputs, the gradients that have arrived."""
 
     snapshot: Snapshot
-    outputs: list[Any]
-    """The nodes that made its outputs."""
+    outputs: set[int]
+    """The numbers of the nodes that made its outputs: to hold a node would keep all activations alive."""
     handles: list[Any] = field(default_factory=list)
     gradients: dict[int, Tensor] = field(default_factory=dict)
     """By the place of the output."""
+    is_bad: bool = False
+    """One of them is not finite: it was born above the model."""
 
     def let_go(self) -> None:
         for handle in self.handles:

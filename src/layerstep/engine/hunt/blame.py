@@ -7,7 +7,7 @@ numbers its nodes and a function's nodes lie between its beginning and its end.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from layerstep.engine._torch import autograd_count
 from layerstep.engine.backpass import tensors_of
+from layerstep.engine.hunt.beside import called_as
 from layerstep.engine.hunt.finite import count_bad, is_finite
 from layerstep.engine.hunt.trail import module_at
 from layerstep.engine.ops import Place, name_of, place_of
@@ -27,7 +28,7 @@ MOST_ENTRIES = 500
 """Of a loss function; what is noted keeps its tensors alive until the backward begins."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """One function that the program called, and the numbers of the nodes that it made."""
 
@@ -43,28 +44,30 @@ class Entry:
 
 
 class Ledger:
-    """The functions of a forward in their order. With `keep`, their operands and results, too."""
+    """What was called, in its order: functions, or kernels with their operands and results."""
 
-    def __init__(self, *, keep: bool = False) -> None:
+    def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self._keep = keep
-        self.is_open = True
+        self._last = autograd_count()
 
     def around(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function, and note it."""
-        if not self.is_open:
-            return func(*args, **kwargs)
         start = autograd_count()
         result = func(*args, **kwargs)
-        if self._keep and len(self.entries) >= MOST_ENTRIES:
-            return result
         frame = sys._getframe(2)
-        entry = Entry(start, autograd_count(), name_of(func), place_of(frame), None)
-        if self._keep:
-            entry.func, entry.args, entry.kwargs, entry.result = func, args, kwargs, result
-        else:
-            entry.module = module_at(frame)
+        entry = Entry(start, autograd_count(), name_of(func), place_of(frame), module_at(frame))
         self.entries.append(entry)
+        return result
+
+    def beside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a kernel, and note it; its node has been made just before, above the kernel."""
+        result = func(*args, **kwargs)
+        if len(self.entries) < MOST_ENTRIES:
+            start, self._last = self._last, autograd_count()
+            frame = sys._getframe(2)
+            entry = Entry(start, self._last, called_as(func, frame), place_of(frame), None)
+            entry.func, entry.args, entry.kwargs, entry.result = func, args, kwargs, result
+            self.entries.append(entry)
         return result
 
     def entry_of(self, number: int) -> Entry | None:
@@ -85,7 +88,7 @@ class Ledger:
         return None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Blamed:
     """A node that handed on, or made, a gradient that is not finite."""
 
@@ -127,6 +130,10 @@ class Nodes:
         self._seen.clear()
         self._held.clear()
 
+    def drop(self) -> None:
+        """Hold nothing of what has passed so far."""
+        self._held.clear()
+
     def look(self) -> list[Blamed]:
         """Check what was held."""
         for node, grad_in, grad_out in self._held:
@@ -157,14 +164,14 @@ class Nodes:
         self.blamed.append(blamed)
 
 
-def nodes_between(tops: Iterable[Any], bottoms: Iterable[Any], *, most: int) -> list[Any] | None:
-    """The nodes from some down to, and without, others; None if there are more than `most`."""
-    ends = set(bottoms)
+def nodes_between(tops: Iterable[Any], bottoms: Container[int], *, most: int) -> list[Any] | None:
+    """The nodes from some down to, and without, those of these numbers; None if more than `most`."""
     waiting = [node for node in tops if node is not None]
     found: dict[Any, None] = {}
     while waiting:
         node = waiting.pop()
-        if node in found or node in ends:
+        is_leaf = getattr(node, "variable", None) is not None  # its number is the largest there is
+        if node in found or (not is_leaf and node._sequence_nr() in bottoms):
             continue
         if len(found) >= most:
             return None

@@ -1,22 +1,26 @@
 """The check of every operation as it runs, for what a second run does not show again.
 
-One function mode lies below all others of the thread; each function runs inside of a dispatch mode, so that
-nothing stays on the stack of those. It sees the loss, the backward and the optimizer as well.
+A dispatch mode is on while an outermost call runs, and while a backward does: in a block each, so that
+nothing of it is left after an exception or Ctrl-C. The loss and the optimizer are not checked.
 """
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from layerstep.engine._torch import modes_off
-from layerstep.engine._torch.modes import autograd_on, lay_below, take_out
+from layerstep.engine._torch.cells import swap_forward
+from layerstep.engine._torch.modes import autograd_on
+from layerstep.engine.hunt.beside import Beside
 from layerstep.engine.hunt.forwards import names_of, origin_of_link, with_operands
 from layerstep.engine.hunt.quarry import Quarry
 from layerstep.engine.hunt.trail import Link, Reached, Trail
-from layerstep.engine.ops import Functions
+from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.hunt.hunt import Hunt
@@ -25,44 +29,44 @@ __all__ = ["EveryOp"]
 
 
 class EveryOp:
-    """Watches the thread that runs the model."""
+    """Watches the kernels of a training step."""
 
     def __init__(self, hunt: Hunt) -> None:
         self._hunt = hunt
-        self._mode: Functions | None = None
         self._trail: Trail | None = None
         self._quarry: Quarry | None = None
-        self._thread = 0
-        self._is_inside = False
 
     @property
     def is_on(self) -> bool:
-        return self._mode is not None
+        return self._trail is not None
 
     def start(self, quarry: Quarry, root: nn.Module) -> None:
-        """Begin with a forward; the values of the last are forgotten."""
+        """An outermost call begins, and is at its pre-hooks; the values of the last are forgotten."""
         self._quarry = quarry
         self._trail = Trail(names=names_of(root), made=self._made)
-        if self._mode is None:
-            mode = Functions(self._around)
-            if lay_below(mode):
-                self._mode, self._thread = mode, threading.get_ident()
+        if not swap_forward(sys._getframe(1), root, self._watched):
+            self.clear()
+            self._hunt.session.say(Notice("this call cannot be checked op by op", level="warn"))
 
     def clear(self) -> None:
         self._trail = self._quarry = None
-        if self._mode is not None and take_out(self._mode):
-            self._mode = None
+
+    def backward(self) -> contextlib.AbstractContextManager[Any]:
+        """For the time of a backward pass."""
+        return Beside(self._around) if self._trail is not None else contextlib.nullcontext()
+
+    def _watched(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def forward_with_checks(*args: Any, **kwargs: Any) -> Any:
+            with Beside(self._around):
+                return forward(*args, **kwargs)
+
+        return forward_with_checks
 
     def _around(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         trail = self._trail
-        if trail is None or self._is_inside or self._hunt.session.is_silent:
+        if trail is None or self._hunt.session.is_silent:
             return func(*args, **kwargs)
-        self._is_inside = True
-        try:
-            with trail.kernels:
-                return trail.call(func, args, kwargs)
-        finally:
-            self._is_inside = False
+        return trail.run(func, args, kwargs)
 
     def _made(self, link: Link, here: Reached) -> None:
         """A link of the trail: stop if it is a birth that is wanted."""

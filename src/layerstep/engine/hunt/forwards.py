@@ -130,8 +130,13 @@ def _again(session: Session, snapshot: Snapshot, trail: Trail) -> Any:
     with replaying(session, snapshot):
         args, kwargs = snapshot.arguments()
         trail.names.update(_names_of_inputs(args, kwargs))
-        with trail.on():
+        with trail.on(may_fuse=not snapshot.grad and any(map(_may_fuse, snapshot.module.modules()))):
             return snapshot.module(*args, **kwargs)
+
+
+def _may_fuse(module: nn.Module) -> bool:
+    """Does torch run it as one kernel, unless a function mode is on?"""
+    return isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder)
 
 
 def origin_of_link(session: Session, chain: tuple[Link, ...], *, seen: str, forward: int) -> Origin:

@@ -74,7 +74,7 @@ class Hunt:
         self._begun: Event | None = None
         self._tolerated: set[int] = set()
         self._aftermath = Aftermath(self)
-        self._every_op = EveryOp(self)
+        self.every_op = EveryOp(self)
 
     def add(self, quarry: Quarry) -> None:
         """A new catchpoint asks here."""
@@ -105,13 +105,13 @@ class Hunt:
         active = self.active
         self._aftermath.listen({side for each in active for side in each.sides})
         if not any(each.every_op for each in active):
-            self._every_op.clear()
+            self.every_op.clear()
         if not active:
             self.clear()
 
     def clear(self) -> None:
         self._aftermath.clear()
-        self._every_op.clear()
+        self.every_op.clear()
         self._snapshots.clear()
         self._begun = None
 
@@ -123,7 +123,7 @@ class Hunt:
         words += (
             ["functions after the model are noted until `backward()`"] if self._aftermath.is_noting else []
         )
-        return words + (["every operation is checked as it runs"] if self._every_op.is_on else [])
+        return words + (["every operation is checked as it runs"] if self.every_op.is_on else [])
 
     # --- the forward ---
 
@@ -160,7 +160,7 @@ class Hunt:
                 inside=[module for _, module in owner.names],
             )
         if quarry.every_op:
-            self._every_op.start(quarry, root)
+            self.every_op.start(quarry, root)
 
     def _bad_in(self, value: Any, quarry: Quarry, module: nn.Module) -> str:
         """What of an output is wanted, in words."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from layerstep.engine._torch import hooks_hidden, modes_off, set_version
+from layerstep.engine.backpass import tensors_of
 from layerstep.engine.copies import Copies, Moment, clone_of
 from layerstep.engine.guard import RandomState, observing, undisturbed
 from layerstep.engine.rerun import attributes_kept, length_of
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["Snapshot", "replaying", "take"]
 
 INPUT_BYTES = 256 << 20
-"""Inputs larger than this are not copied; the call then cannot be run again if it writes to them."""
+"""Inputs larger than this are held, not copied; a second run is then on what the call has left of them."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Snapshot:
     """The beginning of one call of a module."""
 
@@ -66,7 +67,9 @@ def take(
     """The state at the beginning of a call; `inside` are the modules of the model."""
     with observing():
         copies = Copies(Moment.AFTER, length_of(args, kwargs))
-        kept = copies.of(args), copies.of(kwargs)
+        size = sum(tensor.nbytes for tensor in tensors_of((args, kwargs)) if not tensor.is_nested)
+        if size <= INPUT_BYTES:
+            args, kwargs = copies.of(args), copies.of(kwargs)
         buffers = _copies_of_buffers(inside) if module.training else []
     for before, after in copies.tensors():
         if before.requires_grad and after.is_floating_point():
@@ -74,7 +77,8 @@ def take(
     on = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     return Snapshot(
         module,
-        *kept,
+        args,
+        kwargs,
         forward=forward,
         streams=RandomState(),
         buffers=buffers,

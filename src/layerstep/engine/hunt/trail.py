@@ -19,8 +19,9 @@ from torch.utils.hooks import RemovableHandle
 
 from layerstep.engine._torch import call_frames, called_module, current_node, functions_on, is_wrapper
 from layerstep.engine.backpass import tensors_of
+from layerstep.engine.hunt.beside import Beside, called_as
 from layerstep.engine.hunt.finite import Bad, count_bad, is_finite, is_same
-from layerstep.engine.ops import Functions, Kernels, Place, name_of, place_of
+from layerstep.engine.ops import Functions, Place, name_of, place_of
 
 __all__ = ["Link", "Reached", "Replayed", "Source", "Trail", "module_at", "storage_key"]
 
@@ -104,12 +105,16 @@ class Trail:
         self._count = 0
         self._function = ""
         self._writers: dict[int, int] = {}
-        self.functions = Replayed(self.call)
-        self.kernels = Kernels(self._run)
+        self.functions = Replayed(self._call)
+        self.kernels = Beside(self.run)
 
     @contextlib.contextmanager
-    def on(self) -> Iterator[None]:
-        """Watch what this thread runs meanwhile."""
+    def on(self, *, may_fuse: bool) -> Iterator[None]:
+        """Watch what this thread runs meanwhile; with fused kernels in it, by a mode that leaves them on."""
+        if may_fuse:
+            with self.kernels:
+                yield
+            return
         with functions_on(), self.functions, self.kernels:
             yield
 
@@ -128,15 +133,15 @@ class Trail:
                 return found
             found.append(min(causes, key=lambda cause: (not cause.bad.nan, cause.index)))
 
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function as the source names it."""
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outer, self._function = self._function, name_of(func)
         try:
             return func(*args, **kwargs)
         finally:
             self._function = outer
 
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a kernel, and look at what it made."""
         number = self._count
         self._count += 1
         written = [tensor for tensor in _written(func, args, kwargs) if isinstance(tensor, Tensor)]
@@ -179,7 +184,7 @@ class Trail:
         node = current_node()
         link = Link(
             number,
-            self._function or kernel,
+            self._function or called_as(func, frame),
             kernel,
             place_of(frame),
             module_at(frame),

@@ -1,0 +1,344 @@
+"""Advice about time: only where the numbers of a profile say so, each with its gain and how to check it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from layerstep.analysis.profile import Measured, Row, Spread
+from layerstep.analysis.roofline import Roofline
+from layerstep.analysis.words import dims, human_bytes
+from layerstep.engine.ops import Place
+from layerstep.engine.profile_lines import Lines
+from layerstep.engine.profile_ops import Looked
+
+__all__ = ["Advice", "Evidence", "advise"]
+
+WAITING = 0.2
+"""The share of a step between the steps from which on the model waits for its data."""
+LOOP_CALLS = 64
+"""One line with so many operations in one forward is in a loop."""
+LOOP_SHARE = 0.1
+TINY = 50e-6
+"""Seconds of an operation below which its call costs about as much as its work."""
+MANY_OPS = 200
+SMALL_BATCH = 4
+SLOW = 0.25
+"""A layer at less than this part of the rate that its kind of work reaches here is slow."""
+NOTABLE = 0.05
+SUBNORMAL = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing that costs time, and what to do."""
+
+    name: str
+    path: str
+    says: str
+    gain: str
+    check: str
+    place: Place = Place()
+    weight: float = 0.0
+    """The share of a step that it is about: the largest come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known: times by module, operations by line, lines by looks, what the machine can do."""
+
+    measured: Measured
+    looked: Looked
+    lines: Lines
+    roofline: Roofline | None = None
+
+    def row(self, key: int) -> Row | None:
+        modules = self.measured.modules
+        return self.measured.row(modules[key].path) if 0 <= key < len(modules) else None
+
+    def share(self, key: int) -> float:
+        row = self.row(key)
+        return self.measured.share(row) if row is not None else 0.0
+
+    def path(self, key: int) -> str:
+        row = self.row(key)
+        return row.path if row is not None else ""
+
+
+def advise(evidence: Evidence) -> list[Advice]:
+    """Everything that the numbers say, the heaviest first."""
+    found = [advice for rule in _RULES for advice in rule(evidence)]
+    return sorted(found, key=lambda advice: -advice.weight)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _waits_for_data(known: Evidence) -> Iterator[Advice]:
+    row = known.measured.row("data")
+    share = known.measured.share(row) if row is not None else 0.0
+    if share < WAITING:
+        return
+    top = known.lines.top("between")
+    where = f", {_percent(top[1])} of it at this line" if top is not None else ""
+    yield Advice(
+        "waiting-for-data",
+        "",
+        f"{_percent(share)} of a {known.measured.word} passes before the model is called{where}",
+        f"up to {1 / (1 - share):.1f}× as many steps a second" if share < 0.999 else "nearly all of a step",
+        "more `num_workers`, or prepare the data once; then `profile` again and look at the row data",
+        top[0] if top is not None else Place(),
+        share,
+    )
+
+
+def _python_loops(known: Evidence) -> Iterator[Advice]:
+    by_key: dict[int, int] = {}
+    for line in known.looked.lines.values():
+        by_key[line.key] = by_key.get(line.key, 0) + line.calls
+    for key in by_key:
+        lines = [line for line in known.looked.lines.values() if line.key == key]
+        worst = max(lines, key=lambda line: line.calls)
+        row, share = known.row(key), known.share(key)
+        calls = max(row.calls) if row is not None and row.calls else 1
+        each = worst.calls / max(1, calls)
+        if each < LOOP_CALLS or share < LOOP_SHARE or worst.seconds / worst.calls > TINY * 10:
+            continue
+        in_loop = sum(line.calls for line in lines if line.calls >= worst.calls / 2)
+        yield Advice(
+            "python-loop",
+            known.path(key),
+            f"{in_loop:,} small operations in one forward out of a loop, {worst.calls:,} of them at this "
+            f"line ({worst.names.most_common(1)[0][0]}); its own share of the {known.measured.word} is "
+            f"{_percent(share)}",
+            f"most of that {_percent(share)}",
+            "do it with one operation on the whole tensor; `profile ops` then counts fewer calls",
+            worst.place,
+            share,
+        )
+
+
+def _tiny_operations(known: Evidence) -> Iterator[Advice]:
+    looked = known.looked
+    if looked.calls < MANY_OPS or any(True for _ in _python_loops(known)):
+        return
+    forward = sum(Spread.of(row.forward).median for row in known.measured.rows if not row.is_outside)
+    mean = forward / looked.calls
+    if mean < TINY:
+        yield Advice(
+            "tiny-operations",
+            "",
+            f"{looked.calls:,} operations in a forward of {1e3 * forward:.3g} ms: {1e6 * mean:.0f} µs each, "
+            "about what calling one takes",
+            "up to 2× in the forward",
+            "`torch.compile(model)` fuses them; compare with `profile save` and `profile compare`",
+            weight=forward / max(known.measured.step.median, 1e-12) / 2,
+        )
+
+
+def _small_batch(known: Evidence) -> Iterator[Advice]:
+    samples = [step.samples for step in known.measured.times if step.samples]
+    forward = sum(Spread.of(row.forward).median for row in known.measured.rows if not row.is_outside)
+    calls = known.looked.calls
+    tokens = max((step.tokens for step in known.measured.times), default=0)
+    small = samples and max(samples) <= SMALL_BATCH and tokens <= SMALL_BATCH * 128
+    if small and calls >= 20 and forward / calls < TINY:
+        yield Advice(
+            "small-batch",
+            "",
+            f"{max(samples)} samples a {known.measured.word}, and {1e6 * forward / calls:.0f} µs an "
+            "operation: calling them takes as long as their work",
+            "samples a second rise until an operation takes some 100 µs",
+            "profile with four times the batch and compare the samples a second",
+            weight=0.1,
+        )
+
+
+def _syncs(known: Evidence) -> Iterator[Advice]:
+    forward = max(known.looked.seconds, 1e-12)
+    for (key, place, name), (calls, seconds) in known.looked.syncs.items():
+        if _is_library(place):
+            continue
+        form = {"bool": "`if` on a tensor", "int": "`int()` of a tensor", "float": "`float()` of a tensor"}
+        word = form.get(name, f"`.{name}()`")
+        here = known.measured.device != "cpu"
+        cost = "each waits for the device" if here else "on an accelerator each waits for the device"
+        share = seconds / forward * known.share(key)
+        gain = f"{1e6 * seconds:.0f} µs a forward here"
+        yield Advice(
+            "sync",
+            known.path(key),
+            f"{word} {calls:,} times in one forward: {cost}, and torch.compile breaks the graph there",
+            gain if not here else f"{gain}, and the work that could have been queued meanwhile",
+            "keep it a tensor (`torch.where`, `clamp`), or read it outside of the forward",
+            place,
+            max(share, 0.001 * calls / max(1, known.looked.calls)),
+        )
+
+
+def _attention(known: Evidence) -> Iterator[Advice]:
+    seen: dict[int, list[tuple[int, ...]]] = {}
+    places: dict[int, Place] = {}
+    for found in known.looked.attention:
+        seen.setdefault(found.key, []).append(found.shape)
+        places.setdefault(found.key, found.place)
+    for key, shapes in seen.items():
+        if known.share(key) < NOTABLE:
+            continue
+        size = 4
+        for side in shapes[0]:
+            size *= side
+        yield Advice(
+            "unfused-attention",
+            known.path(key),
+            f"scores, softmax and product are operations of their own: [{dims(shapes[0])}] "
+            f"({human_bytes(size)}) is written and read between them; {_percent(known.share(key))} of the "
+            f"{known.measured.word} is this module's own",
+            "F.scaled_dot_product_attention keeps no scores: often 2× of that part, and their memory",
+            "replace it, then `profile save` and `profile compare`",
+            places[key],
+            known.share(key) / 2,
+        )
+
+
+def _grown(known: Evidence) -> Iterator[Advice]:
+    worst: dict[tuple[int, Place], float] = {}
+    for found in known.looked.grown:
+        at = (found.key, found.place)
+        if known.share(found.key) < NOTABLE or worst.get(at, 0.0) >= found.ratio or not _is_square(found.shape):
+            continue
+        worst[at] = found.ratio
+        length = _is_square(found.shape)
+        yield Advice(
+            "quadratic",
+            known.path(found.key),
+            f"{found.name} makes [{dims(found.shape)}] ({human_bytes(found.nbytes)}) of "
+            f"[{dims(found.operand)}], {found.ratio:.0f}× as large: every one of {length:,} positions with "
+            f"every other; {_percent(known.share(found.key))} of the {known.measured.word} is this module's own",
+            "half the length would cost a quarter; work in windows or a linear form grows with the length",
+            "profile with half the length: this module's time falls to a quarter if it is so",
+            found.place,
+            known.share(found.key),
+        )
+
+
+def _is_square(shape: tuple[int, ...]) -> int:
+    """The length that a shape has twice, side by side; 0 if none."""
+    pairs = [a for a, b in zip(shape, shape[1:], strict=False) if a == b and a >= 32]
+    return max(pairs, default=0)
+
+
+def _slow_layers(known: Evidence) -> Iterator[Advice]:
+    roofline, rows = known.roofline, []
+    if roofline is None:
+        return
+    for key, flops in known.looked.flops.items():
+        row = known.row(key)
+        middle = Spread.of(row.forward).median if row is not None else 0.0
+        if row is None or not flops or middle <= 0 or known.measured.share(row) < NOTABLE:
+            continue
+        best = roofline.achievable(flops, known.looked.moved[key])
+        rate = flops / middle
+        if rate < SLOW * best:
+            rows.append((known.measured.share(row), row, rate, best))
+    for share, row, rate, best in sorted(rows, key=lambda each: -each[0])[:3]:
+        yield Advice(
+            "slow-layer",
+            row.path,
+            f"its own work runs at {rate / 1e9:.3g} GFLOP/s in the forward; this machine reaches "
+            f"{best / 1e9:.3g} with work of this shape",
+            f"up to {_percent(share * (1 - rate / best))} of a {known.measured.word}",
+            "look at its lines with `list`: copies, small pieces, other work beside the products",
+            weight=share * (1 - rate / best),
+        )
+
+
+def _subnormals(known: Evidence) -> Iterator[Advice]:
+    for key, count in known.looked.subnormal.most_common(3):
+        searched = known.looked.searched[key]
+        if not searched or count / searched < SUBNORMAL or _flushes():
+            continue
+        yield Advice(
+            "denormals",
+            known.path(key),
+            f"{_percent(count / searched)} of the values it computes are subnormal (below 1.2e-38): "
+            "arithmetic with them is up to a hundred times slower",
+            "the time of this module, where the processor has no fast way for them",
+            "`torch.set_flush_denormal(True)`, then `profile` again",
+            weight=known.share(key),
+        )
+
+
+def _flushes() -> bool:
+    return bool((torch.full((1,), 1e-40) * 1.0 == 0).item())
+
+
+def _half_precision(known: Evidence) -> Iterator[Advice]:
+    if known.measured.device == "cpu":
+        return
+    whole = [row for row in known.measured.rows if row.own_flops and known.measured.share(row) > NOTABLE]
+    kinds = {
+        p.dtype
+        for timed in known.measured.modules
+        if (module := timed.reference()) is not None
+        for p in module.parameters(recurse=False)
+    }
+    if whole and kinds == {torch.float32} and not torch.is_autocast_enabled(known.measured.device):
+        share = sum(known.measured.share(row) for row in whole)
+        yield Advice(
+            "float32",
+            "",
+            f"all weights are float32, and products take {_percent(share)} of a {known.measured.word}",
+            "2× or more of that part on hardware with units for half types",
+            "`with torch.autocast(…, dtype=torch.bfloat16)`; compare the loss, too",
+            weight=share / 2,
+        )
+
+
+def _threads(known: Evidence) -> Iterator[Advice]:
+    if known.measured.device != "cpu" or known.roofline is None:
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = torch.get_num_threads()
+    heavy = sum(known.measured.share(row) for row in known.measured.rows if row.own_flops)
+    if threads * 2 <= cores and heavy > 0.3:
+        yield Advice(
+            "threads",
+            "",
+            f"torch uses {threads} of {cores} cores, and layers with products take {_percent(heavy)}",
+            f"up to {_percent(heavy * (1 - threads / cores))} of a {known.measured.word}",
+            f"`torch.set_num_threads({cores})`, then `profile` again",
+            weight=heavy * (1 - threads / cores) / 2,
+        )
+    elif threads > cores:
+        yield Advice(
+            "threads",
+            "",
+            f"torch uses {threads} threads on {cores} cores: they wait for each other",
+            "the spread of the times falls first",
+            f"`torch.set_num_threads({cores})`, then `profile` again",
+            weight=0.05,
+        )
+
+
+def _is_library(place: Place) -> bool:
+    return not place.file or f"{os.sep}site-packages{os.sep}" in place.file
+
+
+_RULES = (
+    _waits_for_data,
+    _python_loops,
+    _tiny_operations,
+    _small_batch,
+    _syncs,
+    _grown,
+    _attention,
+    _slow_layers,
+    _subnormals,
+    _half_precision,
+    _threads,
+)

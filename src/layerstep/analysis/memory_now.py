@@ -1,0 +1,76 @@
+"""The memory of a process without measuring anything: what models and optimizers keep, and what else is alive."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from layerstep.engine._torch.saved import key_of
+from layerstep.engine.memory.graph import inner_tensors, size_of
+from layerstep.engine.memory.owned import buffers_of, gradients_of, parameters_of, states_of
+
+if TYPE_CHECKING:
+    from layerstep.engine.models import Models
+    from layerstep.engine.session import Session
+    from layerstep.engine.training import Steps
+
+__all__ = ["KEPT", "Now", "add_once", "live_tensors", "look", "look_at"]
+
+KEPT = ("parameters", "buffers", "gradients", "optimizer state")
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """Bytes by kind and path; a piece of memory counts once, for the first that has it."""
+
+    kinds: dict[str, dict[str, int]] = field(default_factory=dict)
+    others: int = 0
+    """In tensors that are none of these, as far as Python knows them."""
+    other_tensors: int = 0
+
+    def total(self, kind: str) -> int:
+        return sum(self.kinds.get(kind, {}).values())
+
+    @property
+    def paths(self) -> list[str]:
+        return list(dict.fromkeys(path for by_path in self.kinds.values() for path in by_path))
+
+
+def look(session: Session) -> Now:
+    return look_at(session.models, session.training)
+
+
+def look_at(models: Models, training: Steps | None = None) -> Now:
+    """What is alive now."""
+    seen: set[int] = set()
+    states = states_of(models, training) if training is not None else ()
+    given = (parameters_of(models), buffers_of(models), gradients_of(models), states)
+    kinds = {kind: add_once(tensors, seen) for kind, tensors in zip(KEPT, given, strict=True)}
+    others = Counter[int]()
+    for tensor in live_tensors():
+        for part in inner_tensors(tensor):
+            key = key_of(part)
+            if key and key not in seen:
+                others[key] = size_of(part)
+    return Now(kinds, sum(others.values()), sum(size > 0 for size in others.values()))
+
+
+def add_once(tensors: Iterable[tuple[str, Tensor]], seen: set[int]) -> dict[str, int]:
+    """The bytes by path of what is not in `seen` yet; it is, afterwards."""
+    sums: Counter[str] = Counter()
+    for path, tensor in tensors:
+        key = key_of(tensor)
+        if key and key not in seen:
+            seen.add(key)
+            sums[path] += size_of(tensor)
+    return dict(sums)
+
+
+def live_tensors() -> list[Tensor]:
+    """Every tensor that Python knows of; measured: 40 ms for 165,000 objects."""
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]

@@ -1,0 +1,102 @@
+"""What an autograd node holds for its backward, read without unpacking. Seen on torch 2.13.0.
+
+`torch.autograd.graph.saved_tensors_hooks` would see it, too, but disturbs (each tried on 2.13): autograd no
+longer refuses a tensor that was written after it was saved; a saved parameter comes back as another object,
+without the attributes that it was given; `torch.func.grad` raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["CLOSED", "is_closed", "key_of", "number_of", "saved_by"]
+
+_RAW = "_raw_saved_"
+_names: dict[type, tuple[str, ...]] = {}
+CLOSED = ("::CppNode", "DifferentiableGraph")
+"""Nodes written in C++ and those of TorchScript show nothing of what they hold."""
+
+
+def saved_by(node: Any) -> Iterator[Any]:
+    """What a node has saved, as autograd keeps it: tensors, or what somebody's pack hook made of them.
+
+    Nothing is unpacked, so no hook of the program runs and no version is checked. Fallback: without
+    `SavedTensor.data` nothing is known, and a step is said to hold nothing.
+    """
+    kind = type(node)
+    names = _names.get(kind)
+    if names is None:
+        names = _names[kind] = tuple(name for name in dir(node) if name.startswith(_RAW))
+    for name in names:
+        try:
+            raw = getattr(node, name)
+        except (AttributeError, RuntimeError):  # it has run, and has let go
+            continue
+        for each in raw if isinstance(raw, tuple | list) else (raw,):
+            held = _data(each)
+            if held is not None:
+                yield held
+            yield from _checkpointed(each)
+    if issubclass(kind, torch.autograd.function.BackwardCFunction):
+        yield from vars(node).values()  # `ctx.mask = mask`
+
+
+def _data(raw: Any) -> Any:
+    try:
+        return raw.data
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def _checkpointed(raw: Any) -> Iterator[Any]:
+    """Checkpointing saves nothing, but its unpack hook keeps what the block was called with.
+
+    Also the random state that its second run begins with. Fallback: if torch renames the attributes, the
+    inputs of checkpointed blocks are not counted.
+    """
+    for inner in _enclosed(getattr(raw, "unpack_hook", None), depth=2):
+        kept = getattr(inner, "saved_args", None)
+        if isinstance(kept, list):
+            for each in kept:
+                data = _data(each)
+                if data is not None:
+                    yield data
+            yield from _enclosed(getattr(inner, "recompute_fn", None), depth=1)
+
+
+def _enclosed(function: Any, *, depth: int) -> Iterator[Any]:
+    """What a function keeps in its closure, and the functions there in theirs."""
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:  # an empty cell
+            continue
+        yield value
+        if depth > 1 and callable(value):
+            yield from _enclosed(value, depth=depth - 1)
+
+
+def number_of(node: Any) -> int:
+    """The place of a node among those of its thread, in the order they were made. Fallback: 0."""
+    number = getattr(node, "_sequence_nr", None)
+    return int(number()) if number is not None else 0
+
+
+def is_closed(node: Any) -> bool:
+    """Can it not be known what this node holds?"""
+    return any(word in node.name() for word in CLOSED)
+
+
+def key_of(tensor: Tensor) -> int:
+    """The number of a tensor's memory: the same for all its views, until the memory is freed.
+
+    Fallback: 0 where there is no single piece of memory (sparse, nested by layout, inside of a transform).
+    """
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError, AttributeError):
+        return 0

@@ -1,0 +1,1 @@
+"""Memory while a model trains: what is alive, whose it is, and what autograd holds."""

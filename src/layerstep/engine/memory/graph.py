@@ -1,0 +1,109 @@
+"""The graph behind tensors: how many nodes it has, and the memory that they keep alive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from layerstep.engine._torch.saved import is_closed, key_of, number_of, saved_by
+
+__all__ = ["Graph", "Held", "inner_tensors", "size_of", "walk"]
+
+NODES = 200_000
+"""A graph that is larger is not walked to its end."""
+DEPTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A piece of memory, and the number of the first node that keeps it."""
+
+    key: int
+    bytes: int
+    node: int
+
+
+@dataclass(slots=True)
+class Graph:
+    """What hangs on some tensors."""
+
+    nodes: int = 0
+    held: list[Held] = field(default_factory=list)
+    """Each piece of memory once, in the order in which the nodes were made."""
+    closed: Counter[str] = field(default_factory=Counter)
+    """Nodes that do not show what they hold, by name."""
+    is_cut: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.held)
+
+
+def walk(
+    roots: Iterable[Any], *, most: int = NODES, met: Callable[[Tensor, int], None] | None = None
+) -> Graph:
+    """Go through the graph from its last nodes on; parameters that it has saved are among what it holds.
+
+    `met` is called with each tensor that is held and the number of its memory.
+    """
+    graph, seen = Graph(), set[Any]()
+    waiting = [node for node in roots if node is not None]
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        if len(seen) >= most:
+            graph.is_cut = True
+            break
+        seen.add(node)
+        waiting += [below for below, _ in node.next_functions if below is not None]
+    graph.nodes = len(seen)
+    known: set[int] = set()
+    for number, _, node in sorted((number_of(node), id(node), node) for node in seen):
+        if is_closed(node):
+            graph.closed[node.name().rpartition("::")[2]] += 1
+        for tensor in inner_tensors(tuple(saved_by(node))):
+            key = key_of(tensor)
+            if key and key not in known:
+                known.add(key)
+                graph.held.append(Held(key, size_of(tensor), number))
+                if met is not None:
+                    met(tensor, key)
+    return graph
+
+
+def inner_tensors(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
+    """The tensors in a value; a sparse one has two."""
+    if isinstance(value, Tensor):
+        if not key_of(value) and value.layout is not None:
+            yield from _parts(value)
+        else:
+            yield value
+    elif depth and isinstance(value, tuple | list | set):
+        for each in value:
+            yield from inner_tensors(each, depth - 1)
+    elif depth and isinstance(value, dict):
+        for each in value.values():
+            yield from inner_tensors(each, depth - 1)
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    for name in ("_indices", "_values", "crow_indices", "col_indices", "values"):
+        try:
+            part = getattr(tensor, name)()
+        except (AttributeError, RuntimeError, NotImplementedError):
+            continue
+        if isinstance(part, Tensor) and key_of(part):
+            yield part
+
+
+def size_of(tensor: Tensor) -> int:
+    """The bytes of its memory, of which it may show a part; 0 where there is none."""
+    try:
+        return 0 if tensor.is_meta else int(tensor.untyped_storage().nbytes())
+    except (NotImplementedError, RuntimeError, AttributeError):
+        return 0

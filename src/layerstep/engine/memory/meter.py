@@ -1,0 +1,242 @@
+"""The meter of a session: measures the memory of training steps, from the next operation on.
+
+A dispatch mode below all others sees what kernels return; a hook on each outermost module sees its inputs and
+its output. What autograd holds is read out of its graph, when a backward pass begins and when a forward ends.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from layerstep.engine._torch import current_node, is_in_backward, is_tracing
+from layerstep.engine._torch.graphs import graph_task
+from layerstep.engine._torch.modes import lay_below, lies_below, take_out
+from layerstep.engine._torch.saved import key_of
+from layerstep.engine.events import Phase
+from layerstep.engine.guard import observing
+from layerstep.engine.memory.graph import inner_tensors, walk
+from layerstep.engine.memory.ledger import Ledger
+from layerstep.engine.memory.mode import AllocationMode
+from layerstep.engine.memory.owned import buffers_of, gradients_of, parameters_of, states_of
+from layerstep.engine.memory.places import Places
+from layerstep.engine.memory.step import MeasuredStep, Savings, close_step, sum_savings
+from layerstep.engine.stack import call_depth
+from layerstep.engine.taps import Sink, Taps
+from layerstep.engine.training import Stepped
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Meter", "meter_of"]
+
+KEPT = 64
+"""Measured steps."""
+
+
+def meter_of(session: Session) -> Meter:
+    """The meter of a session; it is made when it is first asked for."""
+    found = next((each for each in session.instruments if isinstance(each, Meter)), None)
+    if found is None:
+        found = Meter(session)
+        session.instruments.append(found)
+    return found
+
+
+class Meter:
+    """Measures while it is on, and keeps the last steps."""
+
+    def __init__(self, session: Session) -> None:
+        self.steps: deque[MeasuredStep] = deque(maxlen=KEPT)
+        self.is_on = False
+        self.left: int | None = None
+        """Steps that are still to be measured; None: all."""
+        self._session = session
+        self._mode = AllocationMode(self._before_op, self._after_op, session.fail)
+        self._sink = Sink(self._report, _ignore, _ignore)
+        self._sink.listening = True
+        self._taps = Taps(self._sink)
+        self._ledger = Ledger()
+        self._places = Places(session.models)
+        self._saved = Savings()
+        self._task = -1
+        self._batch: int | None = None
+        self._forwards = 0
+        self._counted = 0
+        self._is_stepping = False
+
+    def start(self, steps: int | None) -> None:
+        """Measure from now on."""
+        self.is_on, self.left, self._counted = True, steps, 0
+        self._ledger.close()
+        self._ledger = Ledger()
+        self._begin()
+        if self._session.is_attached:
+            self.apply()
+
+    def stop(self) -> None:
+        self.is_on = False
+        self._uninstall()
+
+    # --- what is installed ---
+
+    def apply(self) -> None:
+        if not self.is_on:
+            return
+        roots = [model.root for model in self._session.models if not model.compiled]
+        plain = [r for r in roots if r is not None and not isinstance(r, nn.TransformerEncoderLayer)]
+        self._taps.roots = {id(root) for root in plain}
+        self._taps.apply({id(root): (root, {Phase.ENTER: (), Phase.EXIT: ()}) for root in plain})
+        for listeners, mine in self._listeners():
+            if mine not in listeners:
+                listeners.append(mine)
+        self._mode.is_on = True
+        if not self._session.is_silent or self._session.pause is None:
+            self._lay()
+
+    def clear(self) -> None:
+        """Everything goes; a forward that has not ended in a training step is a measured step of its own."""
+        if self.is_on and (self._forwards or self._saved.nodes):
+            self._counted += not self._session.training.count
+            self._close("the last forward" if self._session.training.count else f"forward {self._counted}")
+        self.is_on = False
+        self._uninstall()
+
+    def cost(self) -> list[str]:
+        """What is installed, in words."""
+        if not self.is_on:
+            return []
+        return ["a dispatch mode that notes what tensors are given memory: about 8 µs an op"]
+
+    def _uninstall(self) -> None:
+        self._mode.is_on = False
+        self._taps.clear()
+        for listeners, mine in self._listeners():
+            if mine in listeners:
+                listeners.remove(mine)
+        take_out(self._mode)
+        self._ledger.close()
+        self._places.forget()
+
+    def _listeners(self) -> list[tuple[list[Callable[[Stepped], None]], Callable[[Stepped], None]]]:
+        training = self._session.training
+        return [(training.before, self._before_step), (training.after, self._after_step)]
+
+    def _lay(self) -> None:
+        if not lies_below(self._mode):
+            lay_below(self._mode)
+
+    # --- what happens in a step ---
+
+    def _begin(self) -> None:
+        models, ledger = self._session.models, self._ledger
+        with observing():
+            ledger.seed(parameters_of(models), "parameters")
+            ledger.seed(buffers_of(models), "buffers")
+            ledger.seed(gradients_of(models), "gradients")
+            ledger.seed(states_of(models, self._session.training), "optimizer state")
+        ledger.begin()
+        self._places.forget()
+        self._saved, self._batch, self._forwards = Savings(), None, 0
+
+    def _report(self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if self._session.is_silent or is_in_backward() or is_tracing():
+            return
+        try:
+            model = self._session.models.by_root(module)
+            if model is None or model.is_helper or call_depth(sys._getframe(2)) > 1:
+                return
+            if phase is Phase.ENTER:
+                self._enter((args, kwargs))
+            elif phase is Phase.EXIT:
+                self._read_graph([t.grad_fn for t in inner_tensors(_plain(output))])
+        except Exception as error:
+            self._session.fail(error)
+
+    def _enter(self, inputs: Any) -> None:
+        if self._forwards and not self._session.training.count:
+            self._counted += 1
+            self._close(f"forward {self._counted}")
+        if not self.is_on:
+            return
+        self._lay()
+        self._forwards += 1
+        given = list(inner_tensors(inputs))
+        models = self._session.models
+        with observing():
+            self._ledger.seed(parameters_of(models), "parameters")  # a lazy layer has them only now
+            self._ledger.seed((("", tensor) for tensor in given), "inputs", "forward")
+        first = next((tensor for tensor in given if tensor.dim()), None)
+        self._batch = int(first.shape[0]) if first is not None else None
+
+    def _before_op(self) -> None:
+        """A backward pass begins: before its first operation the whole graph is still there."""
+        task = graph_task()
+        if task != self._task:
+            self._task = task
+            node = current_node() if task != -1 else None
+            if node is not None and not self._session.is_silent:
+                self._read_graph([node])
+
+    def _after_op(self, tensor: Tensor, frame: FrameType) -> None:
+        key = key_of(tensor)
+        if not key or self._ledger.knows(key) or self._session.is_silent or is_tracing():
+            return
+        path, part = ("", "optimizer") if self._is_stepping else self._places.here(frame)
+        self._ledger.add(tensor, key, path=path, part=part)
+
+    def _read_graph(self, nodes: list[Any]) -> None:
+        def met(tensor: Tensor, key: int) -> None:
+            if not self._ledger.knows(key):  # made where no mode sees it: compiled, scripted, before
+                self._ledger.add(tensor, key, path="", part="forward")
+
+        with observing():
+            saved = sum_savings(walk(nodes, met=met), self._ledger, self._places)
+        if saved.bytes > self._saved.bytes or not self._saved.nodes:
+            self._saved = saved
+
+    def _before_step(self, stepped: Stepped) -> None:
+        self._is_stepping = True
+        with observing():
+            self._ledger.seed(gradients_of(self._session.models), "gradients")
+
+    def _after_step(self, stepped: Stepped) -> None:
+        self._is_stepping = False
+        if self._session.training.optimizers[:1] != [stepped]:
+            return
+        with observing():
+            self._ledger.seed(states_of(self._session.models, self._session.training), "optimizer state")
+        if self._forwards or self._saved.nodes:
+            self._close(f"step {stepped.steps}")
+        elif self.is_on:
+            self._begin()
+        if self.is_on:
+            self._lay()
+
+    def _close(self, label: str) -> None:
+        with observing():
+            self.steps.append(close_step(self._ledger, self._saved, label=label, batch=self._batch))
+        if self.left is not None:
+            self.left -= 1
+            if self.left <= 0:
+                self.stop()
+                self._session.say(Notice(f"memory is measured, up to {label}", "`memory` shows it"))
+                return
+        self._begin()
+
+
+def _plain(output: Any) -> Any:
+    """What is in an output object, by its attributes."""
+    if isinstance(output, Tensor | tuple | list | dict | set):
+        return output
+    return tuple(getattr(output, "__dict__", {}).values())
+
+
+def _ignore(*_: Any) -> None:
+    """What else a tap could report is of no interest here."""
