@@ -32,10 +32,10 @@ DEMO = ROOT.parent / "src" / "layerstep" / "demo" / "script.py"
 
 
 def script_named(name: str) -> Path:
-    """`demo`, a script of the tests, or `faults/NAME` of the examples."""
+    """`demo`, a script of the tests, or `faults/NAME` and `costs/NAME` of the examples."""
     if name == "demo":
         return DEMO
-    folder = ROOT.parent / "examples" if name.startswith("faults/") else ROOT / "scripts"
+    folder = ROOT.parent / "examples" if name.startswith(("faults/", "costs/")) else ROOT / "scripts"
     return folder / f"{name}.py"
 
 

@@ -191,7 +191,7 @@ VALUES = [
     [1, [2, (3, {})]],
     {"a": 1, 2: (3,), (4, 5): None},
     {1, 2},
-    frozenset("ab"),
+    frozenset("a"),
     slice(1, None, 2),
     range(3, 9, 2),
     ...,

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from layerstep.errors import LayerstepError, Quit, UserError
     from layerstep.gradients import GradientDebugger, GradientFlow
     from layerstep.inspector import TensorInspector, TensorReport, compare, inspect
+    from layerstep.memory import MemoryProfiler, MemoryReport, memory_tracking
+    from layerstep.profiler import Profiler, profiling
     from layerstep.stability import StabilityChecker, StabilityIssue
 
 __version__ = "0.1.0"
@@ -20,6 +22,9 @@ __all__ = [
     "GradientDebugger",
     "GradientFlow",
     "LayerstepError",
+    "MemoryProfiler",
+    "MemoryReport",
+    "Profiler",
     "Quit",
     "StabilityChecker",
     "StabilityIssue",
@@ -31,7 +36,9 @@ __all__ = [
     "attach",
     "compare",
     "inspect",
+    "memory_tracking",
     "pm",
+    "profiling",
     "set_trace",
 ]
 
@@ -52,6 +59,11 @@ _HOME = {
     "TensorReport": "layerstep.inspector",
     "compare": "layerstep.inspector",
     "inspect": "layerstep.inspector",
+    "MemoryProfiler": "layerstep.memory",
+    "MemoryReport": "layerstep.memory",
+    "memory_tracking": "layerstep.memory",
+    "Profiler": "layerstep.profiler",
+    "profiling": "layerstep.profiler",
     "StabilityChecker": "layerstep.stability",
     "StabilityIssue": "layerstep.stability",
 }

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from layerstep.errors import BadArguments, MissingExtra, UnknownCommand
-from layerstep.views import View
 
 __all__ = [
     "GROUPS",
@@ -77,11 +76,13 @@ class Export:
     """A kind of file: its suffix, and the function that writes a view to a path."""
 
     suffix: str
-    function: Callable[[View, Path], None]
+    function: Callable[[Any, Path], None]
     extra: str = ""
     """The optional dependency that it needs."""
+    of_session: bool = False
+    """It writes what the session knows, not the view that was shown last."""
 
-    def write(self, view: View, path: Path) -> None:
+    def write(self, view: Any, path: Path) -> None:
         try:
             self.function(view, path)
         except ModuleNotFoundError:
@@ -124,13 +125,16 @@ def command(name: str, *aliases: str, group: str, **options: Any) -> Callable[[F
     return register
 
 
-def export(suffix: str, *, extra: str = "") -> Callable[[F], F]:
-    """Register a function `(view, path) -> None` that writes files ending in `suffix`."""
+def export(suffix: str, *, extra: str = "", of_session: bool = False) -> Callable[[F], F]:
+    """Register a function `(view, path) -> None` that writes files ending in `suffix`.
+
+    With `of_session` it is given the session instead of the view that was shown last.
+    """
 
     def register(function: F) -> F:
         if suffix in _exports and _exports[suffix].function.__module__ != function.__module__:
             raise ValueError(f"two exports want the suffix {suffix!r}")
-        _exports[suffix] = Export(suffix, function, extra)
+        _exports[suffix] = Export(suffix, function, extra, of_session)
         return function
 
     return register
@@ -177,10 +181,11 @@ def all_exports() -> list[Export]:
     return [_exports[suffix] for suffix in sorted(_exports)]
 
 
-def find_export(suffix: str) -> Export | None:
-    """The export for files that end so: `.svg`, in any case."""
+def find_export(name: str) -> Export | None:
+    """The export for a file of this name or suffix, in any case: the longest that fits, `.trace.json`."""
     load("exports")
-    return _exports.get(suffix.lower())
+    fits = [suffix for suffix in _exports if f".{name}".lower().endswith(suffix)]
+    return _exports[max(fits, key=len)] if fits else None
 
 
 def near(word: str, candidates: Iterable[str], *, most: int = 3) -> Sequence[str]:

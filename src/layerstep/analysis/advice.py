@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from layerstep.analysis.roofline import Roofline
 from layerstep.analysis.words import dims, human_bytes
 from layerstep.engine.ops import Place
 from layerstep.engine.profile_lines import Lines
-from layerstep.engine.profile_ops import Looked
+from layerstep.engine.profile_ops import Grown, Looked
 
 __all__ = ["Advice", "Evidence", "advise"]
 
 WAITING = 0.2
 """The share of a step between the steps from which on the model waits for its data."""
+LEAST_WAIT = 1e-3
 LOOP_CALLS = 64
 """One line with so many operations in one forward is in a loop."""
 LOOP_SHARE = 0.1
@@ -26,6 +28,8 @@ TINY = 50e-6
 """Seconds of an operation below which its call costs about as much as its work."""
 MANY_OPS = 200
 SMALL_BATCH = 4
+LEAST_WORK = 20e-6
+"""Seconds that a layer's work would take at best; below this, calling it is what takes the time."""
 SLOW = 0.25
 """A layer at less than this part of the rate that its kind of work reaches here is slow."""
 NOTABLE = 0.05
@@ -81,7 +85,7 @@ def _percent(share: float) -> str:
 def _waits_for_data(known: Evidence) -> Iterator[Advice]:
     row = known.measured.row("data")
     share = known.measured.share(row) if row is not None else 0.0
-    if share < WAITING:
+    if row is None or share < WAITING or Spread.of(row.own).median < LEAST_WAIT:
         return
     top = known.lines.top("between")
     where = f", {_percent(top[1])} of it at this line" if top is not None else ""
@@ -160,70 +164,80 @@ def _small_batch(known: Evidence) -> Iterator[Advice]:
 
 def _syncs(known: Evidence) -> Iterator[Advice]:
     forward = max(known.looked.seconds, 1e-12)
+    seen: dict[tuple[Place, str], tuple[set[int], int, float]] = {}
     for (key, place, name), (calls, seconds) in known.looked.syncs.items():
-        if _is_library(place):
-            continue
-        form = {"bool": "`if` on a tensor", "int": "`int()` of a tensor", "float": "`float()` of a tensor"}
-        word = form.get(name, f"`.{name}()`")
-        here = known.measured.device != "cpu"
-        cost = "each waits for the device" if here else "on an accelerator each waits for the device"
-        share = seconds / forward * known.share(key)
+        if not _is_library(place):
+            keys, before, spent = seen.get((place, name), (set(), 0, 0.0))
+            seen[(place, name)] = (keys | {key}, before + calls, spent + seconds)
+    for (place, name), (keys, calls, seconds) in seen.items():
+        on_device = known.measured.device != "cpu"
+        cost = "each waits for the device" if on_device else "on an accelerator each waits for the device"
         gain = f"{1e6 * seconds:.0f} µs a forward here"
         yield Advice(
             "sync",
-            known.path(key),
-            f"{word} {calls:,} times in one forward: {cost}, and torch.compile breaks the graph there",
-            gain if not here else f"{gain}, and the work that could have been queued meanwhile",
+            _names(known, keys),
+            f"{_SYNC_WORDS.get(name, f'`.{name}()`')} {calls:,} times in one forward: {cost}, and "
+            "torch.compile breaks the graph there",
+            gain + (", and the work that could have been queued meanwhile" if on_device else ""),
             "keep it a tensor (`torch.where`, `clamp`), or read it outside of the forward",
             place,
-            max(share, 0.001 * calls / max(1, known.looked.calls)),
+            seconds / forward,
         )
 
 
+_SYNC_WORDS = {"bool": "`if` on a tensor", "int": "`int()` of a tensor", "float": "`float()` of a tensor"}
+
+
 def _attention(known: Evidence) -> Iterator[Advice]:
-    seen: dict[int, list[tuple[int, ...]]] = {}
-    places: dict[int, Place] = {}
+    seen: dict[Place, tuple[tuple[int, ...], set[int]]] = {}
     for found in known.looked.attention:
-        seen.setdefault(found.key, []).append(found.shape)
-        places.setdefault(found.key, found.place)
-    for key, shapes in seen.items():
-        if known.share(key) < NOTABLE:
+        seen.setdefault(found.place, (found.shape, set()))[1].add(found.key)
+    for place, (shape, keys) in seen.items():
+        share = sum(map(known.share, keys))
+        if share < NOTABLE:
             continue
-        size = 4
-        for side in shapes[0]:
-            size *= side
         yield Advice(
             "unfused-attention",
-            known.path(key),
-            f"scores, softmax and product are operations of their own: [{dims(shapes[0])}] "
-            f"({human_bytes(size)}) is written and read between them; {_percent(known.share(key))} of the "
-            f"{known.measured.word} is this module's own",
+            _names(known, keys),
+            f"scores, softmax and product are operations of their own: [{dims(shape)}] "
+            f"({human_bytes(4 * math.prod(shape))}) is written and read between them; "
+            f"{_percent(share)} of the {known.measured.word} is this module's own",
             "F.scaled_dot_product_attention keeps no scores: often 2× of that part, and their memory",
             "replace it, then `profile save` and `profile compare`",
-            places[key],
-            known.share(key) / 2,
+            place,
+            share / 2,
         )
 
 
 def _grown(known: Evidence) -> Iterator[Advice]:
-    worst: dict[tuple[int, Place], float] = {}
+    largest: dict[int, Grown] = {}
     for found in known.looked.grown:
-        at = (found.key, found.place)
-        if known.share(found.key) < NOTABLE or worst.get(at, 0.0) >= found.ratio or not _is_square(found.shape):
+        before = largest.get(found.key)
+        if _is_square(found.shape) and (before is None or found.nbytes > before.nbytes):
+            largest[found.key] = found
+    seen: dict[Place, tuple[Grown, set[int]]] = {}
+    for key, found in largest.items():
+        seen.setdefault(found.place, (found, set()))[1].add(key)
+    for place, (found, keys) in seen.items():
+        share = sum(map(known.share, keys))
+        if share < NOTABLE:
             continue
-        worst[at] = found.ratio
-        length = _is_square(found.shape)
         yield Advice(
             "quadratic",
-            known.path(found.key),
+            _names(known, keys),
             f"{found.name} makes [{dims(found.shape)}] ({human_bytes(found.nbytes)}) of "
-            f"[{dims(found.operand)}], {found.ratio:.0f}× as large: every one of {length:,} positions with "
-            f"every other; {_percent(known.share(found.key))} of the {known.measured.word} is this module's own",
-            "half the length would cost a quarter; work in windows or a linear form grows with the length",
+            f"[{dims(found.operand)}], {found.ratio:.0f}× as large: each of {_is_square(found.shape):,} "
+            f"positions with every other; {_percent(share)} of the {known.measured.word} is this module's own",
+            "half the length would cost a quarter; windows or a linear form grow with the length only",
             "profile with half the length: this module's time falls to a quarter if it is so",
-            found.place,
-            known.share(found.key),
+            place,
+            share,
         )
+
+
+def _names(known: Evidence, keys: set[int]) -> str:
+    first, *more = sorted(keys)
+    return known.path(first) + (f" and {len(more)} more" if more else "")
 
 
 def _is_square(shape: tuple[int, ...]) -> int:
@@ -243,7 +257,7 @@ def _slow_layers(known: Evidence) -> Iterator[Advice]:
             continue
         best = roofline.achievable(flops, known.looked.moved[key])
         rate = flops / middle
-        if rate < SLOW * best:
+        if rate < SLOW * best and flops / best > LEAST_WORK:
             rows.append((known.measured.share(row), row, rate, best))
     for share, row, rate, best in sorted(rows, key=lambda each: -each[0])[:3]:
         yield Advice(

@@ -10,6 +10,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psutil
@@ -112,7 +113,9 @@ _COUNTS = {
 
 def _accelerator(kind: str, index: int) -> Device:
     own = torch.get_device_module(kind)
-    stats = _first(index, getattr(torch.accelerator, "memory_stats", None), getattr(own, "memory_stats", None))
+    stats = _first(
+        index, getattr(torch.accelerator, "memory_stats", None), getattr(own, "memory_stats", None)
+    )
     stats = stats if isinstance(stats, dict) else {}
     figures: dict[str, int | None] = {}
     unknown = []
@@ -151,18 +154,16 @@ def _utilisation(kind: str, index: int) -> tuple[float | None, str]:
         return None, "utilisation: needs NVML (pip install nvidia-ml-py)"
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByPciBusId(torch.cuda.get_device_properties(index).pci_bus_id)
-        return pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100, ""
+        return torch.cuda.utilization(index) / 100, ""  # it asks NVML, and knows CUDA_VISIBLE_DEVICES
     except Exception:
-        busy = _ask(lambda: torch.cuda.utilization(index))
-        return (busy / 100, "") if busy is not None else (None, "utilisation: NVML does not answer")
+        return None, "utilisation: NVML does not answer"
 
 
 def _first(index: int, *functions: Callable[..., Any] | None) -> Any:
     """The first answer of functions that take the number of a device."""
     for function in functions:
         if function is not None:
-            answer = _ask(lambda ask=function: ask(index))
+            answer = _ask(partial(function, index))
             if answer is not None:
                 return answer
     return None

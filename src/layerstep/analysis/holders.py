@@ -14,7 +14,7 @@ import torch
 
 from layerstep.engine.stack import forget_locals, is_ours
 
-__all__ = ["holder_of"]
+__all__ = ["holder_of", "running_frames"]
 
 STEPS = 4  # from the tensor through containers to a name
 NODES = 20_000  # of autograd graphs searched for one tensor
@@ -92,7 +92,7 @@ def _owner_of_namespace(namespace: dict[Any, Any]) -> str | None:
 
 def _variable(target: object) -> tuple[str, str, str] | None:
     """The local variable of a running function that is this object."""
-    for frame in _frames():
+    for frame in running_frames():
         names = frame.f_locals
         name = next((name for name, value in names.items() if value is target), "")
         del names
@@ -104,7 +104,8 @@ def _variable(target: object) -> tuple[str, str, str] | None:
     return None
 
 
-def _frames() -> Iterator[types.FrameType]:
+def running_frames() -> Iterator[types.FrameType]:
+    """The frames of the program in all threads, innermost first."""
     for frame in sys._current_frames().values():
         found: types.FrameType | None = frame
         while found is not None:

@@ -1,4 +1,4 @@
-"""The memory of a process without measuring anything: what models and optimizers keep, and what else is alive."""
+"""Memory without measuring anything: what models and optimizers keep, and what else is alive."""
 
 from __future__ import annotations
 

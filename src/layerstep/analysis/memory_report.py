@@ -12,7 +12,16 @@ from layerstep.analysis.words import human_bytes, share
 from layerstep.engine.memory.step import KINDS, MeasuredStep, Peak, Savings
 from layerstep.views import Column, Fields, Plot, Span, Table, Text, View
 
-__all__ = ["OUTSIDE", "Snapshot", "device_lines", "difference", "modules", "step_lines", "summary", "timeline"]
+__all__ = [
+    "OUTSIDE",
+    "Snapshot",
+    "device_lines",
+    "difference",
+    "modules",
+    "step_lines",
+    "summary",
+    "timeline",
+]
 
 OUTSIDE = "(outside of modules)"
 _SHORT = {"optimizer state": "optimizer", "temporary": "temporary"}
@@ -26,9 +35,7 @@ class Snapshot:
     devices: tuple[Device, ...]
 
 
-def modules(
-    now: Now, step: MeasuredStep | None, *, inside: Callable[[str], bool], most: int
-) -> Table:
+def modules(now: Now, step: MeasuredStep | None, *, inside: Callable[[str], bool], most: int) -> Table:
     """What each module keeps, and what autograd kept for it in a measured step; the largest first."""
     columns = {kind: now.kinds.get(kind, {}) for kind in KEPT}
     if step is not None:
@@ -69,7 +76,8 @@ def step_lines(step: MeasuredStep, expected: Forecast | None) -> list[tuple[str,
         lines.append(("of it", ", ".join(f"{kind} {human_bytes(size)}" for kind, size in parts)))
     if step.is_cut:
         lines.append(("of it", "not known: the step has too many operations to keep them all"))
-    lines += [("autograd held", text) for text in _savings(step.saved)]
+    savings = list(_savings(step.saved))
+    lines += [("autograd held", savings[0]), *(("", text) for text in savings[1:])]
     lines.append(("at its end", human_bytes(step.after)))
     if expected is not None:
         part = share(expected.scaling, expected.scaling + expected.fixed)
@@ -93,9 +101,8 @@ def _savings(saved: Savings) -> Iterable[str]:
         return
     yield f"{human_bytes(saved.bytes)} of activations in {saved.nodes:,} nodes"
     if saved.apart:
-        yield "; and ".join(f"{human_bytes(size)} of {kind}" for kind, size in saved.apart.items()) + (
-            ", which are there anyway"
-        )
+        apart = ", ".join(f"{human_bytes(size)} of {kind}" for kind, size in saved.apart.items())
+        yield f"besides {apart}, which are there anyway"
     if saved.closed:
         names = ", ".join(f"{name} ×{count}" for name, count in saved.closed.items())
         yield f"not counted: {names}, which do not show what they hold"
@@ -105,7 +112,7 @@ def _savings(saved: Savings) -> Iterable[str]:
 
 def device_lines(devices: Iterable[Device]) -> list[tuple[str, View]]:
     """Each device in a line, and what is unknown of it in another."""
-    lines = []
+    lines: list[tuple[str, View]] = []
     for device in devices:
         on_host = device.name == "cpu"
         words = [_figure("this process has" if on_host else "tensors have", device.used)]
@@ -117,7 +124,7 @@ def device_lines(devices: Iterable[Device]) -> list[tuple[str, View]]:
         if device.utilisation is not None:
             words.append(f"{device.utilisation:.0%} busy")
         words += [
-            f"{human_bytes(count) if 'bytes' in word else f'{count:,}'} {word}"
+            f"{human_bytes(count)} {word.removeprefix('bytes ')}" if "bytes" in word else f"{count:,} {word}"
             for word, count in device.allocator.items()
             if count
         ]
@@ -147,7 +154,8 @@ def timeline(step: MeasuredStep) -> Plot:
         x=tuple(100 * at / count for at in range(len(values))),
         x_label="% of its allocations",
         y_label=unit,
-        note=f"peak {human_bytes(step.highest.bytes)}, {_where(step.highest)}" + (f"; {parts}" if parts else ""),
+        note=f"peak {human_bytes(step.highest.bytes)}, {_where(step.highest)}"
+        + (f"; {parts}" if parts else ""),
     )
 
 
@@ -171,15 +179,18 @@ def difference(names: tuple[str, str], one: Snapshot, other: Snapshot, *, most: 
     rows.sort(key=lambda row: -row[0])
     shown = [row for _, row in rows[:most]]
     hidden = len(rows) - len(shown)
-    for label, before_size, after_size in (
-        ("all", *(sum(map(each.now.total, KEPT)) for each in (one, other))),
-        ("other tensors", one.now.others, other.now.others),
-    ):
-        shown.append((label, "", *_change(before_size, after_size)))
+    kept = [sum(map(each.now.total, KEPT)) for each in (one, other)]
+    shown.append(("all", "", *_change(*kept)))
+    shown.append(("other tensors", "", *_change(one.now.others, other.now.others)))
     for before_device, after_device in zip(one.devices, other.devices, strict=False):
         if before_device.used is not None and after_device.used is not None:
-            shown.append((after_device.name, "process" if after_device.name == "cpu" else "allocated",
-                          *_change(before_device.used, after_device.used)))
+            shown.append(
+                (
+                    after_device.name,
+                    "process" if after_device.name == "cpu" else "allocated",
+                    *_change(before_device.used, after_device.used),
+                )
+            )
     columns = (
         Column("module", "path"),
         Column("what"),

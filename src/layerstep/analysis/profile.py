@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from layerstep.analysis.timing import OUTSIDE, Cost, StepTime, fold
-from layerstep.engine.profiling import Profile, Timed
+from layerstep.engine.profile_steps import Timed
+from layerstep.engine.profiling import Profile
 
 __all__ = ["Measured", "Row", "Spread", "by_type", "measure"]
 
@@ -86,15 +87,17 @@ class Measured:
     untimed: tuple[str, ...] = ()
     times: list[StepTime] = field(default_factory=list)
     modules: list[Timed] = field(default_factory=list)
+    _whole: float = 0.0
 
     @property
     def step(self) -> Spread:
         return Spread.of(self.steps)
 
     def share(self, row: Row) -> float:
-        """The part of a step that is its own."""
-        whole = sum(self.steps)
-        return sum(row.own) / whole if whole else 0.0
+        """The part of a step that is its own: of medians, so that one slow step does not speak for a module."""
+        if not self._whole:
+            self._whole = sum(Spread.of(each.own).median for each in self.rows)
+        return Spread.of(row.own).median / self._whole if self._whole else 0.0
 
     def row(self, path: str) -> Row | None:
         return next((row for row in self.rows if row.path == path), None)
@@ -212,4 +215,3 @@ def by_type(rows: Iterable[Row]) -> list[Row]:
 
 def _sum(one: list[float], other: list[float]) -> list[float]:
     return [a + b for a, b in zip(one, other, strict=True)]
-

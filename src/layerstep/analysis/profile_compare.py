@@ -29,6 +29,7 @@ LEAST_BOUND = 0.01
 FEWEST = 8
 TRIMMED = 0.1
 """The slowest part of the steps is left out: those in which the machine did something else."""
+WAITING = 0.5
 FORMAT = 1
 
 
@@ -65,11 +66,13 @@ class Comparison:
     step: Change
     cpu: Change | None
     modules: dict[str, Change]
+    waits: bool = False
+    """In both profiles the processor worked for less than half of the time."""
 
     @property
     def is_real(self) -> bool:
-        """Both clocks say so, in the same direction."""
-        if self.cpu is None:
+        """Both clocks say so, in the same direction; where the steps mostly wait, that on the wall alone."""
+        if self.cpu is None or self.waits:
             return self.step.is_real
         same = (self.step.ratio > 1) == (self.cpu.ratio > 1)
         return self.step.is_real and self.cpu.is_real and same
@@ -101,7 +104,9 @@ def compare_profiles(before: Saved, after: Saved) -> Comparison:
     """What has changed from one to the other."""
     for saved in (before, after):
         if len(saved.wall) < FEWEST:
-            raise UserError(f"{len(saved.wall)} steps are too few to compare", f"{FEWEST} at least; 30 is good")
+            raise UserError(
+                f"{len(saved.wall)} steps are too few to compare", f"{FEWEST} at least; 30 is good"
+            )
     step = change_of(_paced(before.wall, before), _paced(after.wall, after))
     cpu = None
     if before.cpu and after.cpu:
@@ -116,7 +121,10 @@ def compare_profiles(before: Saved, after: Saved) -> Comparison:
         change = change_of(_paced(one, before), _paced(other, after))
         if change.is_real:
             modules[path] = change
-    return Comparison(step, cpu, modules)
+    waits = cpu is not None and all(
+        np.median(saved.cpu) < WAITING * np.median(saved.wall) for saved in (before, after)
+    )
+    return Comparison(step, cpu, modules, bool(waits))
 
 
 def _paced(values: Sequence[float], saved: Saved) -> list[float]:
@@ -125,9 +133,7 @@ def _paced(values: Sequence[float], saved: Saved) -> list[float]:
         return list(values)
     window = 2
     paces = np.asarray(saved.pace)
-    smooth = [
-        float(np.median(paces[max(0, at - window) : at + window + 1])) for at in range(len(paces))
-    ]
+    smooth = [float(np.median(paces[max(0, at - window) : at + window + 1])) for at in range(len(paces))]
     return [value / pace * REFERENCE for value, pace in zip(values, smooth, strict=True)]
 
 

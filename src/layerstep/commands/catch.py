@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from layerstep.commands.break_ import described, set_or_leave_pending
 from layerstep.engine.catches import CHECKS
@@ -22,6 +22,21 @@ Setter = Callable[[Session, str, str], Point]
 """(session, what, the rest of the line) -> the point that was set."""
 
 
+def _complete(session: Session, text: str) -> list[str]:
+    """What is caught, then where and how."""
+    words = text.split()
+    last = words.pop() if words and not text.endswith(" ") else ""
+    if not words:
+        candidates: Iterable[str] = KINDS
+    elif words[-1] == "in" or words[0] in CHECKS:
+        candidates = (path for path, _ in session.models.everything())
+    elif words[0] == EXCEPTION:
+        candidates = ("in",)
+    else:
+        candidates = (word for word in ("in", *SIDES, "--every-op") if word not in words)
+    return [each for each in candidates if each.startswith(last)]
+
+
 @command(
     "catch",
     group="stop",
@@ -38,7 +53,7 @@ Setter = Callable[[Session, str, str], Point]
         "catch nograd head",
         "catch slow 50 blocks.*",
     ),
-    complete="where",
+    complete=_complete,
 )
 def catch(session: Session, rest: str) -> View:
     """Stop when something goes wrong, wherever it does.
@@ -57,7 +72,10 @@ def catch(session: Session, rest: str) -> View:
     word, _, text = rest.strip().partition(" ")
     setter = KINDS.get(word)
     if setter is None:
-        raise BadArguments(f"catch what? {word!r} is none of it" if word else "catch what?")
+        known = ", ".join(KINDS)
+        raise BadArguments(
+            f"catch what? {word!r} is none of it" if word else "catch what?", f"one of {known}"
+        )
     point = setter(session, word, text.strip())
     return Notice(f"catch {point.number} {point.what} at {described(point)}", level="good")
 

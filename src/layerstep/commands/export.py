@@ -20,19 +20,20 @@ def export(session: Session, rest: str) -> Notice:
     """Write what was shown last to a file.
 
     Its suffix says how: a plot as .svg or .png, a plot or a table as .csv, anything as .json, and as the
-    text of the screen in an .svg. A file of that name is written over.
+    text of the screen in an .svg. The steps of a profile go into a .trace.json, for Perfetto. A file of that
+    name is written over.
     """
     if not rest:
         raise BadArguments("export needs a file")
     path = Path(os.path.expanduser(rest))
-    kind = find_export(path.suffix)
+    kind = find_export(path.name)
     if kind is None:
         known = ", ".join(each.suffix for each in all_exports())
         raise UserError(f"{path.suffix or 'a file without a suffix'} is unknown here", f"there are {known}")
-    if session.shown is None:
+    if session.shown is None and not kind.of_session:
         raise UserError("nothing was shown yet", "`hist out`, say, draws a plot")
     try:
-        kind.write(session.shown, path)
+        kind.write(session if kind.of_session else session.shown, path)
     except MissingExtra as missing:
         raise UserError(str(missing)) from None
     except OSError as error:

@@ -4,32 +4,136 @@ import time
 
 import torch
 
+from layerstep.analysis.bars import sparkline
 from layerstep.analysis.holders import holder_of
+from layerstep.analysis.leak_lines import growing_line
+from layerstep.analysis.leaks import Leak, find_leaks, growth
 from layerstep.analysis.shapes import shape_line
 from layerstep.analysis.tensor import summarize
 from layerstep.analysis.words import human_bytes
+from layerstep.engine.census import Census, census_of
 from layerstep.engine.guard import observing
+from layerstep.engine.memory.graph import size_of
 from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
 from layerstep.registry import command
-from layerstep.views import Column, Notice, Table, View
+from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
 MOST = 50
 SECONDS = 5.0
 """Then no more holders are searched for: each search goes through every object of the process."""
+BARS = 24
 
 
-@command("leaks", group="cost", examples=("leaks",))
+@command(
+    "leaks",
+    group="cost",
+    usage="[on | off]",
+    examples=("leaks", "leaks on", "leaks off"),
+    complete=lambda session, text: ["on", "off"],
+)
 def leaks(session: Session, rest: str) -> View:
-    """List recorded outputs that have outlived their forward.
+    """Find tensors that pile up, and who holds them.
+
+    `leaks on` counts the live tensors at the end of each training step (each forward, where no optimizer
+    steps). `leaks` then shows what grows: the tensors that outlive their step, in step after step, with who
+    holds them (a variable, an attribute, a container), the line that adds to it, and the autograd graph that
+    is kept alive behind them.
 
     `record WHERE` notes what each forward makes; an output that outlives its forward is listed with its
-    bytes and with what holds it: a variable, an attribute, a container, or the autograd graph behind another
-    tensor (a list of losses that were never detached). What several layers return is one tensor, and counts
-    once in the sum.
+    bytes and with what holds it. What several layers return is one tensor, and counts once in the sum.
     """
+    census = census_of(session)
+    if rest == "on":
+        census.start()
+        hint = "`leaks` shows what piles up, after some steps"
+        return Notice("counting the live tensors at the end of each step", hint, level="good")
+    if rest == "off":
+        if not census.is_on:
+            return Notice("live tensors are not being counted")
+        census.stop()
+        return Notice(f"the census is off; {len(census.counts):,} counts are kept", level="good")
+    if rest:
+        raise BadArguments(f"{rest!r} is not understood", "leaks, leaks on, leaks off")
+    views: list[View] = []
+    if census.is_on or census.counts:
+        views.append(_counted(session, census))
+    if session.recordings.everything():
+        views.append(_recorded(session))
+    if not views:
+        return Notice(
+            "nothing is counted or recorded",
+            "`leaks on` counts live tensors step by step; `record **` notes what each forward makes",
+        )
+    return views[0] if len(views) == 1 else Group(tuple(views))
+
+
+def _counted(session: Session, census: Census) -> View:
+    """What the census says."""
+    counts = list(census.counts)
+    unit = census.unit
+    if len(counts) < 4:
+        return Notice(f"{len(counts)} of at least 4 counts are taken", f"let it run some {unit}s more")
+    with observing():
+        found = find_leaks(census, session.models)
+        grows = growth(counts)
+        if not found and grows is not None and grows[1] > 0:
+            return Group((_course(census, grows), _replaced(session, census)))
+    if not found:
+        bars = sparkline([count.bytes for count in counts], width=BARS)
+        text = f"nothing piles up over {counts[-1].step - counts[0].step + 1} {unit}s  {bars}"
+        return Notice(text, f"{counts[-1].tensors:,} tensors, {human_bytes(counts[-1].bytes)}", level="good")
+    return Group((_course(census, grows), *(_one(leak, unit) for leak in found)))
+
+
+def _course(census: Census, grows: tuple[float, float] | None) -> Notice:
+    counts, unit = list(census.counts), census.unit
+    last = counts[-1]
+    bars = sparkline([count.bytes for count in counts], width=BARS)
+    text = f"{last.tensors:,} tensors, {human_bytes(last.bytes)} after {unit} {last.step}  {bars}"
+    more = (
+        f"{grows[0]:+.0f} tensors, {human_bytes(round(max(0.0, grows[1])))} more each {unit}" if grows else ""
+    )
+    return Notice(text, more, level="warn")
+
+
+def _one(leak: Leak, unit: str) -> Fields:
+    word = "tensor" if leak.tensors == 1 else "tensors"
+    title = f"{leak.tensors:,} {word} like {leak.first}, {human_bytes(leak.bytes)}, of {leak.steps} {unit}s"
+    items = [("held by", leak.holder)]
+    if leak.line is not None:
+        items.append(("grows at", str(leak.line)))
+    if leak.nodes:
+        each = "behind it" if leak.tensors == 1 else "behind them"
+        what = (
+            f"{human_bytes(leak.graph_bytes)} of activations"
+            if leak.graph_bytes
+            else "no activations any more"
+        )
+        text = f"{leak.nodes:,} nodes {each} are kept alive, and with them {what}"
+        items += [("graph", text), ("instead", "keep its number, .item(), or cut the graph, .detach()")]
+    return Fields((Span(title, "warn"),), tuple((label, Text(text)) for label, text in items))
+
+
+def _replaced(session: Session, census: Census) -> View:
+    """Nothing outlives its step and still there is more: something is replaced by something larger."""
+    largest = sorted(census.others(), key=size_of, reverse=True)[:3]
+    holders = [(tensor, holder_of(tensor)) for tensor in largest]
+    for tensor, holder in holders:
+        line = growing_line(holder, session.models)
+        if line is not None:
+            size = f"{shape_line(tensor)}, {human_bytes(size_of(tensor))}"
+            title = f"{size}: replaced by a larger one each {census.unit}"
+            items = (("held by", Text(holder)), ("grows at", Text(str(line))))
+            return Fields((Span(title, "warn"),), items)
+    rows = tuple((shape_line(tensor), human_bytes(size_of(tensor)), holder) for tensor, holder in holders)
+    columns = (Column("largest"), Column("bytes", right=True), Column("held by", "warn"))
+    return Table(columns, rows, note="no tensor outlives its step: one is replaced by a larger one")
+
+
+def _recorded(session: Session) -> View:
+    """Recorded outputs that are still there."""
     entries = session.recordings.everything()
-    if not entries:
-        return Notice("nothing is recorded", "`record **` notes what each forward makes")
     current = max(entry.forward for entry in entries)
     owned = _owned(session)
     alive: dict[str, list[torch.Tensor]] = {}

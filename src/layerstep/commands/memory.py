@@ -58,8 +58,8 @@ def memory(session: Session, rest: str) -> View:
     as large would need. `memory timeline` draws the last measured step. `memory PATH` keeps to a module.
 
     Saved is what autograd holds when the backward begins, to the byte, each memory once, for the module that
-    saved it first; parameters and inputs that it holds are there anyway, and told apart. Temporary is what else was
-    alive at the peak. Memory that a kernel takes for itself is not seen.
+    saved it first; parameters and inputs that it holds are there anyway, and told apart. Temporary is what
+    else was alive at the peak. Memory that a kernel takes for itself is not seen.
 
     `memory snapshot NAME` keeps what is alive now, `memory diff A B` compares two (B left out: now).
     """

@@ -25,7 +25,7 @@ def has_kernel(module: nn.Module) -> bool:
     return (
         isinstance(module, nn.TransformerEncoderLayer)
         and type(module).forward is nn.TransformerEncoderLayer.forward
-        and "forward" not in module.__dict__
+        and getattr(module.__dict__.get("forward"), "is_ours", "forward" not in module.__dict__)
     )
 
 

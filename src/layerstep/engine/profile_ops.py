@@ -199,7 +199,9 @@ class _Inspection(Watcher):
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         packet = getattr(func, "_overloadpacket", None)
         if packet not in flop_registry and func is not torch.ops.prim.device.default:
-            with self._kernels:  # in inference mode a product arrives whole; torch's own counter opens it, too
+            with (
+                self._kernels
+            ):  # in inference mode a product arrives whole; torch's own counter opens it, too
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -226,7 +228,9 @@ class _Inspection(Watcher):
         self._weights.clear()
 
 
-_MAKERS = frozenset(["F.embedding", "expand", "repeat", "F.one_hot", "repeat_interleave", "F.linear", "F.pad"])
+_MAKERS = frozenset(
+    ["F.embedding", "expand", "repeat", "F.one_hot", "repeat_interleave", "F.linear", "F.pad"]
+)
 """They are meant to make more of what they get; a wide layer is no mistake."""
 
 

@@ -8,24 +8,24 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from layerstep.engine._torch import is_compiled, is_in_backward, is_scripted
+from layerstep.engine.guard import observing
 from layerstep.engine.messages import Message
 from layerstep.engine.profile_lines import Lines
-from layerstep.engine.timing import Clock, DeviceStamps, Kind, Mark, Stamps, TimedForward
+from layerstep.engine.profile_steps import Recorder, Timed, TimedStep, counts_of, first_line, size_of
+from layerstep.engine.timing import Clock, DeviceStamps, Kind, Stamps, TimedForward
 from layerstep.engine.timing_pace import Pace
 from layerstep.engine.training import Stepped
-from layerstep.views import Fields, Group, Notice, Text
+from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["WARM_UP", "Profile", "Timed", "TimedStep", "profile_of"]
+__all__ = ["WARM_UP", "Profile", "profile_of"]
 
 WARM_UP = 2
 """So many steps are left out: the first allocate, choose their kernels, and fill caches."""
@@ -43,39 +43,6 @@ def profile_of(session: Session) -> Profile:
         session.instruments.append(found)
         session.listen(found.hear)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """A module whose calls are timed."""
-
-    path: str
-    kind: str
-    parameters: int
-    is_root: bool
-    reference: weakref.ref[nn.Module]
-
-
-@dataclass(slots=True)
-class TimedStep:
-    """The marks of one step, or of one forward where nothing is trained."""
-
-    marks: list[Mark]
-    is_training: bool
-    samples: int = 0
-    tokens: int = 0
-    cpu: float = 0.0
-    """Seconds of processor time, of all threads."""
-    pace: float = 0.0
-    """Seconds of a small fixed piece of work beside it."""
-
-
-class Recorder(Protocol):
-    """Something that records while steps are timed: torch.profiler."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 class Profile:
@@ -101,6 +68,8 @@ class Profile:
         self.lines = Lines(self._is_where)
         self.inspector: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None] | None = None
         """Called once, in a step that is left out, with the call of an outermost module that has ended."""
+        self.on_done: Callable[[], None] | None = None
+        """Called once, when the steps that were wanted are timed."""
         self.said: deque[tuple[int, str]] = deque(maxlen=MOST_SAID)
         """Stops and what was found, and when: marks in the trace."""
         self._placed: dict[int, TimedForward] = {}
@@ -109,6 +78,7 @@ class Profile:
         self._step = TimedStep([], False)
         self._told = 0.0
         self._thread = 0
+        self._nested = self._cuts = 0
         self._pace = Pace()
         self._is_recording = False
         self._cpu = 0.0
@@ -123,7 +93,7 @@ class Profile:
         self._keys.clear()
         self.wanted, self.warming, self.left_out, self.is_on = wanted, warm_up, 0, True
         self.is_training = self.session.training.count > 0
-        self._spoiled = False
+        self._spoiled, self._nested, self._cuts = False, 0, 0
         self._told = time.monotonic()
         self._step = TimedStep([], self.is_training)
         self.clock.use(self._stamps())
@@ -150,7 +120,7 @@ class Profile:
         if not self.is_on:
             return
         pause = self.session.pause
-        if pause is not None and not pause.is_start:
+        if pause is not None and pause.stack:
             self._spoiled = True
         self.untimed = []
         for model in self.session.models:
@@ -185,7 +155,7 @@ class Profile:
         key = self._keys.get(id(module))
         if key is None or self.modules[key].reference() is not module:
             key = self._keys[id(module)] = len(self.modules)
-            count = sum(_size(p) for p in module._parameters.values() if p is not None)
+            count = sum(size_of(p) for p in module._parameters.values() if p is not None)
             self.modules.append(Timed(path, type(module).__name__, count, is_root, weakref.ref(module)))
         stand_in = TimedForward(module, self.clock, key, _Around(self, module) if is_root else None)
         module.__dict__["forward"] = stand_in
@@ -209,7 +179,7 @@ class Profile:
 
     def hear(self, message: Message) -> None:
         """Something was said: a stop or a notice goes into the trace."""
-        text = _first_line(message)
+        text = first_line(message)
         if self.is_on and text:
             self.said.append((time.perf_counter_ns(), text))
 
@@ -220,7 +190,7 @@ class Profile:
 
     def _is_where(self) -> str:
         """For the lines: where the run is."""
-        if self.session.pause is not None:
+        if self.session.pause is not None or self.clock.inspect is not None:
             return ""
         if self.clock.depth:
             return "inside"
@@ -244,7 +214,7 @@ class Profile:
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self.lines.start(self._thread)
-        samples, tokens = _counts(args, kwargs)
+        samples, tokens = counts_of(args, kwargs)
         self._step.samples += samples
         self._step.tokens += tokens
 
@@ -261,17 +231,27 @@ class Profile:
         self.clock.log.append((Kind.TOOL, since, self.clock.now(), -1, 0))
 
     def _steps(self, stepped: Stepped) -> None:
-        if not self.is_training:  # what were taken for forwards were parts of a step
+        if self.clock.log and self.clock.log[-1][0] == Kind.OPTIMIZER:
+            self._nested += 1  # a subclass calls the step of its parent: torch tells of both
+            return
+        self._nested = 0
+        if not self.is_training:
             self.is_training = True
-            self.steps.clear()
+            if self._cuts:  # what were taken for forwards were parts of a step, and this one is torn
+                self.steps.clear()
+                self.warming = max(1, self.warming)
         self.clock.note(Kind.OPTIMIZER)
 
     def _stepped(self, stepped: Stepped) -> None:
+        if self._nested:
+            self._nested -= 1
+            return
         self.clock.note(Kind.STEPPED)
         if stepped.number == 1:
             self._cut()
 
     def _cut(self) -> None:
+        self._cuts += 1
         self.clock.note(Kind.TOOL)
         step, step.marks = self._step, self.clock.cut()
         step.is_training = self.is_training
@@ -323,6 +303,10 @@ class Profile:
         self.session.say(
             Notice(f"profile: {len(self.steps)} {self.word} timed", f"`{self.shown_by}` shows them", "good")
         )
+        done, self.on_done = self.on_done, None
+        if done is not None:
+            with observing():
+                done()
 
     @property
     def word(self) -> str:
@@ -353,32 +337,3 @@ class _Around:
         module = self._module()
         if module is not None and output is not None:
             self._profile.ended(module, args, kwargs)
-
-
-def _first_line(message: Message) -> str:
-    view = message.view
-    if message.kind == "notice" and isinstance(view, Notice):
-        return view.text
-    if message.kind != "stop":
-        return ""
-    while isinstance(view, Group) and view.views:
-        view = view.views[0]
-    if isinstance(view, Fields):
-        return " ".join(span.text for span in view.title)
-    return view.text.partition("\n")[0] if isinstance(view, Text | Notice) else "stop"
-
-
-def _size(parameter: Tensor) -> int:
-    try:
-        return parameter.numel()
-    except Exception:  # a lazy parameter has no size yet
-        return 0
-
-
-def _counts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    """Samples and tokens of a call: the rows of its first tensor; and, where those are words, all of it."""
-    first = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0), None)
-    if first is None or first.is_nested:
-        return 0, 0
-    is_tokens = first.dim() == 2 and not (first.is_floating_point() or first.dtype is torch.bool)
-    return int(first.shape[0]), first.numel() if is_tokens else 0

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import gc
 import re
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerstep.analysis.crash.explanation import Explanation, says
 from layerstep.analysis.crash.facts import Facts
+from layerstep.analysis.holders import holder_of
+from layerstep.analysis.memory_now import live_tensors
 from layerstep.analysis.shapes import attempt, shape_line
 from layerstep.analysis.words import human_bytes
+from layerstep.engine.memory.graph import walk
+from layerstep.engine.memory.owned import state_of
 
 __all__ = ["alive"]
 
 MOST = 5
+NODES = 50_000
 
 
 @says(
-    r"out of memory", r"not enough memory: you tried to allocate (\d+) bytes", r"CUBLAS_STATUS_ALLOC_FAILED"
+    r"out of memory",
+    r"(?:not enough|can't allocate) memory: you tried to allocate (\d+) bytes",
+    r"CUBLAS_STATUS_ALLOC_FAILED",
 )
 def _memory(facts: Facts, found: re.Match[str]) -> Explanation:
     asked = re.search(r"Tried to allocate ([\d.]+ [KMGT]iB)", facts.message)
@@ -37,27 +45,57 @@ def _memory(facts: Facts, found: re.Match[str]) -> Explanation:
     cause += f" where {free[1]} is free" if free else ""
     groups, largest = alive()
     rows = [f"{what}: {human_bytes(count)}" for what, count in groups.items() if count]
-    rows += [f"alive: {shape_line(tensor)}, {human_bytes(_size(tensor))}" for tensor in largest]
+    for tensor, holder in largest:
+        rows.append(f"alive: {shape_line(tensor)}, {human_bytes(_size(tensor))}, {holder}")
+    if graph := _held_by_graphs():
+        rows.append(graph)
     fix = "a smaller batch, shorter sequences, activation checkpointing, torch.autocast, no_grad() to predict"
     if facts.module is not None and not facts.module.training:
         fix = "a smaller batch or shorter sequences, a lower precision, torch.no_grad()"
     return Explanation(cause, fix, tuple(rows))
 
 
-def alive() -> tuple[dict[str, int], list[Tensor]]:
-    """The bytes of all tensors that Python holds, by what they are; and the largest. A storage is one."""
+def alive() -> tuple[dict[str, int], list[tuple[Tensor, str]]]:
+    """The bytes of all tensors that Python holds, by what they are; the largest, and whose each is.
+
+    A storage is one.
+    """
     seen: dict[int, tuple[Tensor, str]] = {}
+    state: set[int] = set()
+    homes: dict[int, str] = {}
     for thing in gc.get_objects():
-        if issubclass(type(thing), Tensor):  # isinstance would ask the object, which may be a proxy
+        kind = type(thing)  # isinstance would ask the object, which may be a proxy
+        if issubclass(kind, Tensor):
             key = _pointer(thing)
             if key and (key not in seen or _kind(thing) == "parameters"):
                 seen[key] = (thing, _kind(thing))
+        elif issubclass(kind, torch.optim.Optimizer):
+            state |= {_pointer(tensor) for _, tensor in attempt(partial(_states, thing), [])}
+        elif issubclass(kind, nn.Module):
+            for name, parameter in thing.__dict__.get("_parameters", {}).items():
+                homes[_pointer(parameter)] = f"{kind.__name__}.{name}"
     gradients = {_pointer(t.grad) for t, kind in seen.values() if kind == "parameters" and t.grad is not None}
-    totals = dict.fromkeys(("parameters", "gradients", "activations and other"), 0)
-    for key, (tensor, kind) in seen.items():
-        totals["gradients" if key in gradients else kind] += _size(tensor)
+    totals = dict.fromkeys(("parameters", "gradients", "optimizer state", "activations and other"), 0)
+    whose: dict[int, str] = {}
+    for key, (tensor, word) in seen.items():
+        word = "gradients" if key in gradients else "optimizer state" if key in state else word
+        totals[word] += _size(tensor)
+        whose[key] = homes.get(key, word if word in ("gradients", "optimizer state") else "")
     largest = sorted((tensor for tensor, _ in seen.values()), key=_size, reverse=True)[:MOST]
-    return totals, largest
+    return totals, [(t, whose[_pointer(t)] or f"held by {holder_of(t)}") for t in largest]
+
+
+def _states(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
+    return list(state_of(optimizer))
+
+
+def _held_by_graphs() -> str:
+    """What autograd keeps for backward passes that have not run."""
+    nodes = [t.grad_fn for t in live_tensors() if attempt(lambda t=t: t.grad_fn, None) is not None]  # type: ignore[misc]
+    graph = walk(nodes, most=NODES)
+    if not graph.bytes:
+        return ""
+    return f"kept for the backward: {human_bytes(graph.bytes)} in {graph.nodes:,} nodes, parameters included"
 
 
 def _kind(tensor: Tensor) -> str:

@@ -17,8 +17,9 @@ __all__ = ["CLOSED", "is_closed", "key_of", "number_of", "saved_by"]
 
 _RAW = "_raw_saved_"
 _names: dict[type, tuple[str, ...]] = {}
-CLOSED = ("::CppNode", "DifferentiableGraph")
-"""Nodes written in C++ and those of TorchScript show nothing of what they hold."""
+CLOSED = ("::CppNode", "DifferentiableGraph", "CopySlices")
+"""Nodes of C++ extensions, of TorchScript, and of a view that is written in place, which keeps the node of the
+operation inside of itself: they show nothing of what they hold."""
 
 
 def saved_by(node: Any) -> Iterator[Any]:

@@ -35,6 +35,8 @@ class Piece:
 
 
 class _Reference(weakref.ref[Any]):
+    """Knows which piece it is of."""
+
     __slots__ = ("key", "number")
     key: int
     number: int
@@ -69,7 +71,8 @@ class Ledger:
 
     def begin(self) -> None:
         """A step begins: forget what is freed."""
-        self._at_begin = {reference.number for reference in self._alive.values()}
+        alive = list(self._alive.values())  # at once: what is freed meanwhile takes itself out
+        self._at_begin = {reference.number for reference in alive}
         self.pieces = {number: self.pieces[number] for number in self._at_begin}
         for piece in self.pieces.values():
             if piece.kind in ("inputs", "saved"):
@@ -132,9 +135,9 @@ class Ledger:
             self.is_cut = True
 
     def _freed(self, reference: Any) -> None:
-        piece = self.pieces.get(reference.number)
-        if self._alive.get(reference.key) is reference:
-            del self._alive[reference.key]
+        piece, key = self.pieces.get(reference.number), reference.key
+        if self._alive.get(key) is reference:
+            del self._alive[key]
         if piece is not None:
             self.live -= piece.bytes
             self._note(-reference.number, "")

@@ -1,4 +1,4 @@
-"""The dispatch mode of the meter: sees what every kernel returns, in the backward and in an optimizer, too."""
+"""The dispatch mode of the meter: sees what every kernel returns, also in a backward and an optimizer."""
 
 from __future__ import annotations
 

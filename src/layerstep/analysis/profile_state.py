@@ -1,0 +1,100 @@
+"""What a session knows about time: its profile, the look at the operations, and what was saved by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from layerstep.analysis.advice import Advice, Evidence, advise
+from layerstep.analysis.profile import Measured, measure
+from layerstep.analysis.profile_compare import Saved
+from layerstep.analysis.roofline import Roofline, probe
+from layerstep.analysis.timing import Cost
+from layerstep.analysis.timing_cost import calibrate
+from layerstep.engine.profile_ops import Looked, look_at
+from layerstep.engine.profiling import WARM_UP, Profile, profile_of
+from layerstep.engine.session import Session
+
+__all__ = ["State", "state_of"]
+
+MEMORY = "profile"
+
+
+@dataclass(slots=True)
+class State:
+    """Kept between the lines of a session."""
+
+    session: Session
+    profile: Profile
+    looked: Looked = field(default_factory=Looked)
+    saved: dict[str, Saved] = field(default_factory=dict)
+    kernels: Profile | None = None
+    """Of `profile ops`: torch's own profiler over some steps."""
+    _cost: Cost | None = None
+    _roofline: Roofline | None = None
+    _measured: tuple[object, Measured] | None = None
+
+    def start(self, wanted: int | None, *, warm_up: int = WARM_UP) -> None:
+        """Begin to time, and have a look at the operations in a step that is left out."""
+        self.looked = Looked()
+        self.profile.inspector = self._look
+        self.profile.start(wanted, warm_up=warm_up)
+
+    def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.looked = look_at(self.session, self.profile, module, args, kwargs)
+
+    @property
+    def cost(self) -> Cost:
+        """What a mark costs here; measured once."""
+        if self._cost is None:
+            on_host = self.profile.clock.stamps.device == "cpu"
+            self._cost = calibrate() if on_host else Cost()
+        return self._cost
+
+    @property
+    def roofline(self) -> Roofline:
+        """What the machine achieves; measured once."""
+        if self._roofline is None:
+            self._roofline = probe(self.profile.clock.stamps.device)
+        return self._roofline
+
+    def measured(self) -> Measured:
+        """All steps so far, folded; again only when there are new ones."""
+        steps = self.profile.steps
+        mark = (len(steps), id(steps[-1]) if steps else 0, id(self.looked))
+        if self._measured is None or self._measured[0] != mark:
+            found = measure(self.profile, self.cost)
+            self._add_flops(found)
+            self._measured = (mark, found)
+        return self._measured[1]
+
+    def _add_flops(self, found: Measured) -> None:
+        rows = {row.path: row for row in found.rows}
+        for key, flops in self.looked.flops.items():
+            row = rows.get(found.modules[key].path) if 0 <= key < len(found.modules) else None
+            if row is None:
+                continue
+            row.own_flops += flops
+            seen: set[str] = set()
+            while row is not None and row.path not in seen:
+                seen.add(row.path)
+                row.flops += flops
+                row = rows.get(row.parent) if row.parent else None
+
+    def advice(self) -> list[Advice]:
+        """What the numbers say; the machine is probed only if there are products to judge."""
+        measured = self.measured()
+        if not measured.steps:
+            return []
+        roofline = self.roofline if self.looked.flops else None
+        return advise(Evidence(measured, self.looked, self.profile.lines, roofline))
+
+
+def state_of(session: Session) -> State:
+    """What a session knows about time; made when it is first asked for."""
+    found = session.memory.get(MEMORY)
+    if not isinstance(found, State):
+        found = session.memory[MEMORY] = State(session, profile_of(session))
+    return found

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import torch
+
+from layerstep.analysis.words import number, share
+from layerstep.engine.flops import Flops, count_flops
+from layerstep.engine.guard import observing
+from layerstep.engine.session import Session
+from layerstep.errors import UserError
+from layerstep.registry import command
+from layerstep.views import Column, Table, View
+
+ROWS = 20
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@command(
+    "flops",
+    group="cost",
+    usage="[PATH]",
+    examples=("flops", "flops blocks.1"),
+    complete="path",
+)
+def flops(session: Session, rest: str) -> View:
+    """Count the floating-point operations, module by module.
+
+    The outermost call of this stop is run once more on copies, forward and (where gradients are on) backward,
+    and each operation counts by torch's own formula, a multiply and an add as two, for the module whose code
+    called it. Matrix products, convolutions and attention have formulas; what else is not element by element
+    is listed as not counted.
+    """
+    stack = session.pause.stack if session.pause is not None else []
+    outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)
+    if outer is None or outer.module is None:
+        raise UserError("no call of a model is running here", "`break PATH`, `continue`, then `flops`")
+    inside = session.models.find(rest)[0] if rest else ""
+    found = count_flops(
+        session, outer.module, args=outer.args, kwargs=outer.kwargs, backward=torch.is_grad_enabled()
+    )
+    with observing():
+        return _table(session, found, inside)
+
+
+def _table(session: Session, found: Flops, inside: str) -> Table:
+    roots = {model.name for model in session.models}
+    every = found.forward | found.backward
+    paths = [p for p in every if not inside or inside in roots or p == inside or p.startswith(f"{inside}.")]
+    both = {path: found.forward[path] + found.backward[path] for path in paths}
+    paths.sort(key=lambda path: -both[path])
+    whole = found.total
+    most = min(ROWS, session.config.max_lines)
+    rows = [_row(path or "(outside of modules)", found, [path], whole) for path in paths[:most]]
+    if len(paths) > most:
+        rows.append(_row(f"… {len(paths) - most:,} more", found, paths[most:], whole))
+    rows.append(_row("all" if not inside else f"all of {inside}", found, paths, whole))
+    notes = ["a multiply and an add count as two"]
+    if not found.has_backward:
+        notes.append("forward only: gradients are off here, or nothing needs one")
+    if found.uncounted:
+        names = [f"{name} ×{count}" for name, count in found.uncounted.most_common(8)]
+        more = len(found.uncounted) - len(names)
+        notes.append(f"not counted: {', '.join(names)}" + (f", {more} more kinds" if more > 0 else ""))
+    columns = (
+        Column("module", "path"),
+        *(Column(name, right=True) for name in ("forward", "backward", "both", "share")),
+    )
+    return Table(columns, tuple(rows), note="\n".join(notes))
+
+
+def _row(name: str, found: Flops, paths: list[str], whole: int) -> tuple[str, ...]:
+    forward = sum(found.forward[path] for path in paths)
+    backward = sum(found.backward[path] for path in paths)
+    part = share(forward + backward, whole) if whole else "-"
+    return name, _flop(forward), _flop(backward), _flop(forward + backward), part
+
+
+def _flop(count: int) -> str:
+    if not count:
+        return "-"
+    for unit, letter in _UNITS:
+        if count >= unit:
+            return f"{number(count / unit)} {letter}"
+    return str(count)

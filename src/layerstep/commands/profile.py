@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from layerstep.analysis.profile_compare import Saved, compare_profiles, load, saved_of, store
+from layerstep.analysis.profile_state import State, state_of
+from layerstep.commands import profile_views
+from layerstep.commands.profile_views import SORTS, check_choice, milliseconds
+from layerstep.engine.guard import observing
+from layerstep.engine.profiling import WARM_UP, Profile
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments, UserError
+from layerstep.lines import options
+from layerstep.registry import command
+from layerstep.views import Column, Notice, Table, View
+
+KERNELS = 25
+MOST_STEPS = 100_000
+
+
+def _candidates(session: Session, rest: str) -> Iterable[str]:
+    words = rest.split(" ")
+    first, last = words[0], words[-1]
+    found: Iterable[str] = (*_PARTS,)
+    if first == "report" and len(words) > 1:
+        found = {"--by": ("module", "type", "op"), "--sort": tuple(SORTS)}.get(
+            words[-2], ("--by", "--sort", "--tree", "--flame", "--wide")
+        )
+    elif first == "compare" and len(words) > 1:
+        found = state_of(session).saved
+    return [word for word in found if word.startswith(last)]
+
+
+@command(
+    "profile",
+    group="cost",
+    usage="[on | off | N [--report] [--advice]]\n        | report [--by module|type|op] [--sort KEY] [--wide]\n"
+    "          [--tree] [--flame]\n"
+    "        | advice | ops [N] | save NAME | compare A B",
+    examples=("profile 10", "profile on", "profile report", "profile advice", "profile ops", "profile off"),
+    complete=_candidates,
+)
+def profile(session: Session, rest: str) -> View:
+    """Time modules, forward and backward, and say what to do.
+
+    `profile N` times the next N training steps, or forwards where no optimizer steps; two before them are
+    left out. With `--report` or `--advice` it shows that when they are done. `profile on` goes on until
+    `profile off`. Each module has a stand-in for its forward meanwhile that notes the time, and autograd
+    nodes on its border note when the backward comes by; what that costs is measured and taken out. In a step
+    that is left out the model is run once more on copies of its inputs, to count operations and FLOP by line.
+    Steps with a stop in them do not count.
+    `profile report`: own time is without the modules that are called inside. Data is the time between two
+    steps. `--sort` takes own, total, forward, backward, calls, params, flops, rate; `--wide` also shows
+    parameters and FLOP; `--tree` marks the hot path, `--flame` draws it; `--by op` counts functions of torch.
+    `profile advice`: what the numbers say costs time, with the line, the gain, and how to check it.
+    `profile ops N`: torch.profiler over the next N steps; `profile ops` shows its kernels by their own time.
+    `profile save NAME` keeps the samples (in a file if it ends in .json); `profile compare A B` tells only
+    differences that are real. `export NAME.trace.json` writes the steps for Perfetto or chrome://tracing.
+    """
+    word, _, more = rest.partition(" ")
+    state = state_of(session)
+    with observing():
+        if not word:
+            return _now(state)
+        if word.isdecimal():
+            return _begin(state, rest)
+        if word not in _PARTS:
+            raise BadArguments(
+                f"profile has no {word!r}", f"there is {', '.join(_PARTS)} or a number of steps"
+            )
+        return _PARTS[word](state, more.strip())
+
+
+def _now(state: State) -> View:
+    if not state.profile.steps:
+        return _nothing(state)
+    return profile_views.report(state, by="module", sort="own")
+
+
+def _nothing(state: State) -> Notice:
+    if state.profile.is_on:
+        left = f"{state.profile.warming} more are left out first" if state.profile.warming else "go on"
+        return Notice("profile is on, and no step is complete yet", left)
+    return Notice("nothing is timed", "`profile 10` times the next 10 steps")
+
+
+def _begin(state: State, rest: str) -> Notice:
+    text, chosen = options(rest, "report advice")
+    if not text.isdecimal():
+        raise BadArguments(f"{text.partition(' ')[2]!r} is too much", "profile N [--report] [--advice]")
+    wanted = int(text)
+    if not 0 < wanted <= MOST_STEPS:
+        raise BadArguments(f"{text} steps? From 1 to {MOST_STEPS:,}", "profile 10")
+    notice = _on(state, "", wanted)
+    state.profile.on_done = partial(_tell, state, chosen) if chosen else None
+    return notice
+
+
+def _tell(state: State, chosen: dict[str, str]) -> None:
+    """The steps are timed: say at once what was asked for."""
+    if "report" in chosen:
+        state.session.say(_report(state, ""))
+    if "advice" in chosen:
+        state.session.say(_advice(state, ""))
+
+
+def _on(state: State, rest: str, wanted: int | None = None) -> Notice:
+    _no_more(rest, "profile on")
+    if state.kernels is not None and state.kernels.is_on:
+        raise UserError("`profile ops` is at work", "`profile off` ends it")
+    state.start(wanted)
+    unit = "training step" if state.profile.is_training else "step"
+    what = f"the next {wanted:,} {unit}s" if wanted and wanted > 1 else f"the next {unit}"
+    text = f"profile: timing {what if wanted else 'every step'}, after {WARM_UP} that are left out"
+    return Notice(text, "`profile report` shows them", "good")
+
+
+def _off(state: State, rest: str) -> Notice:
+    _no_more(rest, "profile off")
+    was_on = state.profile.is_on or (state.kernels is not None and state.kernels.is_on)
+    state.profile.stop()
+    if state.kernels is not None:
+        state.kernels.stop()
+    if not was_on:
+        return Notice("profile is off", "`profile on` begins")
+    return Notice(f"profile is off; {len(state.profile.steps):,} {state.profile.word} are kept", level="good")
+
+
+def _report(state: State, rest: str) -> View:
+    left, chosen = options(rest, "tree flame wide", "by sort")
+    _no_more(left, "profile report [--by module|type|op] [--sort KEY] [--wide] [--tree] [--flame]")
+    by = check_choice("--by", chosen.get("by", "module"), ("module", "type", "op"))
+    sort = check_choice("--sort", chosen.get("sort", "own"), tuple(SORTS))
+    if not state.profile.steps:
+        return _nothing(state)
+    if "tree" in chosen:
+        return profile_views.tree(state)
+    if "flame" in chosen:
+        return profile_views.flame(state)
+    return profile_views.report(state, by=by, sort=sort, wide="wide" in chosen)
+
+
+def _advice(state: State, rest: str) -> View:
+    _no_more(rest, "profile advice")
+    if not state.profile.steps:
+        return _nothing(state)
+    return profile_views.advice_view(state.advice(), state)
+
+
+def _ops(state: State, rest: str) -> View:
+    if not rest:
+        return _kernels(state)
+    if not rest.isdecimal() or not 0 < int(rest) <= 1000:
+        raise BadArguments(f"{rest!r} is no number of steps", "profile ops 3")
+    if state.profile.is_on:
+        raise UserError("profile is on, and torch's profiler would slow what it times", "`profile off` first")
+    if torch.autograd._profiler_enabled():
+        raise UserError("the program uses torch.profiler itself", "torch has only one at a time")
+    if state.kernels is not None:
+        state.kernels.stop()
+        state.session.instruments.remove(state.kernels)
+    recorder = torch.profiler.profile(activities=torch.profiler.supported_activities())
+    state.kernels = Profile(state.session, recorder=recorder)
+    state.session.instruments.append(state.kernels)
+    state.kernels.start(int(rest), warm_up=1)
+    return Notice(
+        f"torch.profiler records the next {rest} steps, after one", "`profile ops` shows them", "good"
+    )
+
+
+def _kernels(state: State) -> View:
+    kernels = state.kernels
+    if kernels is None or not kernels.steps or kernels.is_on:
+        return Notice("no kernels are timed", "`profile ops 3` has torch.profiler record the next 3 steps")
+    averages = kernels.recorder.key_averages()  # type: ignore[union-attr]
+    found = [each for each in averages if not each.key.startswith(("Profiler", "Optimizer."))]
+    whole = sum(each.self_cpu_time_total for each in found) or 1.0
+    found.sort(key=lambda each: -each.self_cpu_time_total)
+    steps = len(kernels.steps)
+    rows = tuple(
+        (
+            each.key[:40],
+            milliseconds(each.self_cpu_time_total / 1e6 / steps),
+            f"{100 * each.self_cpu_time_total / whole:.1f}",
+            milliseconds(each.cpu_time_total / 1e6 / steps),
+            f"{each.count / steps:.0f}",
+        )
+        for each in found[:KERNELS]
+    )
+    columns = (
+        Column("kernel", "code"),
+        *(Column(name, right=True) for name in ("own ms", "%", "total", "calls")),
+    )
+    note = f"a step, mean of {steps}; by torch.profiler, whose own cost is in it"
+    return Table(columns, rows, note=note)
+
+
+def _save(state: State, rest: str) -> Notice:
+    if not rest or " " in rest:
+        raise BadArguments("profile save needs one name", "profile save before")
+    if not state.profile.steps:
+        raise UserError("nothing is timed", "`profile 30` first")
+    saved = saved_of(state.measured())
+    state.saved[rest] = saved
+    if rest.endswith(".json"):
+        try:
+            store(saved, Path(os.path.expanduser(rest)))
+        except OSError as error:
+            raise UserError(f"cannot write {rest}", error.strerror or "") from None
+    return Notice(f"saved {len(saved.wall)} steps as {rest}", "`profile compare A B`", "good")
+
+
+def _compare(state: State, rest: str) -> View:
+    names = rest.split()
+    if len(names) != 2:
+        raise BadArguments("profile compare needs two names", "profile compare before after")
+    return profile_views.comparison(
+        (names[0], names[1]), compare_profiles(*(_saved(state, n) for n in names))
+    )
+
+
+def _saved(state: State, name: str) -> Saved:
+    if name in state.saved:
+        return state.saved[name]
+    if name.endswith(".json"):
+        return load(Path(os.path.expanduser(name)))
+    known = ", ".join(state.saved) or "none is"
+    raise UserError(f"no profile is saved as {name!r}", f"saved: {known}")
+
+
+def _no_more(rest: str, usage: str) -> None:
+    if rest:
+        raise BadArguments(f"{rest!r} is too much", usage)
+
+
+_PARTS: dict[str, Callable[[State, str], View]] = {
+    "on": _on,
+    "off": _off,
+    "report": _report,
+    "advice": _advice,
+    "ops": _ops,
+    "save": _save,
+    "compare": _compare,
+}

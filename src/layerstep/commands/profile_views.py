@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import math
+
+from layerstep.analysis.advice import Advice
+from layerstep.analysis.profile import Measured, Row, Spread, by_type
+from layerstep.analysis.profile_compare import Change, Comparison
+from layerstep.analysis.profile_state import State
+from layerstep.errors import BadArguments
+from layerstep.views import Column, Fields, Group, Node, Notice, Span, Table, Text, Tree, View
+
+__all__ = ["SORTS", "advice_view", "comparison", "flame", "milliseconds", "report", "tree"]
+
+SORTS = {
+    "own": lambda row: sum(row.own),
+    "total": lambda row: sum(row.total),
+    "forward": lambda row: sum(row.forward),
+    "backward": lambda row: sum(row.backward),
+    "calls": lambda row: sum(row.calls),
+    "params": lambda row: row.parameters,
+    "flops": lambda row: row.flops,
+    "rate": lambda row: row.rate,
+}
+BAR = 40
+ROWS = 25
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def milliseconds(seconds: float) -> str:
+    """As few characters as tell two modules apart."""
+    value = 1e3 * seconds
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def count(value: float) -> str:
+    """1.05M: at most four characters and a unit."""
+    for unit in ("", "k", "M", "G", "T"):
+        if value < 999.5:
+            return f"{value:.3g}{unit}" if value else ""
+        value /= 1000
+    return f"{value:.3g}P"
+
+
+def report(state: State, *, by: str, sort: str, wide: bool = False) -> View:
+    """`profile report`: a row for each module, and for what is outside of all."""
+    measured = state.measured()
+    if by == "op":
+        return _by_op(state)
+    rows = measured.rows if by == "module" else by_type(measured.rows)
+    ordered = sorted((row for row in rows if any(row.own)), key=SORTS[sort], reverse=True)
+    names = _columns(measured, by, wide=wide)
+    shown = tuple(_cells(measured, row, names) for row in ordered[:ROWS])
+    rest = sum(measured.share(row) for row in ordered[ROWS:])
+    notes = [f"{len(ordered) - ROWS:,} more rows, {rest:.0%} together"] if len(ordered) > ROWS else []
+    columns = (Column(by, "path"), *(Column(name, right=True) for name in names))
+    return Group((head(measured), Table(columns, shown, note="\n".join(notes + _notes(state)))))
+
+
+def head(measured: Measured) -> Fields:
+    """The step, its spread, the throughput, and what we cost."""
+    step, tool = measured.step, Spread.of(measured.tool)
+    steps = f"{len(measured.steps)} {measured.word}{'s' * (len(measured.steps) != 1)}"
+    items = [("median", f"{milliseconds(step.median)} ms, half of them in {_range(step)}")]
+    rates = []
+    for name, values in (("samples", measured.samples), ("tokens", measured.tokens)):
+        if values:
+            rates.append(f"{count(Spread.of(values).median)} {name}/s")
+    if rates:
+        items.append(("throughput", ", ".join(rates)))
+    share = tool.median / step.median if step.median else 0.0
+    items.append(("taken out", f"{milliseconds(tool.median)} ms of the profiler's own work, {share:.1%}"))
+    title = (Span(steps, "key"), Span(f"on {measured.device}", "dim"))
+    return Fields(title, tuple((name, Text(text)) for name, text in items))
+
+
+def _range(spread: Spread) -> str:
+    return f"{milliseconds(spread.low)}–{milliseconds(spread.high)}"
+
+
+def _columns(measured: Measured, by: str, *, wide: bool) -> list[str]:
+    names = ["own ms", "±", "%", "fwd", *(["bwd"] if measured.is_training else [])]
+    names += [*(["total"] if by == "module" else []), "n"]
+    return [*names, *(["params", "FLOP"] if wide or by == "type" else []), "FLOP/s"]
+
+
+def _cells(measured: Measured, row: Row, names: list[str]) -> tuple[str, ...]:
+    own = Spread.of(row.own)
+    spread = (own.high - own.low) / 2 / own.median if own.median else 0.0
+    known = {
+        "own ms": milliseconds(own.median),
+        "±": f"{spread:.0%}",
+        "%": f"{100 * measured.share(row):.1f}",
+    }
+    if not row.is_outside:
+        known["fwd"] = milliseconds(_middle(row.forward))
+        known["bwd"] = milliseconds(_middle(row.backward))
+        known["total"] = milliseconds(_middle(row.total))
+        known["n"] = str(round(_middle([float(n) for n in row.calls])))
+        known["params"], known["FLOP"], known["FLOP/s"] = map(count, (row.parameters, row.flops, row.rate))
+    return (row.path, *(known.get(name, "") for name in names))
+
+
+def _notes(state: State) -> list[str]:
+    measured = state.measured()
+    notes = ["own: without the modules it calls; times are medians, ± half the middle range; FLOP: forward"]
+    if measured.is_training:
+        notes.append("data: all between two steps; loss: from the model's output and back to it")
+    if state.looked.trouble:
+        notes.append(f"no FLOP: {state.looked.trouble}")
+    if measured.left_out:
+        notes.append(f"{measured.left_out} with a stop in them are left out")
+    if measured.untimed:
+        notes.append(f"not timed inside: {', '.join(measured.untimed[:3])} (compiled or scripted)")
+    return notes
+
+
+def _by_op(state: State) -> View:
+    """The functions that one forward called, as the look beside the run has seen them."""
+    found: dict[str, tuple[int, float]] = {}
+    for line in state.looked.lines.values():
+        for name, calls in line.names.items():
+            before = found.get(name, (0, 0.0))
+            found[name] = (before[0] + calls, before[1] + line.seconds * calls / line.calls)
+    if not found:
+        return Notice("no operations were looked at", state.looked.trouble or "`profile 5` first")
+    whole = sum(seconds for _, seconds in found.values())
+    ordered = sorted(found.items(), key=lambda each: -each[1][1])[: state.session.config.max_lines]
+    rows = tuple(
+        (name, milliseconds(seconds), f"{100 * seconds / whole:.1f}", str(calls))
+        for name, (calls, seconds) in ordered
+    )
+    columns = (Column("op", "code"), *(Column(name, right=True) for name in ("ms", "%", "calls")))
+    note = "one forward, run again beside the run and watched: for shares; `profile ops N` times kernels"
+    return Table(columns, rows, note=note)
+
+
+def tree(state: State) -> View:
+    """`profile report --tree`: times with all below, the hot path marked."""
+    measured = state.measured()
+    below = _children(measured)
+    roots = [row for row in measured.rows if not row.is_outside and not row.parent]
+    if not roots:
+        return Notice("no module was called")
+    whole = measured.step.median or 1.0
+    budget = [state.session.config.max_lines]
+
+    def node(row: Row, *, hot: bool, seen: tuple[str, ...]) -> Node:
+        total = _middle(row.total)
+        budget[0] -= 1
+        children = [child for child in below.get(row.path, []) if child.path not in seen]
+        first = children[0] if children else None
+        goes_on = first is not None and hot and _middle(first.total) >= _middle(row.own)
+        parts = tuple(
+            node(child, hot=goes_on and child is first, seen=(*seen, child.path))
+            for child in children
+            if budget[0] > 0
+        )
+        detail = f"{milliseconds(total)} ms  {100 * total / whole:.0f}%  own {milliseconds(_middle(row.own))}"
+        label = row.path.removeprefix(row.parent + ".") if row.parent else row.path
+        return Node(label, row.kind, detail, "◆ hot" if hot else "", parts)
+
+    trees = [Tree(node(row, hot=True, seen=(row.path,))) for row in sorted(roots, key=SORTS["total"])[::-1]]
+    note = "with all that is called inside, slowest first; ◆ the hot path: the slowest child of the slowest"
+    outside = [
+        f"{row.path} {milliseconds(_middle(row.own))} ms"
+        for row in measured.rows
+        if row.is_outside and any(row.own)
+    ]
+    note += f"\noutside of the model: {', '.join(outside)}" if outside else ""
+    return Group((head(measured), *trees[:-1], Tree(trees[-1].root, note)))
+
+
+def _middle(values: list[float]) -> float:
+    return Spread.of(values).median
+
+
+def _children(measured: Measured) -> dict[str, list[Row]]:
+    below: dict[str, list[Row]] = {}
+    for row in measured.rows:
+        if row.parent:
+            below.setdefault(row.parent, []).append(row)
+    for rows in below.values():
+        rows.sort(key=SORTS["total"], reverse=True)
+    return below
+
+
+def flame(state: State) -> View:
+    """`profile report --flame`: a bar for each module as wide as its time, in the order of the calls."""
+    measured = state.measured()
+    below = _children(measured)
+    lines: list[str] = []
+    whole = measured.step.median or 1.0
+
+    def draw(row: Row, begin: float, depth: int, seen: tuple[str, ...]) -> None:
+        total = _middle(row.total)
+        if total / whole < 1 / BAR / 2 or len(lines) >= state.session.config.max_lines:
+            return
+        name = row.path.removeprefix(row.parent + ".") if row.parent else row.path
+        bar = " " * round(begin * BAR) + _bar(total / whole)
+        lines.append(f"{bar[: BAR + 1]:<{BAR + 1}} {100 * total / whole:3.0f}% {'  ' * depth}{name}")
+        at = begin
+        for child in sorted(below.get(row.path, []), key=measured.rows.index):
+            if child.path not in seen:
+                draw(child, at, depth + 1, (*seen, child.path))
+                at += _middle(child.total) / whole
+
+    at = 0.0
+    for row in measured.rows:
+        if row.is_outside or not row.parent:
+            draw(row, at, 0, (row.path,))
+            at += _middle(row.total) / whole
+    title = f"{BAR} characters are {milliseconds(measured.step.median)} ms: the median {measured.word}"
+    return Group((Text(title), Text("\n".join(line[:79] for line in lines))))
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * BAR * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip() or "▏"
+
+
+def advice_view(found: list[Advice], state: State) -> View:
+    """`profile advice`."""
+    if not found:
+        return Notice("the numbers ask for nothing", "`profile report` shows them", "good")
+    views: list[View] = []
+    for advice in found[:8]:
+        title = (Span(advice.name, "warn"), Span(advice.path, "path"))
+        items: list[tuple[str, View]] = []
+        if advice.place.file:
+            items.append(("line", Text(str(advice.place))))
+        items += [("because", Text(advice.says)), ("gain", Text(advice.gain)), ("check", Text(advice.check))]
+        views.append(Fields(tuple(span for span in title if span.text), tuple(items)))
+    if state.looked.trouble:
+        views.append(Notice(f"operations were not looked at: {state.looked.trouble}"))
+    return Group(tuple(views))
+
+
+def comparison(names: tuple[str, str], found: Comparison) -> View:
+    """`profile compare`: only what is real."""
+    word = f"{names[0]} → {names[1]}"
+    if not found.is_real:
+        change = found.step
+        span = f"{_percent(change.low)} to {_percent(change.high)}"
+        hint = f"the step changed by {_percent(change.ratio)}, and {span} is what the noise allows"
+        return Notice(f"{word}: no real difference", hint, "good")
+    rows = [("step", found.step), *([("step, CPU time", found.cpu)] if found.cpu is not None else [])]
+    rows += sorted(found.modules.items(), key=lambda each: -abs(each[1].after - each[1].before))[:20]
+    columns = (
+        Column("", "path"),
+        *(Column(name, right=True) for name in ("before ms", "after ms", "change", "99% interval")),
+    )
+    slower = "slower" if found.step.ratio > 1 else "faster"
+    note = "weighed by the pace of the machine; modules by their own time, only those that really changed"
+    cells = tuple(_change(name, change) for name, change in rows)
+    return Table(columns, cells, title=f"{word}: {_percent(found.step.ratio)}, {slower}", note=note)
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "∞"
+
+
+def _change(name: str, change: Change) -> tuple[str, ...]:
+    interval = f"{_percent(change.low)} … {_percent(change.high)}"
+    before, after = milliseconds(change.before), milliseconds(change.after)
+    return (name, before, after, _percent(change.ratio), interval)
+
+
+def check_choice(word: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise BadArguments(f"{word} {value!r} is unknown", f"there is {', '.join(known)}")
+    return value
