@@ -25,7 +25,7 @@ class Local(nn.Module):
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 16), Local(16), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(6):
+for _ in range(6):
     x = torch.randn(2, 512, 16)
     loss = F.mse_loss(model(x), x.mean(dim=-1, keepdim=True))
     optimizer.zero_grad()

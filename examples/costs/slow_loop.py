@@ -20,7 +20,7 @@ class Smooth(nn.Module):
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 32), Smooth(), nn.Linear(32, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(8):
+for _ in range(8):
     x = torch.randn(4, 200, 16)
     loss = F.mse_loss(model(x), x.mean(dim=-1, keepdim=True))
     optimizer.zero_grad()

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -36,6 +37,9 @@ NOTABLE = 0.05
 SUBNORMAL = 0.01
 
 
+NOWHERE = Place()
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """One thing that costs time, and what to do."""
@@ -45,7 +49,7 @@ class Advice:
     says: str
     gain: str
     check: str
-    place: Place = Place()
+    place: Place = NOWHERE
     weight: float = 0.0
     """The share of a step that it is about: the largest come first."""
 
@@ -227,7 +231,7 @@ def _grown(known: Evidence) -> Iterator[Advice]:
             _names(known, keys),
             f"{found.name} makes [{dims(found.shape)}] ({human_bytes(found.nbytes)}) of "
             f"[{dims(found.operand)}], {found.ratio:.0f}× as large: each of {_is_square(found.shape):,} "
-            f"positions with every other; {_percent(share)} of the {known.measured.word} is this module's own",
+            f"positions with every other; {_percent(share)} of a {known.measured.word} is this module's own",
             "half the length would cost a quarter; windows or a linear form grow with the length only",
             "profile with half the length: this module's time falls to a quarter if it is so",
             place,
@@ -242,7 +246,7 @@ def _names(known: Evidence, keys: set[int]) -> str:
 
 def _is_square(shape: tuple[int, ...]) -> int:
     """The length that a shape has twice, side by side; 0 if none."""
-    pairs = [a for a, b in zip(shape, shape[1:], strict=False) if a == b and a >= 32]
+    pairs = [a for a, b in pairwise(shape) if a == b and a >= 32]
     return max(pairs, default=0)
 
 

@@ -94,7 +94,7 @@ class Measured:
         return Spread.of(self.steps)
 
     def share(self, row: Row) -> float:
-        """The part of a step that is its own: of medians, so that one slow step does not speak for a module."""
+        """The part of a step that is its own; of medians, so that one slow step is not the whole story."""
         if not self._whole:
             self._whole = sum(Spread.of(each.own).median for each in self.rows)
         return Spread.of(row.own).median / self._whole if self._whole else 0.0

@@ -105,7 +105,7 @@ def compare_profiles(before: Saved, after: Saved) -> Comparison:
     for saved in (before, after):
         if len(saved.wall) < FEWEST:
             raise UserError(
-                f"{len(saved.wall)} steps are too few to compare", f"{FEWEST} at least; 30 is good"
+                f"{len(saved.wall)} steps are too few to compare", f"at least {FEWEST}; 30 is good"
             )
     step = change_of(_paced(before.wall, before), _paced(after.wall, after))
     cpu = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,8 @@ def count_flops(
         stack.enter_context(attributes_kept(module))
         stack.enter_context(hooks_hidden(module))
         stack.enter_context(stdout_of_this_thread())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # the program has been told already
         with observing():
             copies = Copies(Moment.DURING, length_of(args, kwargs))
             args, kwargs = copies.of(args), copies.of(kwargs)

@@ -116,9 +116,10 @@ def _hint(source: str) -> str:
 def _truth(facts: Facts, found: re.Match[str]) -> Explanation:
     given = _receiver(facts)
     count = f"{given.numel()} values, {sizes(given)}," if given is not None else "several values"
+    place = facts.text or facts.line
     return Explanation(
-        f"{facts.text or facts.line}: a tensor of {count} is neither true nor false",
-        f"({facts.text or '…'}).all() or .any(), or torch.where",
+        (f"{place}: " if place else "") + f"a tensor of {count} is neither true nor false",
+        "ask for its .all() or .any(), or use torch.where",
     )
 
 
