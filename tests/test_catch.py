@@ -344,3 +344,14 @@ def test_a_core_of_what_was_caught_runs_again_bit_for_bit(tmp_path: Path) -> Non
     done = subprocess.run([*layerstep_, *again], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert "gave the same output again, bit for bit" in done.stderr, done.stderr
     assert "born in log" in " ".join(done.stderr.split())
+
+
+def test_a_loss_too_large_to_hold_names_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    from layerstep.engine.hunt import blame
+
+    monkeypatch.setattr(blame, "MOST_BYTES", 0)
+    model = nn.Linear(2, 2)
+    screen, _ = run(
+        model, ["catch nonfinite", "continue"], lambda: (model(torch.ones(1, 2)) * 0).log().sum().backward()
+    )
+    assert "too many to hold: test_catch.py:" in " ".join(screen.split())

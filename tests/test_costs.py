@@ -1,4 +1,4 @@
-"""Planted costs: `profile` finds each, names it, and names its line. The effects are huge, so nothing flakes."""
+"""Planted costs: `profile` finds each and names its line. The effects are huge, so nothing flakes."""
 
 from __future__ import annotations
 

@@ -85,7 +85,10 @@ def test_the_screen_at_a_stop() -> None:
 def test_without_gradients_only_the_forward_counts() -> None:
     model = nn.Sequential(nn.Linear(6, 8))
     output = io.StringIO()
-    with DebugConsole(model, commands=["break 0", "continue", "flops", "continue"], output=output), torch.no_grad():
+    with (
+        DebugConsole(model, commands=["break 0", "continue", "flops", "continue"], output=output),
+        torch.no_grad(),
+    ):
         model(torch.randn(4, 6))
     assert "forward only" in output.getvalue()
 

@@ -69,7 +69,11 @@ def test_batches_of_different_sizes_say_how_it_grows() -> None:
         train(model, 2, batch=64)
         train(model, 2, batch=128)
     expected = profiler.report().forecast()
-    assert expected is not None and expected.batch == 256 and expected.basis == "measured with batches of 64, 128"
+    assert (
+        expected is not None
+        and expected.batch == 256
+        and expected.basis == "measured with batches of 64, 128"
+    )
     with memory_tracking(model) as second:
         train(model, 3, batch=256)
     measured = second.report().steps[-1].peak.bytes

@@ -18,7 +18,19 @@ from torch.utils.checkpoint import checkpoint
 from layerstep import DebugConsole
 from layerstep.engine.memory.meter import meter_of
 from layerstep.engine.memory.step import MeasuredStep
-from zoo import ZOO, Entry, console_on, differences, entry_named, feeding, hook_count, loop, loss_of, play, seed
+from zoo import (
+    ZOO,
+    Entry,
+    console_on,
+    differences,
+    entry_named,
+    feeding,
+    hook_count,
+    loop,
+    loss_of,
+    play,
+    seed,
+)
 
 CASES = [(entry, mode) for entry in ZOO for mode in entry.modes]
 WITH_GRADIENTS = [(entry, mode) for entry, mode in CASES if mode not in ("frozen", "inference")]

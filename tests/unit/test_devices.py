@@ -47,7 +47,9 @@ FUNCTIONS = """
 
 def on_a_stand_in(functions: str) -> list[Any]:
     """What is said of a device that a Python backend brings along."""
-    script = textwrap.dedent(STAND_IN).replace("{functions}", textwrap.dedent(functions).strip().replace("\n", "\n    "))
+    script = textwrap.dedent(STAND_IN).replace(
+        "{functions}", textwrap.dedent(functions).strip().replace("\n", "\n    ")
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     answer: list[Any] = json.loads(done.stdout)
@@ -104,5 +106,5 @@ def test_an_accelerator_that_fails_is_no_reason_to_fail() -> None:
 
 
 def test_a_line_says_only_what_is_known() -> None:
-    (label, view), = device_lines([Device("toy:0", used=10)])
+    ((label, view),) = device_lines([Device("toy:0", used=10)])
     assert label == "toy:0" and view == Text("tensors have 10 B")

@@ -23,7 +23,7 @@ __all__ = [
     "timeline",
 ]
 
-OUTSIDE = "(outside of modules)"
+OUTSIDE = "(outside)"
 _SHORT = {"optimizer state": "optimizer", "temporary": "temporary"}
 
 

@@ -63,7 +63,8 @@ def _beyond(module: nn.Module, *, grad: bool) -> float:
         finally:
             stand_in.remove()
             clock.clear()
-    return max(0.0, (min(found) - bare) / CALLS)
+    beyond: float = (min(found) - bare) / CALLS
+    return max(0.0, beyond)
 
 
 def _seconds(run: Callable[[], None]) -> int:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import torch
 
+from layerstep.analysis.memory_report import OUTSIDE
 from layerstep.analysis.words import number, share
 from layerstep.engine.flops import Flops, count_flops
 from layerstep.engine.guard import observing
@@ -49,7 +50,7 @@ def _table(session: Session, found: Flops, inside: str) -> Table:
     paths.sort(key=lambda path: -both[path])
     whole = found.total
     most = min(ROWS, session.config.max_lines)
-    rows = [_row(path or "(outside of modules)", found, [path], whole) for path in paths[:most]]
+    rows = [_row(path or OUTSIDE, found, [path], whole) for path in paths[:most]]
     if len(paths) > most:
         rows.append(_row(f"… {len(paths) - most:,} more", found, paths[most:], whole))
     rows.append(_row("all" if not inside else f"all of {inside}", found, paths, whole))

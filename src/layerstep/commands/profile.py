@@ -11,6 +11,7 @@ from layerstep.analysis.profile_compare import Saved, compare_profiles, load, sa
 from layerstep.analysis.profile_state import State, state_of
 from layerstep.commands import profile_views
 from layerstep.commands.profile_views import SORTS, check_choice, milliseconds
+from layerstep.engine._torch.profilers import is_profiling
 from layerstep.engine.guard import observing
 from layerstep.engine.profiling import WARM_UP, Profile
 from layerstep.engine.session import Session
@@ -39,8 +40,8 @@ def _candidates(session: Session, rest: str) -> Iterable[str]:
 @command(
     "profile",
     group="cost",
-    usage="[on | off | N [--report] [--advice]]\n        | report [--by module|type|op] [--sort KEY] [--wide]\n"
-    "          [--tree] [--flame]\n"
+    usage="[on | off | N [--report] [--advice]]\n"
+    "        | report [--by module|type|op] [--sort KEY] [--wide] [--tree] [--flame]\n"
     "        | advice | ops [N] | save NAME | compare A B",
     examples=("profile 10", "profile on", "profile report", "profile advice", "profile ops", "profile off"),
     complete=_candidates,
@@ -70,9 +71,7 @@ def profile(session: Session, rest: str) -> View:
         if word.isdecimal():
             return _begin(state, rest)
         if word not in _PARTS:
-            raise BadArguments(
-                f"profile has no {word!r}", f"there is {', '.join(_PARTS)} or a number of steps"
-            )
+            raise BadArguments(f"profile has no {word!r}", f"there is {', '.join(_PARTS)}, or a number")
         return _PARTS[word](state, more.strip())
 
 
@@ -159,7 +158,7 @@ def _ops(state: State, rest: str) -> View:
         raise BadArguments(f"{rest!r} is no number of steps", "profile ops 3")
     if state.profile.is_on:
         raise UserError("profile is on, and torch's profiler would slow what it times", "`profile off` first")
-    if torch.autograd._profiler_enabled():
+    if is_profiling():
         raise UserError("the program uses torch.profiler itself", "torch has only one at a time")
     if state.kernels is not None:
         state.kernels.stop()

@@ -129,12 +129,12 @@ class _Inspection(Watcher):
         self._depth = 0
 
     def __enter__(self) -> Any:
-        self._kernels.__enter__()
-        return super().__enter__()
+        self._kernels.__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._kernels.__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._kernels.__exit__(*error)  # type: ignore[no-untyped-call]
 
     def enter(self, key: int) -> None:
         self._stack.append(key)
@@ -199,9 +199,7 @@ class _Inspection(Watcher):
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         packet = getattr(func, "_overloadpacket", None)
         if packet not in flop_registry and func is not torch.ops.prim.device.default:
-            with (
-                self._kernels
-            ):  # in inference mode a product arrives whole; torch's own counter opens it, too
+            with self._kernels:  # in inference mode a product arrives whole; torch's counter opens it, too
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
@@ -228,9 +226,7 @@ class _Inspection(Watcher):
         self._weights.clear()
 
 
-_MAKERS = frozenset(
-    ["F.embedding", "expand", "repeat", "F.one_hot", "repeat_interleave", "F.linear", "F.pad"]
-)
+_MAKERS = frozenset(["F.embedding", "expand", "repeat", "F.one_hot", "F.linear", "F.pad"])
 """They are meant to make more of what they get; a wide layer is no mistake."""
 
 

@@ -223,7 +223,7 @@ class Profile:
         if self.inspector is None or self.clock.depth or is_in_backward():
             return
         owner = self.session.models.by_root(module)
-        if owner is None or owner.is_helper:
+        if owner is None or owner is not self.session.models.main:
             return
         inspector, self.inspector = self.inspector, None
         since = self.clock.now()

@@ -93,7 +93,7 @@ class DeviceStamps:
                 times[id(event)] = round(first.elapsed_time(event) * 1e6) if event is not first else 0
             return times[id(event)]
 
-        return [(kind, read(since), read(until), *rest) for kind, since, until, *rest in marks]
+        return [(kind, read(since), read(until), key, count) for kind, since, until, key, count in marks]
 
 
 class Clock:

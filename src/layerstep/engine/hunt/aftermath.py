@@ -188,6 +188,9 @@ class Aftermath:
         entry = self._ledger.culprit() if self._ledger is not None else None
         if entry is None:
             note = "the output of the model was finite; what was computed after it was not seen"
+            if self._ledger is not None and not self._ledger.is_whole and self._ledger.entries:
+                lines = {entry.place.name: None for entry in self._ledger.entries if entry.func is None}
+                note = f"born in the loss, whose values were too many to hold: {', '.join([*lines][-4:])}"
             return Origin(Part.LOSS, seen, note=note)
         results = tensors_of(entry.result)
         operands = tensors_of((entry.args, entry.kwargs))

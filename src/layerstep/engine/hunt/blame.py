@@ -26,6 +26,8 @@ __all__ = ["Blamed", "Entry", "Ledger", "Nodes", "nodes_between"]
 
 MOST_ENTRIES = 500
 """Of a loss function; what is noted keeps its tensors alive until the backward begins."""
+MOST_BYTES = 256 << 20
+"""Of results that are held so; of what comes after that only the line is kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +51,12 @@ class Ledger:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self._last = autograd_count()
+        self._bytes = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Were all values held?"""
+        return self._bytes <= MOST_BYTES and len(self.entries) < MOST_ENTRIES
 
     def around(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function, and note it."""
@@ -66,7 +74,9 @@ class Ledger:
             start, self._last = self._last, autograd_count()
             frame = sys._getframe(2)
             entry = Entry(start, self._last, called_as(func, frame), place_of(frame), None)
-            entry.func, entry.args, entry.kwargs, entry.result = func, args, kwargs, result
+            self._bytes += sum(tensor.nbytes for tensor in tensors_of(result) if not tensor.is_nested)
+            if self._bytes <= MOST_BYTES:
+                entry.func, entry.args, entry.kwargs, entry.result = func, args, kwargs, result
             self.entries.append(entry)
         return result
 

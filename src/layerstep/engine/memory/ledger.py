@@ -74,20 +74,19 @@ class Ledger:
         alive = list(self._alive.values())  # at once: what is freed meanwhile takes itself out
         self._at_begin = {reference.number for reference in alive}
         self.pieces = {number: self.pieces[number] for number in self._at_begin}
-        for piece in self.pieces.values():
-            if piece.kind in ("inputs", "saved"):
-                piece.kind = ""
         self._events = array("q")
         self.parts = []
         self.is_cut = False
         self.tops = {False: Top(self.live), True: Top()}
 
-    def find(self, tensor: Tensor) -> Piece | None:
-        """The piece that a tensor is in, if it is known."""
-        reference = self._alive.get(key_of(tensor))
-        return self.pieces.get(reference.number) if reference is not None else None
+    def release(self) -> None:
+        """A step is over: what was an input or was saved in it is so no more."""
+        for piece in self.pieces.values():
+            if piece.kind in ("inputs", "saved"):
+                piece.kind = ""
 
-    def find_key(self, key: int) -> Piece | None:
+    def find(self, key: int) -> Piece | None:
+        """The piece with this number of its memory, if it is known."""
         reference = self._alive.get(key)
         return self.pieces.get(reference.number) if reference is not None else None
 

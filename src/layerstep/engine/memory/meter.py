@@ -135,15 +135,19 @@ class Meter:
     # --- what happens in a step ---
 
     def _begin(self) -> None:
-        models, ledger = self._session.models, self._ledger
+        self._ledger.release()
         with observing():
-            ledger.seed(parameters_of(models), "parameters")
-            ledger.seed(buffers_of(models), "buffers")
-            ledger.seed(gradients_of(models), "gradients")
-            ledger.seed(states_of(models, self._session.training), "optimizer state")
-        ledger.begin()
+            self._seed_models()
+            self._ledger.seed(states_of(self._session.models, self._session.training), "optimizer state")
+        self._ledger.begin()
         self._places.forget()
         self._saved, self._batch, self._forwards = Savings(), None, 0
+
+    def _seed_models(self) -> None:
+        models = self._session.models
+        self._ledger.seed(parameters_of(models), "parameters")
+        self._ledger.seed(buffers_of(models), "buffers")
+        self._ledger.seed(gradients_of(models), "gradients")
 
     def _report(self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         if self._session.is_silent or is_in_backward() or is_tracing():
@@ -168,9 +172,8 @@ class Meter:
         self._lay()
         self._forwards += 1
         given = list(inner_tensors(inputs))
-        models = self._session.models
         with observing():
-            self._ledger.seed(parameters_of(models), "parameters")  # a lazy layer has them only now
+            self._seed_models()  # a model that is new, and a lazy layer, has them only now
             self._ledger.seed((("", tensor) for tensor in given), "inputs", "forward")
         first = next((tensor for tensor in given if tensor.dim()), None)
         self._batch = int(first.shape[0]) if first is not None else None

@@ -85,7 +85,7 @@ def sum_savings(graph: Graph, ledger: Ledger, places: Places) -> Savings:
     """Share out what a graph holds, and mark it in the ledger."""
     by_path, apart = Counter[str](), Counter[str]()
     for held in graph.held:
-        piece: Piece | None = ledger.find_key(held.key)
+        piece: Piece | None = ledger.find(held.key)
         if piece is not None and piece.kind in ("parameters", "buffers", "inputs"):
             apart[piece.kind] += held.bytes
             continue
