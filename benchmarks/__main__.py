@@ -9,8 +9,10 @@ from dataclasses import replace
 
 from benchmarks.inspector import inspect_tensors
 from benchmarks.measure import FULL, QUICK, latencies, overhead, quiet, start_up
+from benchmarks.memory import measure_memory
 from benchmarks.models import all_cases
 from benchmarks.ops import measure_ops
+from benchmarks.profiling import measure_profiling
 from benchmarks.report import PAGE, Results, page, screen
 from benchmarks.training import TRAINING, training_cases
 
@@ -27,6 +29,9 @@ def main() -> None:
     for step in training_cases():
         _tell(step.name)
         steps.append(overhead(step, replace(effort, rounds=effort.rounds // 3 + 1, least=3), TRAINING))
+    profiling = measure_profiling(replace(effort, rounds=effort.rounds // 3 + 1, least=3), _tell)
+    _tell("memory")
+    memory = measure_memory(effort)
     overheads = []
     for case in all_cases():
         _tell(case.name)
@@ -38,7 +43,18 @@ def main() -> None:
     _tell("ops")
     ops = measure_ops(replace(effort, rounds=effort.rounds // 2 + 1))
     _tell("start-up")
-    results = Results(effort, overheads, start_up(effort), answers, inspection, steps, ops, (begin, _load()))
+    results = Results(
+        effort,
+        overheads,
+        start_up(effort),
+        answers,
+        inspection,
+        steps,
+        ops,
+        memory,
+        profiling,
+        (begin, _load()),
+    )
     print(screen(results))
     if options.write:
         PAGE.parent.mkdir(parents=True, exist_ok=True)

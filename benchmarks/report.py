@@ -11,7 +11,9 @@ from pathlib import Path
 
 from benchmarks.inspector import LINE, WAYS, Inspection, Looks
 from benchmarks.measure import Effort, Latency, Overhead, Spread, StartUp
+from benchmarks.memory import MEMORY
 from benchmarks.ops import OpCosts, ops_tables
+from benchmarks.profiling import PROFILED, PROFILERS, Profiling, profiling_tables
 from benchmarks.training import RECORDED, TRAINING
 from benchmarks.variants import (
     ALL_POINTS,
@@ -35,6 +37,7 @@ MOST_MS = 50
 MOST_SUMS = 4.5
 MOST_MB = 16
 MOST_RECORDED = 1.05
+MOST_PROFILED = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Results:
     inspection: Inspection
     training: list[Overhead]
     ops: OpCosts
+    memory: Overhead
+    profiling: Profiling
     load: tuple[float, float]
     """The load average of the machine when the run began and when it ended."""
 
@@ -146,6 +151,8 @@ def goal_table(results: Results) -> str:
         goal(f"{answer.name}, 10,000 modules, after a stop", MOST_MS, answer.later, "{:.0f} ms")
     for step in results.training:
         goal(f"{RECORDED.name}, {step.case.name}", MOST_RECORDED, step.ratio(RECORDED), "{:.3f} × bare")
+    for step in results.profiling.overheads:
+        goal(f"{PROFILED.name}, {step.case.name}", MOST_PROFILED, step.ratio(PROFILED), "{:.3f} × bare")
     for look in results.inspection.looks:
         goal(f"the tensor line, {look.dtype}", MOST_SUMS, look.ratio(LINE), "{:.1f} × `t.sum()`")
         goal(f"memory beside the tensor, {look.dtype}", MOST_MB, Spread.of([look.extra]), "{:.1f} MB")
@@ -170,10 +177,18 @@ def screen(results: Results) -> str:
         parts += [_title(found), overhead_table(found)]
     for found in results.training:
         parts += [_title(found), overhead_table(found, TRAINING)]
-    parts += [ops_tables(results.ops, table)]
+    parts += [_profiling(results.profiling, "{title}"), ops_tables(results.ops, table)]
+    parts += [f"memory, {_title(results.memory)}", overhead_table(results.memory, MEMORY)]
     parts += [start_up_table(results.start_up), latency_table(results.latencies)]
     parts += [*map(look_table, results.inspection.looks), look_notes(results.inspection), goal_table(results)]
     return "\n\n".join([*parts, noise(results)])
+
+
+def _profiling(found: Profiling, heading: str) -> str:
+    parts = []
+    for one in found.overheads:
+        parts += [heading.format(title=_title(one)), overhead_table(one, PROFILERS)]
+    return "\n\n".join([*parts, profiling_tables(found, table)])
 
 
 def _title(found: Overhead) -> str:
@@ -196,6 +211,8 @@ def page(results: Results) -> str:
             f"### {_title(found)}\n\n{overhead_table(found, TRAINING)}" for found in results.training
         ),
         ops=ops_tables(results.ops, table),
+        memory=f"### {_title(results.memory)}\n\n{overhead_table(results.memory, MEMORY)}",
+        profiling=_profiling(results.profiling, "### {title}"),
         start_up=start_up_table(results.start_up),
         latencies=latency_table(results.latencies),
         looks="\n\n".join([*map(look_table, results.inspection.looks), look_notes(results.inspection)]),
@@ -213,6 +230,7 @@ def _versions() -> Iterable[tuple[str, str]]:
         "transformers",
         "nnsight",
         "torchlens",
+        "pyinstrument",
         "lovely-tensors",
         "treescope",
     ):
@@ -276,6 +294,13 @@ of the rounds.
 
 {training}
 
+## Profiling
+
+The same training steps under profilers, in a third of the rounds. `profile on` times every module forward
+and backward, which the hooks beside it do for the forward only.
+
+{profiling}
+
 ## Ops
 
 The forward again, op by op, in half of the rounds. Beside torch's own modes that do nothing, which is the
@@ -284,6 +309,15 @@ least that seeing ops can cost. *Never hit*: no op has the name that is looked f
 `TorchDispatchMode` imports the compiler at its first op, unless it says that it need not.
 
 {ops}
+
+## Memory
+
+Training steps again, but whole runs of them instead of the fastest: `leaks on` counts live tensors at the
+first ten steps and then only as often as keeps that below a twentieth of the time; those ten are not
+timed. *Hooks by hand* only see what is saved. *A dispatch mode that does nothing* is the least that
+`memory on` can cost.
+
+{memory}
 
 ## Start-up
 

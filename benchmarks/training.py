@@ -16,7 +16,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.models import Case, all_cases
 from benchmarks.variants import Run, Variant, attached, new_session, say
 
-__all__ = ["CAUGHT", "RECORDED", "TRAINING", "TrainingCase", "training_cases"]
+__all__ = [
+    "BARE",
+    "CAUGHT",
+    "RECORDED",
+    "TRAINING",
+    "Stepper",
+    "TrainingCase",
+    "bare",
+    "training_cases",
+    "under",
+]
 
 
 BATCH = 8
@@ -41,7 +51,7 @@ def training_cases() -> list[TrainingCase]:
     ]
 
 
-class _Stepper:
+class Stepper:
     """An optimizer that changes nothing, so that every step is the same; its hooks run as in any other."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -56,18 +66,18 @@ class _Stepper:
 
 
 @contextlib.contextmanager
-def _bare(case: Case) -> Iterator[Run]:
-    yield partial(_Stepper(case.model).run, case)
+def bare(case: Case) -> Iterator[Run]:
+    yield partial(Stepper(case.model).run, case)
 
 
 @contextlib.contextmanager
-def _under(case: Case, *, lines: tuple[str, ...]) -> Iterator[Run]:
+def under(case: Case, *, lines: tuple[str, ...]) -> Iterator[Run]:
     session = new_session()
     session.add_model(case.model)
     with attached(session, discover=False):
         for line in lines:
             say(session, line.format(path=case.path))
-        yield partial(_Stepper(case.model).run, case)
+        yield partial(Stepper(case.model).run, case)
         assert session.training.count, "no step was seen"
 
 
@@ -82,7 +92,7 @@ def _hooks_with_item(case: Case) -> Iterator[Run]:
     with contextlib.ExitStack() as handles:
         for name, parameter in case.model.named_parameters():
             handles.callback(parameter.register_hook(partial(watch, name)).remove)
-        yield partial(_Stepper(case.model).run, case)
+        yield partial(Stepper(case.model).run, case)
 
 
 @contextlib.contextmanager
@@ -91,12 +101,12 @@ def _full_hooks(case: Case) -> Iterator[Run]:
         warnings.simplefilter("ignore")  # that it does not see this output or that input
         for module in case.model.modules():
             handles.callback(module.register_full_backward_hook(lambda *_: None).remove)
-        yield partial(_Stepper(case.model).run, case)
+        yield partial(Stepper(case.model).run, case)
 
 
 @contextlib.contextmanager
 def _detect_anomaly(case: Case) -> Iterator[Run]:
-    stepper = _Stepper(case.model)
+    stepper = Stepper(case.model)
 
     def run() -> None:
         with torch.autograd.set_detect_anomaly(True):
@@ -118,7 +128,7 @@ def _finite_hooks(case: Case) -> Iterator[Run]:
     with contextlib.ExitStack() as handles:
         for module in case.model.modules():
             handles.callback(module.register_forward_hook(check).remove)
-        yield partial(_Stepper(case.model).run, case)
+        yield partial(Stepper(case.model).run, case)
 
 
 class _EachOp(TorchDispatchMode):
@@ -142,7 +152,7 @@ class _EachOp(TorchDispatchMode):
 @contextlib.contextmanager
 def _each_op(case: Case) -> Iterator[Run]:
     """`isfinite().all()` of the result of each kernel, forward and backward."""
-    stepper = _Stepper(case.model)
+    stepper = Stepper(case.model)
 
     def run() -> None:
         with _EachOp():
@@ -151,20 +161,20 @@ def _each_op(case: Case) -> Iterator[Run]:
     yield run
 
 
-BARE = Variant("bare", _bare)
-CAUGHT = Variant("`catch nonfinite`", partial(_under, lines=("catch nonfinite",)))
-RECORDED = Variant("`grad record`, every step", partial(_under, lines=("grad record",)))
+BARE = Variant("bare", bare)
+CAUGHT = Variant("`catch nonfinite`", partial(under, lines=("catch nonfinite",)))
+RECORDED = Variant("`grad record`, every step", partial(under, lines=("grad record",)))
 TRAINING = (
     BARE,
-    Variant("bare, again (noise)", _bare),
-    Variant("nothing armed", partial(_under, lines=())),
-    Variant("`break PATH backward if False`", partial(_under, lines=("break {path} backward if False",))),
-    Variant("`break ** backward if False`", partial(_under, lines=("break ** backward if False",))),
+    Variant("bare, again (noise)", bare),
+    Variant("nothing armed", partial(under, lines=())),
+    Variant("`break PATH backward if False`", partial(under, lines=("break {path} backward if False",))),
+    Variant("`break ** backward if False`", partial(under, lines=("break ** backward if False",))),
     RECORDED,
     Variant("a hook with `.item()` on each parameter", _hooks_with_item),
     Variant("`register_full_backward_hook` on all", _full_hooks),
     CAUGHT,
-    Variant("`catch nonfinite --every-op`", partial(_under, lines=("catch nonfinite --every-op",))),
+    Variant("`catch nonfinite --every-op`", partial(under, lines=("catch nonfinite --every-op",))),
     Variant("`detect_anomaly`", _detect_anomaly),
     Variant("`isfinite().all()` in a hook of each module", _finite_hooks),
     Variant("`isfinite().all()` of each op", _each_op),

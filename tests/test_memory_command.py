@@ -119,7 +119,7 @@ def test_the_temporary_of_a_layer_is_its_own() -> None:
 
 
 def test_a_count_of_steps_ends_by_itself() -> None:
-    console, model = train("memory 2", steps=4)
+    console, _ = train("memory 2", steps=4)
     meter = meter_of(console.session)
     assert [each.label for each in meter.steps] == ["step 1", "step 2"] and not meter.is_on
 

@@ -6,8 +6,6 @@ import keyword
 import shlex
 from typing import Any
 
-from layerstep.analysis.crash.explain import note_of
-from layerstep.analysis.crash.shown import crash_view
 from layerstep.analysis.opview import op_view
 from layerstep.analysis.origin import origin_view
 from layerstep.analysis.present import present, short, tensor_view
@@ -92,6 +90,8 @@ class Dispatcher:
 
     def explain(self, crash: Crash) -> str:
         """An exception in a few lines, to be noted on it."""
+        from layerstep.analysis.crash.explain import note_of  # twenty files, wanted only after a crash
+
         return note_of(crash)
 
 
@@ -277,6 +277,8 @@ def _parameters(session: Session, call: Call) -> list[tuple[str, View]]:
 
 
 def _describe_crash(session: Session, pause: Pause, crash: Crash) -> View:
+    from layerstep.analysis.crash.shown import crash_view
+
     running = {id(frame.module) for frame in crash.stack}
     passed = [
         (path, type(module).__name__, ", ".join(map(shape_line, kept[0][:4])), shape_line(kept[2]))

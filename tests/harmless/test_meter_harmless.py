@@ -89,7 +89,7 @@ def storages_by_reading(loss: Tensor) -> int:
 
 
 def storages_by_hooks(run: Any) -> int:
-    """What autograd packs and has not let go of, by its hooks; numbers such as the 2 in `x * 2` pass them by."""
+    """What autograd packs and has not let go of, by its hooks; the 2 in `x * 2` passes them by."""
     packs: list[weakref.ref[_Packed]] = []
 
     def pack(tensor: Tensor) -> _Packed:

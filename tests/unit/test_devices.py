@@ -1,4 +1,4 @@
-"""Devices: the processor here, and an accelerator that torch itself takes for one, in a process of its own."""
+"""Devices: the processor here, and in a process of its own an accelerator that torch takes for one."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from layerstep.analysis.profile_compare import (
 from layerstep.analysis.timing import Cost, fold
 from layerstep.analysis.timing_cost import calibrate
 from layerstep.engine.timing import Clock, DeviceStamps, Kind, Mark, TimedForward
+from layerstep.engine.timing_pace import Pace, waited
 from layerstep.errors import UserError
 
 K = Kind
@@ -204,3 +205,27 @@ def test_a_saved_profile_comes_back(tmp_path: Path) -> None:
 def test_too_few_steps_are_refused() -> None:
     with pytest.raises(UserError, match="too few"):
         compare_profiles(noisy(1, steps=5), noisy(2))
+
+
+def test_what_others_had_of_the_processor_is_taken_out_and_asks_for_more() -> None:
+    quiet, busy = noisy(1), noisy(2)
+    lost = [0.5 * value for value in busy.wall]
+    wall = [value + more for value, more in zip(busy.wall, lost, strict=True)]
+    held = Saved(busy.word, wall, busy.cpu, busy.pace, busy.own, waited=lost)
+    assert held.net == pytest.approx(busy.wall) and held.busy == pytest.approx(1 / 3)
+    found = compare_profiles(quiet, held)
+    assert not found.is_real and found.least > 0.15
+    assert found.step.ratio == pytest.approx(compare_profiles(quiet, busy).step.ratio)
+
+
+def test_the_wait_for_a_processor_only_grows() -> None:
+    before = waited()
+    assert 0 <= before <= waited()
+
+
+def test_the_pace_is_measured_now_and_then_and_disturbs_nothing() -> None:
+    state = torch.get_rng_state()
+    pace = Pace()
+    first = pace.now()
+    assert first > 0 and pace.now() == first, "not again within a moment"
+    assert torch.equal(torch.get_rng_state(), state)

@@ -82,6 +82,8 @@ class Measured:
     cpu: list[float] = field(default_factory=list)
     """Seconds of processor time of each step, and of the fixed work that tells the pace of the machine."""
     pace: list[float] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
+    """Seconds of each step in which others had the processor: they are in its time."""
     device: str = "cpu"
     left_out: int = 0
     untimed: tuple[str, ...] = ()
@@ -125,6 +127,7 @@ def measure(profile: Profile, cost: Cost | None = None) -> Measured:
     )
     found.cpu = [step.cpu for step in profile.steps]
     found.pace = [step.pace for step in profile.steps]
+    found.waited = [step.waited for step in profile.steps]
     return found
 
 

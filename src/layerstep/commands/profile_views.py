@@ -23,6 +23,7 @@ SORTS = {
 }
 BAR = 40
 ROWS = 25
+BUSY = 0.1
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -242,6 +243,9 @@ def comparison(names: tuple[str, str], found: Comparison) -> View:
         change = found.step
         span = f"{_percent(change.low)} to {_percent(change.high)}"
         hint = f"the step changed by {_percent(change.ratio)}, and {span} is what the noise allows"
+        if found.busy > BUSY:
+            hint += f"; others had the processor {found.busy:.0%} of the time: nothing below "
+            hint += f"{found.least:.0%} can be told, take both again when it is quiet"
         return Notice(f"{word}: no real difference", hint, "good")
     rows = [("step", found.step), *([("step, CPU time", found.cpu)] if found.cpu is not None else [])]
     rows += sorted(found.modules.items(), key=lambda each: -abs(each[1].after - each[1].before))[:20]

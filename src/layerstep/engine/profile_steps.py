@@ -37,6 +37,8 @@ class TimedStep:
     tokens: int = 0
     cpu: float = 0.0
     """Seconds of processor time, of all threads."""
+    waited: float = 0.0
+    """Seconds in which others had the processor."""
     pace: float = 0.0
     """Seconds of a small fixed piece of work beside it."""
 

@@ -18,7 +18,7 @@ from layerstep.engine.messages import Message
 from layerstep.engine.profile_lines import Lines
 from layerstep.engine.profile_steps import Recorder, Timed, TimedStep, counts_of, first_line, size_of
 from layerstep.engine.timing import Clock, DeviceStamps, Kind, Stamps, TimedForward
-from layerstep.engine.timing_pace import Pace
+from layerstep.engine.timing_pace import Pace, waited
 from layerstep.engine.training import Stepped
 from layerstep.views import Notice
 
@@ -81,7 +81,7 @@ class Profile:
         self._nested = self._cuts = 0
         self._pace = Pace()
         self._is_recording = False
-        self._cpu = 0.0
+        self._cpu = self._waited = 0.0
 
     # --- on and off ---
 
@@ -210,7 +210,7 @@ class Profile:
             return
         if not self.clock.log:
             self.clock.note(Kind.TOOL)
-            self._cpu = time.process_time()
+            self._cpu, self._waited = time.process_time(), waited()
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self.lines.start(self._thread)
@@ -256,8 +256,9 @@ class Profile:
         step, step.marks = self._step, self.clock.cut()
         step.is_training = self.is_training
         step.cpu = time.process_time() - self._cpu
+        step.waited = waited() - self._waited
         step.pace = self._pace.now()
-        self._cpu = time.process_time()
+        self._cpu, self._waited = time.process_time(), waited()
         spoiled, self._spoiled = self._spoiled, False
         self._step = TimedStep([], self.is_training)
         if self.warming > 0:

@@ -41,6 +41,7 @@ __all__ = [
     "functions_on",
     "functorch_inner",
     "graph_task",
+    "has_met_wrappers",
     "has_saved_tensor_hooks",
     "hook_tables",
     "hooks_hidden",
@@ -298,13 +299,20 @@ _WRAPPERS = {
 
 
 _wrapped_names: dict[type, str | None] = {}
+_met: set[str | None] = set()
 
 
 def _wrapped_name(kind: type) -> str | None:
     if kind not in _wrapped_names:
         bases = (f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__)
-        _wrapped_names[kind] = next((_WRAPPERS[base] for base in bases if base in _WRAPPERS), None)
+        _wrapped_names[kind] = name = next((_WRAPPERS[base] for base in bases if base in _WRAPPERS), None)
+        _met.update({name} - {None})
     return _wrapped_names[kind]
+
+
+def has_met_wrappers() -> bool:
+    """Was there any module so far that only wraps another? Those of a model are looked at as it is met."""
+    return bool(_met)
 
 
 def is_wrapper(module: nn.Module) -> bool:

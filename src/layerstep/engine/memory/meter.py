@@ -70,6 +70,8 @@ class Meter:
         self._forwards = 0
         self._counted = 0
         self._is_stepping = False
+        self._has_run_backward = self._reads_at_backward = False
+        """After a step with a backward pass the next is taken to have one, whose beginning shows all."""
 
     def start(self, steps: int | None) -> None:
         """Measure from now on."""
@@ -142,6 +144,7 @@ class Meter:
         self._ledger.begin()
         self._places.forget()
         self._saved, self._batch, self._forwards = Savings(), None, 0
+        self._reads_at_backward, self._has_run_backward = self._has_run_backward, False
 
     def _seed_models(self) -> None:
         models = self._session.models
@@ -159,7 +162,8 @@ class Meter:
             if phase is Phase.ENTER:
                 self._enter((args, kwargs))
             elif phase is Phase.EXIT:
-                self._read_graph([t.grad_fn for t in inner_tensors(_plain(output))])
+                if not self._reads_at_backward:
+                    self._read_graph([t.grad_fn for t in inner_tensors(_plain(output))])
         except Exception as error:
             self._session.fail(error)
 
@@ -186,10 +190,11 @@ class Meter:
             node = current_node() if task != -1 else None
             if node is not None and not self._session.is_silent:
                 self._read_graph([node])
+                self._has_run_backward = True
 
     def _after_op(self, tensor: Tensor, frame: FrameType) -> None:
         key = key_of(tensor)
-        if not key or self._ledger.knows(key) or self._session.is_silent or is_tracing():
+        if not key or self._ledger.knows(key) or self._session.is_silent:
             return
         path, part = ("", "optimizer") if self._is_stepping else self._places.here(frame)
         self._ledger.add(tensor, key, path=path, part=part)
