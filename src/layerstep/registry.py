@@ -184,7 +184,8 @@ def all_exports() -> list[Export]:
 def find_export(name: str) -> Export | None:
     """The export for a file of this name or suffix, in any case: the longest that fits, `.trace.json`."""
     load("exports")
-    fits = [suffix for suffix in _exports if f".{name}".lower().endswith(suffix)]
+    lower = name.lower()
+    fits = [s for s in _exports if lower.endswith(s) or (s.count(".") > 1 and f".{lower}" == s)]
     return _exports[max(fits, key=len)] if fits else None
 
 

@@ -33,7 +33,7 @@ from zoo import (
 )
 
 CASES = [(entry, mode) for entry in ZOO for mode in entry.modes]
-WITH_GRADIENTS = [(entry, mode) for entry, mode in CASES if mode not in ("frozen", "inference")]
+WITH_GRADIENTS = [(e, mode) for e, mode in CASES if mode not in ("frozen", "inference") and not e.compiled]
 LINES = ("memory on", "leaks on")
 
 
@@ -138,7 +138,11 @@ def test_both_kinds_of_checkpointing_hold_the_same(mode: str) -> None:
     assert one.bytes > 0
 
 
-AGREE = [entry for entry in ZOO if entry.name not in ("functional", "checkpoint", "checkpoint_reentrant")]
+AGREE = [
+    entry
+    for entry in ZOO
+    if entry.name not in ("compiled", "functional", "checkpoint", "checkpoint_reentrant")
+]
 
 
 @pytest.mark.parametrize("kind", AGREE, ids=str)

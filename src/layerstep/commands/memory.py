@@ -130,6 +130,8 @@ def _last(session: Session) -> MeasuredStep | None:
 def _start(session: Session, steps: int | None) -> Notice:
     if steps == 0:
         raise BadArguments("0 steps are nothing to measure", "memory 1")
+    if any(model.compiled for model in session.models):
+        raise UserError("a compiled model is not measured", "measure it before torch.compile")
     meter_of(session).start(steps)
     count = "every step" if steps is None else "the next step" if steps == 1 else f"the next {steps:,} steps"
     return Notice(

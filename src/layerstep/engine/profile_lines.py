@@ -18,7 +18,7 @@ __all__ = ["Lines", "program_frame"]
 _LIBRARIES = tuple(
     {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"], os.path.dirname(os.__file__)}
 )
-PERIOD = 0.01
+PERIOD = 0.02
 """Seconds between two looks; one takes about 10 µs."""
 FEWEST = 5
 """So many looks must have found something before a line is named."""

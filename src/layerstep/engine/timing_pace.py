@@ -14,7 +14,7 @@ from layerstep.engine.guard import observing
 
 __all__ = ["Pace", "waited"]
 
-EVERY = 0.05
+EVERY = 0.1
 """Seconds between two measurements at least; one takes about half a millisecond."""
 SIDE = 128
 

@@ -131,7 +131,10 @@ class Meter:
         return [(training.before, self._before_step), (training.after, self._after_step)]
 
     def _lay(self) -> None:
-        if not lies_below(self._mode):
+        """Never beside compiled code: its backward can leave torch's key for modes on (seen on 2.13.0)."""
+        if any(model.compiled for model in self._session.models):
+            take_out(self._mode)
+        elif not lies_below(self._mode):
             lay_below(self._mode)
 
     # --- what happens in a step ---
@@ -161,9 +164,8 @@ class Meter:
                 return
             if phase is Phase.ENTER:
                 self._enter((args, kwargs))
-            elif phase is Phase.EXIT:
-                if not self._reads_at_backward:
-                    self._read_graph([t.grad_fn for t in inner_tensors(_plain(output))])
+            elif phase is Phase.EXIT and not self._reads_at_backward:
+                self._read_graph([t.grad_fn for t in inner_tensors(_plain(output))])
         except Exception as error:
             self._session.fail(error)
 
