@@ -87,7 +87,6 @@ class Dispatcher:
             return _describe_backward(session, pause, frame, frame.call)
         return _describe_call(session, pause, frame)
 
-
     def explain(self, crash: Crash) -> str:
         """An exception in a few lines, to be noted on it."""
         from layerstep.analysis.crash.explain import note_of  # twenty files, wanted only after a crash

@@ -50,11 +50,7 @@ class Count:
 
 def census_of(session: Session) -> Census:
     """The census of a session; it is made when it is first asked for."""
-    found = next((each for each in session.instruments if isinstance(each, Census)), None)
-    if found is None:
-        found = Census(session)
-        session.instruments.append(found)
-    return found
+    return session.instrument(Census)
 
 
 class Census:

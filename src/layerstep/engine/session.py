@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from torch import nn
 
@@ -46,6 +46,8 @@ from layerstep.errors import QUIT_EXIT_CODE, Quit, describe_bug
 from layerstep.views import Notice, View
 
 __all__ = ["Session"]
+
+I = TypeVar("I", bound=Instrument)  # noqa: E741
 
 
 class Session:
@@ -111,6 +113,14 @@ class Session:
             recordings=self.recordings,
             training=self.training,
         )
+
+    def instrument(self, kind: Callable[[Session], I]) -> I:
+        """The instrument of that class; it is made when it is first asked for."""
+        found = next((each for each in self.instruments if type(each) is kind), None)
+        if found is None:
+            found = kind(self)
+            self.instruments.append(found)
+        return cast(I, found)
 
     def listen(self, listener: Callable[[Message], None]) -> None:
         self._listeners.append(listener)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layerstep.engine._torch.modes import take_out
+from layerstep.engine._torch.modes import LEAVING, Leaving, take_out
 from layerstep.engine.homes import PLAIN, plain_of
 from layerstep.engine.ops import Place, name_of, user_frame
 from layerstep.engine.watched import Watchpoint
@@ -114,7 +114,7 @@ class WriteMode(TorchDispatchMode):
                 return self._around(func, args, kwargs, hits)
         finally:
             if not self.points:
-                kwargs[_LEAVING] = _Leaving(self)
+                kwargs[LEAVING] = Leaving(partial(take_out, self))
 
     def _hit(self, slots: _Slots, args: Any, kwargs: Any) -> list[Watchpoint]:
         hits: list[Watchpoint] = []
@@ -155,27 +155,6 @@ class WriteMode(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:  # otherwise compiled code would run eagerly, on our account
         return True
-
-
-_LEAVING = "layerstep"
-
-
-class _Leaving:
-    """Takes a mode that nobody needs out of its thread's stack, as soon as torch has put it back there.
-
-    Torch takes a mode off its stack while its handler runs and puts it back after it; the handler's keyword
-    arguments are let go of only then, and this object with them. Seen on 2.13.0; should torch change the
-    order, the mode stays until the next boundary, and does nothing.
-    """
-
-    __slots__ = ("_mode",)
-
-    def __init__(self, mode: TorchDispatchMode) -> None:
-        self._mode = mode
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            take_out(self._mode)
 
 
 def is_declared(func: Any) -> bool:

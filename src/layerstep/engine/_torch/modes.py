@@ -7,14 +7,14 @@ whatever is on top. Seen on torch 2.13.0.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["autograd_on", "lay_below", "lies_below", "take_out"]
+__all__ = ["LEAVING", "Leaving", "autograd_on", "lay_below", "lies_below", "take_out"]
 
 Mode = TorchFunctionMode | TorchDispatchMode
 
@@ -70,6 +70,28 @@ def _push(mode: Any) -> None:
         torch._C._push_on_torch_function_stack(mode)
     else:
         torch._C._push_on_torch_dispatch_stack(mode)
+
+
+class Leaving:
+    """Lets a mode that nobody needs leave its thread's stack, as soon as torch has put it back there.
+
+    Torch takes a mode off its stack while its handler runs and puts it back after it; the handler's keyword
+    arguments are let go of only then, and this object with them, if it is put there as `LEAVING`. Seen on
+    2.13.0; should torch change the order, the mode stays until the next boundary, and does nothing.
+    """
+
+    __slots__ = ("_leave",)
+
+    def __init__(self, leave: Callable[[], object]) -> None:
+        self._leave = leave
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self._leave()
+
+
+LEAVING = "layerstep"
+"""The name of a keyword that no kernel has."""
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ out inside of it (torch asserts).
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 from types import FrameType
@@ -17,14 +16,13 @@ from typing import Any
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layerstep.engine._torch.modes import lay_below, take_out
+from layerstep.engine._torch.modes import LEAVING, Leaving, lay_below, take_out
 from layerstep.engine.opframe import blocks
 from layerstep.engine.ops import Around, name_of, user_frame
 
 __all__ = ["Beside", "called_as"]
 
 _FUNCTIONAL = F.softmax.__code__.co_filename
-_LEAVING = "layerstep"
 
 
 class Beside(TorchDispatchMode):
@@ -47,7 +45,9 @@ class Beside(TorchDispatchMode):
             return func(*args, **kwargs)
         finally:
             if self._is_laid:
-                kwargs[_LEAVING] = _Leaving(self)  # let go of after torch has put the mode back on its stack
+                kwargs[LEAVING] = Leaving(
+                    self.leave_closed
+                )  # let go of after torch has put the mode back on its stack
 
     def open(self) -> bool:
         """Lie below all modes of this thread from now on, beyond any block; no where that is not safe."""
@@ -62,6 +62,10 @@ class Beside(TorchDispatchMode):
         self.is_open = False
         self.leave()
 
+    def leave_closed(self) -> None:
+        if not self.is_open:
+            self.leave()
+
     def leave(self) -> None:
         if self._is_laid and self._thread == threading.get_ident() and _is_safe() and take_out(self):
             self._is_laid = False
@@ -73,20 +77,6 @@ class Beside(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
-
-
-class _Leaving:
-    """Takes a closed mode out as soon as torch, whose handler it was in, has put it back on the stack."""
-
-    __slots__ = ("_mode",)
-
-    def __init__(self, mode: Beside) -> None:
-        self._mode = mode
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            if not self._mode.is_open:
-                self._mode.leave()
 
 
 def _is_safe() -> bool:

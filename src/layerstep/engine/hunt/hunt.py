@@ -47,11 +47,7 @@ __all__ = ["Hunt", "hunt_of"]
 
 def hunt_of(session: Session) -> Hunt:
     """The hunt of a session; it is made when it is first asked for."""
-    found = next((each for each in session.instruments if isinstance(each, Hunt)), None)
-    if found is None:
-        found = Hunt(session)
-        session.instruments.append(found)
-    return found
+    return session.instrument(Hunt)
 
 
 class Hunt:

@@ -42,11 +42,7 @@ KEPT = 64
 
 def meter_of(session: Session) -> Meter:
     """The meter of a session; it is made when it is first asked for."""
-    found = next((each for each in session.instruments if isinstance(each, Meter)), None)
-    if found is None:
-        found = Meter(session)
-        session.instruments.append(found)
-    return found
+    return session.instrument(Meter)
 
 
 class Meter:

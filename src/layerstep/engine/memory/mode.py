@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layerstep.engine._torch.modes import take_out
+from layerstep.engine._torch.modes import Leaving, take_out
 
 __all__ = ["AllocationMode"]
 
@@ -45,7 +45,7 @@ class AllocationMode(TorchDispatchMode):
             result = func(*args, **kwargs)
         finally:
             if not self.is_on:
-                kwargs["layerstep"] = _Leaving(self)
+                kwargs["layerstep"] = Leaving(partial(take_out, self))
         try:
             if self.is_on:
                 self._tell(result, sys._getframe(1))
@@ -68,20 +68,3 @@ class AllocationMode(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:  # otherwise compiled code would run eagerly, on our account
         return True
-
-
-class _Leaving:
-    """Takes a mode that nobody needs out of its thread's stack, once torch has put it back there.
-
-    The handler's keyword arguments are let go of only then, and this object with them. Seen on 2.13.0; should
-    torch change the order, the mode stays, and does nothing.
-    """
-
-    __slots__ = ("_mode",)
-
-    def __init__(self, mode: TorchDispatchMode) -> None:
-        self._mode = mode
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            take_out(self._mode)
