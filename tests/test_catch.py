@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -355,3 +356,127 @@ def test_a_loss_too_large_to_hold_names_its_lines(monkeypatch: pytest.MonkeyPatc
         model, ["catch nonfinite", "continue"], lambda: (model(torch.ones(1, 2)) * 0).log().sum().backward()
     )
     assert "too many to hold: test_catch.py:" in " ".join(screen.split())
+
+
+class Cached(Net):
+    """State in a plain object, which each call adds to."""
+
+    class Cache:
+        def __init__(self) -> None:
+            self.rows: list[Tensor] = []
+            self.calls = 0
+
+        def add(self, row: Tensor) -> Tensor:
+            self.calls += 1
+            self.rows.append(row)
+            return torch.stack(self.rows).sum(0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = self.Cache()
+
+    def middle(self, h: Tensor) -> Tensor:
+        return self.cache.add(h).abs().log()
+
+
+def test_a_cache_of_the_model_is_as_without_the_second_run() -> None:
+    bare, caught = Cached(), Cached()
+    outputs = [bare(bare.data(n)) for n in range(3)]
+    again: list[Tensor] = []
+    run(
+        caught,
+        ["catch nonfinite", "continue"],
+        lambda: again.extend(caught(caught.data(n)) for n in range(3)),
+    )
+    assert (caught.cache.calls, len(caught.cache.rows)) == (3, 3)
+    for one, other in zip(outputs, again, strict=True):
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def test_detach_at_a_stop_in_a_second_run_leaves_no_hook() -> None:
+    model = LogOfZero()
+    console = DebugConsole(model, commands=["catch nonfinite", "continue", "detach"], output=io.StringIO())
+    with console:
+        model(model.data(1))
+        assert not model._forward_hooks and not model._forward_pre_hooks
+
+
+def test_threads_have_their_own_beginnings() -> None:
+    """One enters, another comes and goes, the first ends: each is run again on its own input."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Two(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x) * 0
+            if x[0, 0] > 0:
+                return h.log()
+            entered.set()
+            go_on.wait(20)
+            return (h - 1).sqrt()
+
+    model = Two()
+    console = DebugConsole(model, commands=["catch nonfinite", *["continue"] * 9], output=io.StringIO())
+    found: list[str] = []
+    with console:
+        hunt_of(console.session).listeners.append(lambda origin: found.append(origin.op))
+        slow = threading.Thread(target=model, args=(torch.full((3, 4), -1.0),))
+        slow.start()
+        entered.wait(20)
+        model(torch.full((3, 4), 1.0))
+        go_on.set()
+        slow.join()
+    assert found == ["log", "sqrt"]
+
+
+def test_a_gradient_whose_forward_was_bad_says_so() -> None:
+    model = LogOfZero()
+    screen, _ = run(
+        model, ["catch nonfinite backward", "continue"], lambda: model.loss(model(model.data(1))).backward()
+    )
+    assert "in the forward already" in " ".join(screen.split())
+
+
+def test_in_where_counts_gradients_of_its_parameters() -> None:
+    model = SlopeOfSqrt()
+    screen, _ = run(
+        model,
+        ["catch nonfinite in first backward", "continue"],
+        lambda: model.loss(model(model.data(1))).backward(),
+    )
+    assert "the derivative of sqrt" in screen
+
+
+def test_a_catchpoint_at_a_path_that_is_not_there_is_refused() -> None:
+    model = LogOfZero()
+    screen, _ = run(model, ["catch nan in nowhere", "continue"], lambda: model(model.data(1)))
+    assert "nowhere" in screen and "✗" in screen
+
+
+def test_a_recomputed_block_is_no_model(tmp_path: Path) -> None:
+    script = tmp_path / "blocks.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.checkpoint import checkpoint
+
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.blocks = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+
+                def forward(self, x):
+                    for block in self.blocks:
+                        x = checkpoint(block, x, use_reentrant=True)
+                    return x
+
+            model = Net()
+            model(torch.ones(1, 2, requires_grad=True)).sum().backward()
+            model(torch.ones(1, 2, requires_grad=True)).sum().backward()
+            """
+        )
+    )
+    command = [sys.executable, "-m", "layerstep", "run", "--batch", "-e", "break blocks.0", "-e", "continue"]
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.stderr.count("found") == 1, done.stderr

@@ -151,8 +151,8 @@ def pm(
 
 def tell_silent_points(session: Session) -> None:
     """A point that never fired says so and why: silence is the worst bug."""
-    set_ = [point for point in session.points.shown if point.check is None]  # nothing caught is good news
-    silent = [(point, reason) for point in set_ if (reason := silence_of(session, point))]
+    asked = [point for point in session.points.shown if point.check is None or point.is_pending]
+    silent = [(point, reason) for point in asked if (reason := silence_of(session, point))]
     for point, reason in silent[:5]:
         if point.enabled:
             session.say(Notice(f"{point.kind} {point.number} at {described(point)}: {reason}", level="warn"))

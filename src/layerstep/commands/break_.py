@@ -133,9 +133,9 @@ def break_(session: Session, rest: str) -> Notice:
     return said(point, _suffix(point))
 
 
-def said(point: Point, words: str = "") -> Notice:
+def said(point: Point, words: str = "", *, what: str = "") -> Notice:
     """The answer to setting a point."""
-    text = f"{point.kind} {point.number} at {described(point)}{words}"
+    text = f"{point.kind} {point.number}{what} at {described(point)}{words}"
     if point.trouble:
         return Notice(f"{text}, pending", point.trouble, level="warn")
     return Notice(f"{text}, pending until a model runs" if point.is_pending else text, level="good")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from layerstep.commands.break_ import described, set_or_leave_pending
+from layerstep.commands.break_ import said, set_or_leave_pending
 from layerstep.engine.catches import CHECKS
 from layerstep.engine.crashes import EXCEPTION, exception_check
 from layerstep.engine.events import Phase
@@ -14,7 +14,7 @@ from layerstep.engine.where import Where
 from layerstep.errors import BadArguments
 from layerstep.lines import options
 from layerstep.registry import command
-from layerstep.views import Notice, View
+from layerstep.views import View
 
 __all__ = ["KINDS"]
 
@@ -77,7 +77,7 @@ def catch(session: Session, rest: str) -> View:
             f"catch what? {word!r} is none of it" if word else "catch what?", f"one of {known}"
         )
     point = setter(session, word, text.strip())
-    return Notice(f"catch {point.number} {point.what} at {described(point)}", level="good")
+    return said(point, what=f" {point.what}")
 
 
 def _at_modules(session: Session, what: str, text: str) -> Point:

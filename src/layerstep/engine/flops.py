@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from layerstep.engine._torch import functions_on, hooks_hidden
+from layerstep.engine.attributes import attributes_kept
 from layerstep.engine.copies import Copies, Moment, is_freed
 from layerstep.engine.guard import observing, undisturbed
 from layerstep.engine.memory.graph import inner_tensors
 from layerstep.engine.memory.places import Places
-from layerstep.engine.rerun import attributes_kept, length_of
+from layerstep.engine.rerun import length_of
 from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.errors import UserError
 

@@ -34,6 +34,10 @@ class Interrupts:
         self._before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
         signal.signal(signal.SIGINT, self._handle)
 
+    def forget(self) -> None:
+        """A stop has come between: the next Ctrl-C is a first one."""
+        self._last = float("-inf")
+
     def stop(self) -> None:
         if self.is_on and threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGINT) == self._handle:  # the program may have set its own since

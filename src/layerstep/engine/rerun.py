@@ -7,9 +7,6 @@ hooks are not called, points are silent, nothing is recorded for a backward, dro
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from layerstep.engine._torch import function_modes, functions_off, functions_on, hooks_hidden, set_version
+from layerstep.engine._torch import function_modes, functions_off, functions_on, hooks_hidden
+from layerstep.engine.attributes import attributes_kept
 from layerstep.engine.copies import Copies, Moment, is_freed
 from layerstep.engine.guard import RandomState, observing, undisturbed
 from layerstep.engine.scope import stdout_of_this_thread
@@ -27,7 +25,7 @@ from layerstep.errors import UserError
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Rerun", "Watcher", "attributes_kept", "length_of", "rerun"]
+__all__ = ["Rerun", "Watcher", "length_of", "rerun"]
 
 _DROPOUTS = {
     F.dropout,
@@ -135,63 +133,3 @@ def _leave_autocast_cache(stack: contextlib.ExitStack) -> None:
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
-
-
-@contextlib.contextmanager
-def attributes_kept(module: nn.Module) -> Iterator[list[str]]:
-    """A forward may write `self.weights = …` or append to a list of its own; both are put back.
-
-    Fills the list with the names of what grew.
-    """
-    grew: list[str] = []
-    dicts = [(part.__dict__, dict(part.__dict__)) for part in module.modules()]
-    values = [value for _, before in dicts for value in before.values()]
-    containers = [
-        (value, copy.copy(value)) for value in values if isinstance(value, list | dict | set | deque)
-    ]
-    with observing():
-        tensors = [(value, value.detach().clone()) for value in values if _is_own_state(value)]
-    versions = [value._version for value, _ in tensors]
-    lengths = [{name: _length(value) for name, value in before.items()} for _, before in dicts]
-    try:
-        yield grew
-    finally:
-        for (names, before), length in zip(dicts, lengths, strict=True):
-            grew += [
-                name for name, value in names.items() if name in length and _length(value) != length[name]
-            ]
-            names.update(before)
-            for name in [name for name in names if name not in before]:
-                del names[name]
-        for container, contents in containers:
-            if not _same(container, contents):
-                container.clear()
-                (container.update if isinstance(container, dict | set) else container.extend)(contents)
-        with observing():
-            for (tensor, content), version in zip(tensors, versions, strict=True):
-                if tensor._version != version:
-                    tensor.data.copy_(content)
-                    set_version(tensor, version)
-
-
-def _length(value: Any) -> Any:
-    """What changes where something is appended: a shape, a length, a position."""
-    if isinstance(value, Tensor):
-        return value.shape
-    if isinstance(value, list | dict | set | deque):
-        return len(value)
-    return value if type(value) is int else None
-
-
-def _is_own_state(value: Any) -> bool:
-    plain = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
-    return plain and not value.is_inference() and not value.is_meta
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Are the same objects in both? Equality of tensors is no answer."""
-    if isinstance(one, dict):
-        return _same([*one, *one.values()], [*other, *other.values()])
-    if isinstance(one, set):
-        return bool(one == other)
-    return len(one) == len(other) and all(mine is theirs for mine, theirs in zip(one, other, strict=True))

@@ -221,7 +221,7 @@ class Session:
         if self._here.depth or not self.is_attached:
             return
         try:
-            if is_new:
+            if is_new and self.models.owner_of(module) is None:  # a checkpoint calls parts by themselves
                 self.arrivals.meet(module, frame)
             self.arrivals.count(module)
         except Exception as error:
@@ -280,6 +280,7 @@ class Session:
             if pause.is_caught and pause.point is not None:
                 self.caught.append(f"{pause.point.what} in {pause.stack[0].path or 'the program'}")
             self.pause = pause
+            self.interrupts.forget()
             self.points.forget_until()
             self.intent = stepper.GO
             self.baseline = None

@@ -55,6 +55,7 @@ class Aftermath:
         """What ours stands for. It is kept for good: somebody may have put theirs on top of ours."""
         self._watching: list[Nodes] = []
         self._loss_nodes: Nodes | None = None
+        self._has_told_of_scaler = False
 
     # --- what is installed ---
 
@@ -178,10 +179,17 @@ class Aftermath:
 
     def _before_backward(self, losses: list[Tensor], nodes: Nodes, frame: FrameType) -> None:
         bad = next((count_bad(each) for each in losses if not is_finite(each)), None)
-        if bad is not None and not self._hunt.has_told:
+        if bad is not None and _has_scaler():
+            self._tell_of_scaler("the scaled loss is not finite")
+        elif bad is not None and not self._hunt.has_told:
             self._hunt.tell(self._origin_in_loss(bad), bad, frame=frame, side="forward")
         bottoms = {number for passed in self._passed for number in passed.outputs}
         nodes.watch(nodes_between((t.grad_fn for t in losses), bottoms, most=MOST_LOSS_NODES) or ())
+
+    def _tell_of_scaler(self, seen: str) -> None:
+        if not self._has_told_of_scaler:
+            self._has_told_of_scaler = True
+            self._session.say(Notice(f"{seen}: a GradScaler is in use, and skips such steps"))
 
     def _origin_in_loss(self, bad: Bad) -> Origin:
         seen = f"the loss is {'nan' if bad.nan else 'inf'}"
@@ -215,9 +223,11 @@ class Aftermath:
         bad = count_bad(gradient)
         seen = f"the gradient of {name} has {bad}{_and_others(wrong, 'gradient')}"
         if _has_scaler():
-            self._session.say(Notice(f"{seen}: a GradScaler is in use, and skips this step"))
+            self._tell_of_scaler(seen)
             return
-        self._hunt.tell(self._origin_in_backward(nodes, seen), bad, frame=frame, side="backward")
+        names = [named[index][0] for index in wrong]
+        origin = self._origin_in_backward(nodes, seen)
+        self._hunt.tell(origin, bad, frame=frame, side="backward", about=names)
 
     def _origin_in_backward(self, nodes: Nodes, seen: str) -> Origin:
         passed = [each for each in self._passed if each.gradients]
@@ -262,7 +272,8 @@ class Aftermath:
             note=_about(gradient),
         )
         with modes_off():
-            self._hunt.tell(origin, bad, frame=frame, side="param")
+            names = [named[index][0] for index in wrong]
+            self._hunt.tell(origin, bad, frame=frame, side="param", about=names)
 
 
 def _about(gradient: Tensor | None) -> str:

@@ -91,6 +91,7 @@ def origin_of_node(session: Session, blamed: Blamed, ledger: Ledger, *, seen: st
     entry = ledger.entry_of(blamed.number)
     module: nn.Module | None = entry.module if entry is not None else None
     bad = next((count_bad(blamed.grad_in[place]) for place in blamed.bad_edges), Bad())
+    wrong = next((f"{name} has {b}" for name, each in blamed.saved if (b := count_bad(each)).any), "")
     grads = [(f"grad_out[{n}]", each) for n, each in enumerate(blamed.grad_out) if each is not None]
     return Origin(
         Part.BACKWARD,
@@ -103,6 +104,7 @@ def origin_of_node(session: Session, blamed: Blamed, ledger: Ledger, *, seen: st
         kind=type(module).__name__ if module is not None else "",
         bad=bad,
         operands=(*blamed.saved, *grads),
+        note=f"{wrong} in the forward already; `catch nonfinite forward` finds where" if wrong else "",
         results=tuple((f"grad_in[{n}]", each) for n, each in enumerate(blamed.grad_in) if each is not None),
     )
 

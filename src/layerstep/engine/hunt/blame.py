@@ -30,6 +30,9 @@ MOST_BYTES = 256 << 20
 """Of results that are held so; of what comes after that only the line is kept."""
 
 
+Saved = tuple[tuple[str, Tensor], ...]
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """One function that the program called, and the numbers of the nodes that it made."""
@@ -109,7 +112,7 @@ class Blamed:
     """It got none and gave one."""
     grad_out: tuple[Any, ...] = ()
     grad_in: tuple[Any, ...] = ()
-    saved: tuple[tuple[str, Tensor], ...] = ()
+    saved: Saved = ()
     bad_edges: tuple[int, ...] = ()
     traceback: tuple[str, ...] = ()
 
@@ -124,7 +127,7 @@ class Nodes:
         self._check = check
         self._seen: set[Any] = set()
         self._handles: list[Any] = []
-        self._held: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = []
+        self._held: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], Saved]] = []
         self.blamed: list[Blamed] = []
 
     def watch(self, nodes: Iterable[Any]) -> None:
@@ -146,8 +149,8 @@ class Nodes:
 
     def look(self) -> list[Blamed]:
         """Check what was held."""
-        for node, grad_in, grad_out in self._held:
-            self._examine(node, grad_in, grad_out)
+        for node, grad_in, grad_out, saved in self._held:
+            self._examine(node, grad_in, grad_out, saved)
         self._held.clear()
         return self.blamed
 
@@ -157,11 +160,13 @@ class Nodes:
 
     def _ran(self, node: Any, grad_in: tuple[Any, ...], grad_out: tuple[Any, ...]) -> None:
         if self._check:
-            self._examine(node, grad_in, grad_out)
+            self._examine(node, grad_in, grad_out, None)
         else:
-            self._held.append((node, grad_in, grad_out))
+            self._held.append((node, grad_in, grad_out, _saved(node)))  # it lets go of it after this
 
-    def _examine(self, node: Any, grad_in: tuple[Any, ...], grad_out: tuple[Any, ...]) -> None:
+    def _examine(
+        self, node: Any, grad_in: tuple[Any, ...], grad_out: tuple[Any, ...], saved: Saved | None
+    ) -> None:
         edges = tuple(i for i, each in enumerate(grad_in) if isinstance(each, Tensor) and not is_finite(each))
         if not edges:
             return
@@ -169,7 +174,7 @@ class Nodes:
         blamed = Blamed(node, node.name(), node._sequence_nr(), made, bad_edges=edges)
         if made:
             blamed.grad_in, blamed.grad_out = grad_in, grad_out
-            blamed.saved = _saved(node)
+            blamed.saved = saved if saved is not None else _saved(node)
             blamed.traceback = tuple(getattr(node, "metadata", {}).get("traceback_", ()))
         self.blamed.append(blamed)
 
@@ -190,15 +195,20 @@ def nodes_between(tops: Iterable[Any], bottoms: Container[int], *, most: int) ->
     return list(found)
 
 
-def _saved(node: Any) -> tuple[tuple[str, Tensor], ...]:
+_saved_names: dict[type, list[str]] = {}
+
+
+def _saved(node: Any) -> Saved:
     """What a node kept of the forward: the operands that explain its derivative."""
+    names = _saved_names.get(type(node))
+    if names is None:
+        names = _saved_names[type(node)] = [name for name in dir(node) if name.startswith("_saved_")]
     found = []
-    for name in dir(node):
-        if name.startswith("_saved_"):
-            try:
-                value = getattr(node, name)
-            except RuntimeError:  # let go of already
-                continue
-            if isinstance(value, torch.Tensor):
-                found.append((name.removeprefix("_saved_"), value))
+    for name in names:
+        try:
+            value = getattr(node, name)
+        except RuntimeError:  # let go of already
+            continue
+        if isinstance(value, torch.Tensor):
+            found.append((name.removeprefix("_saved_"), value))
     return tuple(found)

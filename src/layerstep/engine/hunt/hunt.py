@@ -7,7 +7,8 @@ an optimizer's step the parameters. Only if one of them is not finite is anythin
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -50,6 +51,15 @@ def hunt_of(session: Session) -> Hunt:
     return session.instrument(Hunt)
 
 
+class _Here(threading.local):
+    """What one thread is at: several may run a model at once."""
+
+    def __init__(self) -> None:
+        self.snapshots: dict[int, Snapshot] = {}
+        self.begun: Event | None = None
+        self.has_told = False
+
+
 class Hunt:
     """Answers for all catchpoints of values that are not finite."""
 
@@ -63,14 +73,20 @@ class Hunt:
         """The last that was found."""
         self.listeners: list[Callable[[Origin], None]] = []
         """Told of each, before the stop."""
-        self.has_told = False
-        """In this step something was found: what follows from it is no news."""
+        self._here = _Here()
         self._quarries: list[Quarry] = []
-        self._snapshots: dict[int, Snapshot] = {}
-        self._begun: Event | None = None
         self._tolerated: set[int] = set()
         self._aftermath = Aftermath(self)
         self.every_op = EveryOp(self)
+
+    @property
+    def has_told(self) -> bool:
+        """In this step something was found: what follows from it is no news."""
+        return self._here.has_told
+
+    @has_told.setter
+    def has_told(self, value: bool) -> None:
+        self._here.has_told = value
 
     def add(self, quarry: Quarry) -> None:
         """A new catchpoint asks here."""
@@ -108,8 +124,8 @@ class Hunt:
     def clear(self) -> None:
         self._aftermath.clear()
         self.every_op.clear()
-        self._snapshots.clear()
-        self._begun = None
+        self._here.snapshots.clear()
+        self._here.begun = None
 
     def cost(self) -> list[str]:
         """What is installed, in words."""
@@ -126,15 +142,15 @@ class Hunt:
     def _ask(self, quarry: Quarry, event: Event) -> str:
         """A catchpoint's question at an event; where the hunt has stopped itself, there is nothing to say."""
         if event.phase is Phase.ENTER:
-            if event is not self._begun:
-                self._begun = event
+            if event is not self._here.begun:
+                self._here.begun = event
                 self._begin(quarry, event)
             return ""
         asked = "forward" in quarry.sides and quarry.looks_at(event.module)
         seen = self._bad_in(event.output, quarry, event.module) if asked else ""
         if seen and not self.has_told:
             return self._hunt_forward(quarry, event, seen)
-        snapshot = self._snapshots.get(id(event.module))
+        snapshot = self._here.snapshots.get(id(event.module))
         if snapshot is not None and "backward" in quarry.sides:
             self._aftermath.wait(event, snapshot)
         return ""
@@ -146,9 +162,9 @@ class Hunt:
             return
         self._aftermath.begin()
         self.has_told = False
-        self._snapshots.pop(id(event.module), None)
+        self._here.snapshots.pop(id(event.module), None)
         with contextlib.suppress(Exception):  # an input that cannot be copied: there is then no second run
-            self._snapshots[id(root)] = take(
+            self._here.snapshots[id(root)] = take(
                 root,
                 event.args,
                 event.kwargs,
@@ -171,7 +187,7 @@ class Hunt:
     def _hunt_forward(self, quarry: Quarry, event: Event, seen: str) -> str:
         self.has_told = True
         owner = self.session.models.owner_of(event.module)
-        snapshot = self._snapshots.get(id(owner.root)) if owner is not None else None
+        snapshot = self._here.snapshots.get(id(owner.root)) if owner is not None else None
         if snapshot is None:
             return (
                 f"{seen}; its beginning was not kept: `why out` runs it again on its inputs as they are now"
@@ -227,7 +243,7 @@ class Hunt:
         """Where a bad value at hand was born, by a second run of the call that is running."""
         module = frame.module if frame is not None else None
         owner = self.session.models.owner_of(module) if module is not None else None
-        snapshot = self._snapshots.get(id(owner.root)) if owner is not None else None
+        snapshot = self._here.snapshots.get(id(owner.root)) if owner is not None else None
         note = ""
         if snapshot is None:
             snapshot, note = (
@@ -256,9 +272,11 @@ class Hunt:
 
     # --- stops ---
 
-    def tell(self, origin: Origin, bad: Bad, *, frame: FrameType, side: str) -> None:
-        """Something was found outside of a call; stop there if somebody wants it."""
-        after = [q for q in self.active if side in q.sides and q.is_in(origin.path)]
+    def tell(
+        self, origin: Origin, bad: Bad, *, frame: FrameType, side: str, about: Sequence[str] = ()
+    ) -> None:
+        """Something was found outside of a call; stop there if somebody wants it. `about`: what is bad."""
+        after = [q for q in self.active if side in q.sides and any(map(q.is_in, (origin.path, *about)))]
         quarry = next((q for q in after if q.is_wanted(bad)), None)
         if quarry is None or self._is_muted(origin):
             return

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from layerstep.engine._torch import hooks_hidden, modes_off, set_version
+from layerstep.engine.attributes import attributes_kept
 from layerstep.engine.backpass import tensors_of
 from layerstep.engine.copies import Copies, Moment, clone_of
 from layerstep.engine.guard import RandomState, observing, undisturbed
-from layerstep.engine.rerun import attributes_kept, length_of
+from layerstep.engine.rerun import length_of
 from layerstep.engine.scope import stdout_of_this_thread
 
 if TYPE_CHECKING:

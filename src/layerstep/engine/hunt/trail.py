@@ -211,7 +211,9 @@ class Trail:
         return all(self.links[n].intended for n in causes) and all(source.intended for source in sources)
 
     def _source(self, tensor: Tensor) -> Source:
-        return Source(self.names.get(storage_key(tensor), "a constant"), count_bad(tensor))
+        return Source(
+            self.names.get(storage_key(tensor), "a tensor that the call did not make"), count_bad(tensor)
+        )
 
 
 class Replayed(Functions):
