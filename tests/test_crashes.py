@@ -607,3 +607,14 @@ def test_nothing_of_a_crash_is_kept_alive() -> None:
         del x
         gc.collect()
         assert alive() is None
+
+
+def test_a_detach_inside_of_an_operation_leaves_no_mode() -> None:
+    """There the mode that notes in-place writes is off the stack, and torch puts it back."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    lines = ["catch exception", "break op:aten.relu", "continue", "detach"]
+    console = DebugConsole(model, commands=lines, output=io.StringIO())
+    with console:
+        model(torch.ones(2, 4))
+        torch.softmax(torch.ones(2), dim=0)
+        assert torch._C._len_torch_function_stack() == 0

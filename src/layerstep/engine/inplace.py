@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from layerstep.engine._torch.modes import lay_below, lies_below, take_out
+from layerstep.engine._torch.modes import LEAVING, Leaving, lay_below, lies_below, take_out
 from layerstep.engine.ops import Place, is_question, name_of, place_of
 
 __all__ = ["Ledger", "Write"]
@@ -61,7 +62,13 @@ class Ledger(TorchFunctionMode):
         self.writes.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self._is_wanted or is_question(func):
+        if not self._is_wanted:
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                if kwargs is not None:
+                    kwargs[LEAVING] = Leaving(partial(take_out, self))
+        if is_question(func):
             return func(*args, **(kwargs or {}))
         before = [
             (tensor, version) for tensor in _tensors(args, kwargs) if (version := _version(tensor)) >= 0
