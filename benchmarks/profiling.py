@@ -201,7 +201,8 @@ def _profile(layers: int) -> Saved:
     with attached(session, discover=False):
         say(session, f"profile {COMPARED}")
         while state_of(session).profile.is_on:
-            model(x).square().mean().backward()
+            with torch.enable_grad():
+                model(x).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
         return saved_of(state_of(session).measured())
