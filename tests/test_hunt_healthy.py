@@ -127,9 +127,7 @@ def masked() -> tuple[nn.Module, Step]:
 MODELS = [gpt2, bert, resnet, lstm, masked]
 
 
-def train(
-    make: Maker, commands: list[str], steps: int
-) -> tuple[Any, Any, str]:
+def train(make: Maker, commands: list[str], steps: int) -> tuple[Any, Any, str]:
     torch.manual_seed(0)
     model, step = make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
