@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerstep.engine._torch import set_version
+from layerstep.engine.copies import clone_of
 from layerstep.engine.guard import observing
 
 __all__ = ["attributes_kept"]
@@ -65,7 +66,8 @@ class _State:
             return
         self._seen.add(id(value))
         if _is_own_tensor(value):
-            self._tensors.append((value, value.detach().clone(), value._version))
+            with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
+                self._tensors.append((value, clone_of(value), value._version))
         elif isinstance(value, _CONTAINERS):
             self._containers.append((value, copy.copy(value)))
             for item in (value.values() if isinstance(value, dict) else value) if depth else ():

@@ -101,5 +101,5 @@ def key_of(tensor: Tensor) -> int:
     """
     try:
         return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError, AttributeError):
+    except Exception:  # lazy, freed, or a class that refuses every question
         return 0

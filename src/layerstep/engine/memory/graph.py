@@ -79,7 +79,7 @@ def walk(
 def inner_tensors(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
     """The tensors in a value; a sparse one has two."""
     if isinstance(value, Tensor):
-        if not key_of(value) and value.layout is not None:
+        if not key_of(value) and _has_parts(value):
             yield from _parts(value)
         else:
             yield value
@@ -105,5 +105,13 @@ def size_of(tensor: Tensor) -> int:
     """The bytes of its memory, of which it may show a part; 0 where there is none."""
     try:
         return 0 if tensor.is_meta else int(tensor.untyped_storage().nbytes())
-    except (NotImplementedError, RuntimeError, AttributeError):
+    except Exception:  # lazy, freed, or a class that refuses every question
         return 0
+
+
+def _has_parts(tensor: Tensor) -> bool:
+    """Does it keep its memory in tensors inside of it? A class that refuses every question has none."""
+    try:
+        return tensor.layout is not None
+    except Exception:
+        return False
