@@ -1,4 +1,4 @@
-"""What counts every tensor of the process is tested in processes of its own: other tests leave theirs behind."""
+"""What counts every tensor of the process is tested alone: other tests leave theirs behind."""
 
 from __future__ import annotations
 

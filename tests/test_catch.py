@@ -480,3 +480,12 @@ def test_a_recomputed_block_is_no_model(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "layerstep", "run", "--batch", "-e", "break blocks.0", "-e", "continue"]
     done = subprocess.run([*command, str(script)], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.stderr.count("found") == 1, done.stderr
+
+
+def test_the_check_of_every_op_works_beside_another_catchpoint() -> None:
+    Toggle.calls = 0
+    model = Toggle()
+    lines = ["catch inf", "catch nan --every-op", "continue"]
+    screen, console = run(model, lines, lambda: model(model.data(1)))
+    found = hunt_of(console.session).found
+    assert found is not None and found.op == "mul", screen

@@ -11,11 +11,10 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from layerstep.engine._torch import is_in_backward, is_tracing
 from layerstep.engine._torch.saved import key_of
@@ -85,13 +84,9 @@ class Census:
     def apply(self) -> None:
         if not self.is_on:
             return
-        roots = [model.root for model in self._session.models if not model.compiled]
-        plain = [r for r in roots if r is not None and not isinstance(r, nn.TransformerEncoderLayer)]
-        self._taps.roots = {id(root) for root in plain}
-        self._taps.apply({id(root): (root, {Phase.ENTER: ()}) for root in plain})
-        after: list[Callable[[Stepped], None]] = self._session.training.after
-        if self._after_step not in after:
-            after.append(self._after_step)
+        self._taps.apply_to(self._session.models.tappable, Phase.ENTER)
+        training = self._session.training
+        training.listen(training.after, self._after_step, True)
 
     def clear(self) -> None:
         """Everything comes off; what was counted stays."""
@@ -106,8 +101,7 @@ class Census:
 
     def _uninstall(self) -> None:
         self._taps.clear()
-        if self._after_step in self._session.training.after:
-            self._session.training.after.remove(self._after_step)
+        self._session.training.listen(self._session.training.after, self._after_step, False)
 
     def _report(self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         session = self._session

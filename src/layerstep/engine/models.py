@@ -93,6 +93,14 @@ class Models:
             model.refresh()
 
     @property
+    def tappable(self) -> list[nn.Module]:
+        """The outermost modules, without compiled ones and those that may be one fused kernel themselves."""
+        roots = [model.root for model in self if not model.compiled]
+        return [
+            root for root in roots if root is not None and not isinstance(root, nn.TransformerEncoderLayer)
+        ]
+
+    @property
     def main(self) -> Model | None:
         """The model that `model` means at the prompt: the first with parameters."""
         models = list(self)

@@ -174,6 +174,11 @@ class Taps:
                 else:
                     self._install(entry, module, phase, points)
 
+    def apply_to(self, roots: list[nn.Module], *phases: Phase) -> None:
+        """Tap these outermost modules, for somebody who asks no points."""
+        self.roots = {id(root) for root in roots}
+        self.apply({id(root): (root, dict.fromkeys(phases, ())) for root in roots})
+
     def _install(self, entry: _Installed, module: nn.Module, phase: Phase, points: tuple[Point, ...]) -> None:
         # Called through the class: a ScriptModule refuses its own register methods, yet
         # runs hooks that are registered this way (its outermost call, which is the leaf we want).

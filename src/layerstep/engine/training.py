@@ -75,6 +75,16 @@ class Steps:
         self.before.clear()
         self.after.clear()
 
+    @staticmethod
+    def listen(
+        listeners: list[Callable[[Stepped], None]], mine: Callable[[Stepped], None], wanted: bool
+    ) -> None:
+        """Be among those who are called, or not, whatever it was before."""
+        if wanted and mine not in listeners:
+            listeners.append(mine)
+        elif not wanted and mine in listeners:
+            listeners.remove(mine)
+
     def _of(self, optimizer: Optimizer) -> Stepped:
         known = self._seen.get(id(optimizer))
         if known is None or known.optimizer is not optimizer:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from layerstep.engine._torch import is_tracing
 from layerstep.engine._torch.modes import autograd_on, lay_below, lies_below, take_out
@@ -123,20 +123,9 @@ class Writes:
 
     def _listen(self, wanted: bool) -> None:
         training = self._session.training
-        for listeners, mine in ((training.before, self._before_step), (training.after, self._after_step)):
-            if wanted and mine not in listeners:
-                listeners.append(mine)
-            elif not wanted and mine in listeners:
-                listeners.remove(mine)
-        roots = self._roots() if wanted else []
-        self._taps.roots = {id(root) for root in roots}
-        self._taps.apply({id(root): (root, {Phase.ENTER: ()}) for root in roots})
-
-    def _roots(self) -> list[nn.Module]:
-        """Without compiled models, whose hooks would be compiled, and those that may be one fused kernel."""
-        roots = [model.root for model in self._session.models if not model.compiled]
-        fused = nn.TransformerEncoderLayer
-        return [root for root in roots if root is not None and not isinstance(root, fused)]
+        training.listen(training.before, self._before_step, wanted)
+        training.listen(training.after, self._after_step, wanted)
+        self._taps.apply_to(self._session.models.tappable if wanted else [], Phase.ENTER)
 
     def _hook(self, live: Iterable[Watchpoint]) -> None:
         """A gradient that was None is given by no kernel: the parameter's own hook tells."""

@@ -63,14 +63,8 @@ class Aftermath:
         """Install what these sides need, and no more."""
         self._replace_backward(wanted=bool(sides & {"backward", "forward"}))
         training = self._session.training
-        for listeners, mine, wanted in (
-            (training.before, self._is_about_to_step, bool(sides)),
-            (training.after, self._stepped, "param" in sides),
-        ):
-            if wanted and mine not in listeners:
-                listeners.append(mine)
-            elif not wanted and mine in listeners:
-                listeners.remove(mine)
+        training.listen(training.before, self._is_about_to_step, bool(sides))
+        training.listen(training.after, self._stepped, "param" in sides)
 
     def clear(self) -> None:
         self.listen(set())

@@ -105,7 +105,6 @@ class Ledger:
 class Blamed:
     """A node that handed on, or made, a gradient that is not finite."""
 
-    node: Any
     name: str
     number: int
     made: bool
@@ -147,12 +146,11 @@ class Nodes:
         """Hold nothing of what has passed so far."""
         self._held.clear()
 
-    def look(self) -> list[Blamed]:
+    def look(self) -> None:
         """Check what was held."""
         for node, grad_in, grad_out, saved in self._held:
             self._examine(node, grad_in, grad_out, saved)
         self._held.clear()
-        return self.blamed
 
     def producer(self) -> Blamed | None:
         """The node that made the first bad gradient: the earliest that got none."""
@@ -171,7 +169,7 @@ class Nodes:
         if not edges:
             return
         made = all(is_finite(each) for each in grad_out if isinstance(each, Tensor))
-        blamed = Blamed(node, node.name(), node._sequence_nr(), made, bad_edges=edges)
+        blamed = Blamed(node.name(), node._sequence_nr(), made, bad_edges=edges)
         if made:
             blamed.grad_in, blamed.grad_out = grad_in, grad_out
             blamed.saved = saved if saved is not None else _saved(node)

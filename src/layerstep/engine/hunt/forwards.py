@@ -25,16 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Verdict",
+    "at_birth",
     "look_forward",
     "names_of",
     "origin_of_link",
-    "stop_forward",
     "trace",
-    "with_its_operands",
     "with_operands",
 ]
 
-Stop = Callable[[Origin, Reached, FrameType | None], None]
+Then = Callable[[Origin, Reached, FrameType | None], None]
 """Called with what was found, the kernel, and the frame above which the run itself lies."""
 
 
@@ -42,7 +41,6 @@ Stop = Callable[[Origin, Reached, FrameType | None], None]
 class Verdict:
     """What a second run showed."""
 
-    trail: Trail
     chain: tuple[Link, ...] = ()
     intended: bool = False
     """Every Inf was written on purpose."""
@@ -61,17 +59,17 @@ def look_forward(
             _again(session, snapshot, trail)
     except Exception as error:  # the model's own code, or a line of ours: the run must not notice
         line = str(error).partition("\n")[0]
-        return Verdict(trail, trouble=f"the call cannot be run again: {type(error).__name__}: {line}")
+        return Verdict(trouble=f"the call cannot be run again: {type(error).__name__}: {line}")
     bad = [tensor for tensor in tensors_of(outputs) if wanted(tensor)]
     if not bad:
-        return Verdict(trail, trouble="the second run was finite: it is not reproducible")
+        return Verdict(trouble="the second run was finite: it is not reproducible")
     links = [link for tensor in bad if (link := trail.link_of(tensor)) is not None]
     if not links:
-        return Verdict(trail, trouble="no kernel of the second run made it: it came in with the output")
+        return Verdict(trouble="no kernel of the second run made it: it came in with the output")
     meant = [link for link in links if not link.intended]
     if not meant:
-        return Verdict(trail, (links[0],), intended=True)
-    return Verdict(trail, tuple(trail.chain(meant[0])))
+        return Verdict((links[0],), intended=True)
+    return Verdict(tuple(trail.chain(meant[0])))
 
 
 def trace(session: Session, snapshot: Snapshot, tensor: Tensor) -> Verdict:
@@ -84,28 +82,14 @@ def trace(session: Session, snapshot: Snapshot, tensor: Tensor) -> Verdict:
         trouble = f"the call cannot be run again: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     link = trail.same or trail.alike
     if link is None:
-        return Verdict(trail, trouble=trouble or "the second run was finite: it is not reproducible")
+        return Verdict(trouble=trouble or "the second run was finite: it is not reproducible")
     note = "" if trail.same is not None else "the second run made other values of this shape"
-    return Verdict(trail, tuple(trail.chain(link)), intended=link.intended, trouble=note)
+    return Verdict(tuple(trail.chain(link)), intended=link.intended, trouble=note)
 
 
-def with_its_operands(session: Session, snapshot: Snapshot, origin: Origin) -> Origin:
-    """The same with what went in and came out, which only a further run can show."""
-    found = origin
-
-    def reached(here: Reached) -> None:
-        nonlocal found
-        if name_of(here.func) == origin.chain[-1].kernel:
-            found = with_operands(origin, here)
-
-    trail = Trail(names=names_of(snapshot.module), stop_at=origin.chain[-1].index, reached=reached)
-    with contextlib.suppress(Exception):
-        _again(session, snapshot, trail)
-    return found
-
-
-def stop_forward(session: Session, snapshot: Snapshot, origin: Origin, *, stop: Stop) -> bool:
-    """Run the call a third time and stop in it, just after the kernel that was found; no if it never came."""
+def at_birth(session: Session, snapshot: Snapshot, origin: Origin, *, then: Then) -> bool:
+    """Run the call once more, and be there just after the kernel that was found; no if it never came."""
+    boundary = sys._getframe()
     last = origin.chain[-1]
     came = False
 
@@ -114,15 +98,11 @@ def stop_forward(session: Session, snapshot: Snapshot, origin: Origin, *, stop: 
         if name_of(here.func) == last.kernel:
             came = True
             with modes_off(), autograd_on():  # what is typed there is above autograd, as in the run
-                stop(with_operands(origin, here), here, boundary)
+                then(with_operands(origin, here), here, boundary)
 
-    boundary: FrameType | None = None
     trail = Trail(names=names_of(snapshot.module), stop_at=last.index, reached=reached)
-    boundary = sys._getframe()
-    try:
+    with contextlib.suppress(Exception):  # it ran a moment ago; if not now, who called says what is known
         _again(session, snapshot, trail)
-    except Exception:  # it ran a moment ago; if it does not now, the caller says what is known
-        return came
     return came
 
 

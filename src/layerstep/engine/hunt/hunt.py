@@ -21,13 +21,7 @@ from layerstep.engine.events import Event, Phase
 from layerstep.engine.hunt.aftermath import Aftermath
 from layerstep.engine.hunt.everyop import EveryOp
 from layerstep.engine.hunt.finite import Bad, count_bad, is_finite
-from layerstep.engine.hunt.forwards import (
-    look_forward,
-    origin_of_link,
-    stop_forward,
-    trace,
-    with_its_operands,
-)
+from layerstep.engine.hunt.forwards import at_birth, look_forward, origin_of_link, trace
 from layerstep.engine.hunt.origin import Origin, Part
 from layerstep.engine.hunt.quarry import Quarry
 from layerstep.engine.hunt.replay import Snapshot, take
@@ -124,8 +118,7 @@ class Hunt:
     def clear(self) -> None:
         self._aftermath.clear()
         self.every_op.clear()
-        self._here.snapshots.clear()
-        self._here.begun = None
+        self._here = _Here()  # for every thread
 
     def cost(self) -> list[str]:
         """What is installed, in words."""
@@ -144,7 +137,7 @@ class Hunt:
         if event.phase is Phase.ENTER:
             if event is not self._here.begun:
                 self._here.begun = event
-                self._begin(quarry, event)
+                self._begin(event)
             return ""
         asked = "forward" in quarry.sides and quarry.looks_at(event.module)
         seen = self._bad_in(event.output, quarry, event.module) if asked else ""
@@ -155,7 +148,7 @@ class Hunt:
             self._aftermath.wait(event, snapshot)
         return ""
 
-    def _begin(self, quarry: Quarry, event: Event) -> None:
+    def _begin(self, event: Event) -> None:
         owner = self.session.models.owner_of(event.module)
         root = owner.root if owner is not None else None
         if owner is None or root is None or owner.is_helper or root is not event.module:
@@ -171,8 +164,9 @@ class Hunt:
                 forward=owner.forwards,
                 inside=[module for _, module in owner.names],
             )
-        if quarry.every_op:
-            self.every_op.start(quarry, root)
+        checking = next((each for each in self.active if each.every_op), None)
+        if checking is not None:
+            self.every_op.start(checking, root)
 
     def _bad_in(self, value: Any, quarry: Quarry, module: nn.Module) -> str:
         """What of an output is wanted, in words."""
@@ -214,7 +208,7 @@ class Hunt:
             return f"{seen}; born in {origin.op} of {origin.path} at {origin.place}"
         if not quarry.counts():
             return ""
-        if not stop_forward(self.session, snapshot, origin, stop=partial(self.stop_in_call, quarry)):
+        if not at_birth(self.session, snapshot, origin, then=partial(self.stop_in_call, quarry)):
             quarry.point.hits -= 1
             return f"{seen}; born in {origin.op} at {origin.place}, which a third run did not come by"
         return ""
@@ -256,7 +250,9 @@ class Hunt:
         if not verdict.chain:
             return Origin(Part.FORWARD, seen, forward=snapshot.forward, note=verdict.trouble)
         origin = origin_of_link(self.session, verdict.chain, seen=seen, forward=snapshot.forward)
-        origin = with_its_operands(self.session, snapshot, origin)
+        filled = []
+        at_birth(self.session, snapshot, origin, then=lambda found, *_: filled.append(found))
+        origin = filled[0] if filled else origin
         words = [note, verdict.trouble, "it was written on purpose" if verdict.intended else ""]
         return replace(origin, note="; ".join(word for word in words if word))
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from layerstep.engine._torch import call_frames, called_module, current_node, functions_on, is_wrapper
+from layerstep.engine._torch.saved import key_of
 from layerstep.engine.backpass import tensors_of
 from layerstep.engine.hunt.beside import Beside, called_as
 from layerstep.engine.hunt.finite import Bad, count_bad, is_finite, is_same
@@ -231,10 +232,7 @@ def _is_among(tensor: Tensor, others: list[Tensor]) -> bool:
 
 def storage_key(tensor: Tensor) -> int:
     """The memory of a tensor, its own address where it has none."""
-    try:
-        return tensor.untyped_storage().data_ptr() or id(tensor)
-    except (RuntimeError, NotImplementedError):
-        return id(tensor)
+    return key_of(tensor) or id(tensor)
 
 
 def _arguments(func: Any) -> list[Any]:

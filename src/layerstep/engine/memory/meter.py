@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from layerstep.engine._torch import current_node, is_in_backward, is_tracing
 from layerstep.engine._torch.graphs import graph_task
@@ -87,13 +86,8 @@ class Meter:
     def apply(self) -> None:
         if not self.is_on:
             return
-        roots = [model.root for model in self._session.models if not model.compiled]
-        plain = [r for r in roots if r is not None and not isinstance(r, nn.TransformerEncoderLayer)]
-        self._taps.roots = {id(root) for root in plain}
-        self._taps.apply({id(root): (root, {Phase.ENTER: (), Phase.EXIT: ()}) for root in plain})
-        for listeners, mine in self._listeners():
-            if mine not in listeners:
-                listeners.append(mine)
+        self._taps.apply_to(self._session.models.tappable, Phase.ENTER, Phase.EXIT)
+        self._listen(True)
         self._mode.is_on = True
         if not self._session.is_silent or self._session.pause is None:
             self._lay()
@@ -115,16 +109,15 @@ class Meter:
     def _uninstall(self) -> None:
         self._mode.is_on = False
         self._taps.clear()
-        for listeners, mine in self._listeners():
-            if mine in listeners:
-                listeners.remove(mine)
+        self._listen(False)
         take_out(self._mode)
         self._ledger.close()
         self._places.forget()
 
-    def _listeners(self) -> list[tuple[list[Callable[[Stepped], None]], Callable[[Stepped], None]]]:
+    def _listen(self, wanted: bool) -> None:
         training = self._session.training
-        return [(training.before, self._before_step), (training.after, self._after_step)]
+        training.listen(training.before, self._before_step, wanted)
+        training.listen(training.after, self._after_step, wanted)
 
     def _lay(self) -> None:
         """Never beside compiled code: its backward can leave torch's key for modes on (seen on 2.13.0)."""
