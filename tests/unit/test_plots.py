@@ -17,7 +17,7 @@ from xml.etree import ElementTree as XML
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from torch import nn
@@ -168,10 +168,14 @@ def test_a_sparkline_is_one_line() -> None:
     assert sparkline([1.0, INF, 2.0]) == "▁!█"
     assert sparkline([]) == "" and sparkline([NAN]) == " " and sparkline([5.0, 5.0]) == "▁▁"
     assert sparkline([-1.7e308, 1.7e308]) == "▁█"
+    assert sparkline([0.0, 5e-324]) == "▁▁"
     assert len(sparkline(list(map(float, range(1000))), width=30)) <= 30
 
 
 @settings(deadline=None, max_examples=60)
+@example(values=[5e-324], kind="histogram", log=False, width=1)
+@example(values=[5e-324], kind="line", log=True, width=30)
+@example(values=[5e-324], kind="histogram", log=True, width=30)
 @given(
     values=st.lists(st.floats(), max_size=30),
     kind=st.sampled_from(["histogram", "line", "bar", "heatmap", "sparkline"]),

@@ -62,7 +62,8 @@ def scale_of(values: Iterable[float], *, log: bool = False, zero: bool = False) 
         return None
     low, high = min(known), max(known)
     if log:
-        return Scale(low / 2 if zero or low == high else low, high * 2 if low == high else high, log=True)
+        below = low / 2 or low  # half of 5e-324 is 0
+        return Scale(below if zero or low == high else low, high * 2 if low == high else high, log=True)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
@@ -76,7 +77,8 @@ def count_scale(counts: Iterable[float], *, log: bool) -> Scale | None:
     known = [count for count in counts if 0 < count < math.inf]
     if not known:
         return None
-    return Scale(min(0.5, min(known) / 2), max(known), log=True) if log else Scale(0.0, max(known))
+    least = min(known)
+    return Scale(min(0.5, least / 2 or least), max(known), log=True) if log else Scale(0.0, max(known))
 
 
 def round_number(value: float, largest: float = 0.0) -> str:
