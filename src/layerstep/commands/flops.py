@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 
 from layerstep.analysis.memory_report import OUTSIDE
@@ -44,8 +46,12 @@ def flops(session: Session, rest: str) -> View:
 
 def _table(session: Session, found: Flops, inside: str) -> Table:
     roots = {model.name for model in session.models}
-    every = found.forward | found.backward
-    paths = [p for p in every if not inside or inside in roots or p == inside or p.startswith(f"{inside}.")]
+    is_whole = not inside or inside in roots
+
+    def is_asked(path: str) -> bool:
+        return is_whole or any(f"{name}.".startswith(f"{inside}.") for name in path.split("|"))
+
+    paths = list(filter(is_asked, found.forward | found.backward))
     both = {path: found.forward[path] + found.backward[path] for path in paths}
     paths.sort(key=lambda path: -both[path])
     whole = found.total
@@ -57,9 +63,12 @@ def _table(session: Session, found: Flops, inside: str) -> Table:
     notes = ["a multiply and an add count as two"]
     if not found.has_backward:
         notes.append("forward only: gradients are off here, or nothing needs one")
-    if found.uncounted:
-        names = [f"{name} ×{count}" for name, count in found.uncounted.most_common(8)]
-        more = len(found.uncounted) - len(names)
+    uncounted: Counter[str] = Counter()
+    for (path, name), count in found.uncounted.items():
+        uncounted[name] += count if is_asked(path) else 0
+    if uncounted := +uncounted:
+        names = [f"{name} ×{count}" for name, count in uncounted.most_common(8)]
+        more = len(uncounted) - len(names)
         notes.append(f"not counted: {', '.join(names)}" + (f", {more} more kinds" if more > 0 else ""))
     columns = (
         Column("module", "path"),

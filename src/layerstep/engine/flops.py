@@ -10,6 +10,7 @@ import contextlib
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +71,8 @@ class Flops:
 
     forward: Counter[str] = field(default_factory=Counter)
     backward: Counter[str] = field(default_factory=Counter)
-    uncounted: Counter[str] = field(default_factory=Counter)
-    """Operations that torch has no formula for, which are not element by element, and how often."""
+    uncounted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By path and name, operations that torch has no formula for, which are not element by element."""
     has_backward: bool = False
 
     @property
@@ -105,7 +106,7 @@ class _Counter(FlopCounterMode):
             count = formula(*args, **kwargs, out_val=out)
             (self._found.backward if part == "backward" else self._found.forward)[path] += int(count)
         elif not _is_cheap(func_packet):
-            self._found.uncounted[str(func_packet).removeprefix("aten.")] += 1
+            self._found.uncounted[path, str(func_packet).removeprefix("aten.")] += 1
         return super()._count_flops(func_packet, out, args, kwargs)  # type: ignore[no-untyped-call]
 
 
@@ -142,11 +143,13 @@ def count_flops(
             args, kwargs = copies.of(args), copies.of(kwargs)
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.set_grad_enabled(backward))
-        given = [after for before, after in copies.tensors() if before.requires_grad]
-        aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in module.named_parameters()}
+        given = [after.requires_grad_() for before, after in copies.tensors() if before.requires_grad]
+        both = _BothWays(module, given, found)
+        aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in both.named_parameters()}
+        both.leaves += aliases.values()
         try:
             with functions_on(), _Counter(places, found):
-                _run(module, aliases, [each.requires_grad_() for each in given], args, kwargs, found)
+                torch.func.functional_call(both, aliases, args, kwargs)
         except UserError:
             raise
         except Exception as error:  # the module's own code, on inputs that may have changed since
@@ -155,19 +158,53 @@ def count_flops(
     return found
 
 
-def _run(
-    module: nn.Module,
-    aliases: dict[str, Tensor],
-    given: list[Tensor],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    found: Flops,
-) -> None:
-    output = torch.func.functional_call(module, aliases, args, kwargs)
-    plain = output if isinstance(output, Tensor | tuple | list | dict) else tuple(vars(output).values())
-    ends = [tensor for tensor in inner_tensors(plain) if tensor.requires_grad]
-    wanted = [tensor for tensor in (*aliases.values(), *given) if tensor.requires_grad]
-    if ends and wanted:
-        found.has_backward = True
-        ones = [torch.ones_like(end) for end in ends]
-        torch.autograd.grad(ends, wanted, ones, allow_unused=True)
+class _BothWays(nn.Module):
+    """A forward and its backward in one call, which has the aliases throughout: checkpoints run again in it.
+
+    `functional_call` takes no `DataParallel`, but a module that has one inside.
+    """
+
+    def __init__(self, module: nn.Module, leaves: list[Tensor], found: Flops) -> None:
+        super().__init__()
+        self.module = module
+        self.leaves = leaves
+        """All tensors that a gradient may be left on."""
+        self._found = found
+
+    def forward(self, *args: Any, **kwargs: Any) -> None:
+        output = self.module(*args, **kwargs)
+        plain = output if isinstance(output, Tensor | tuple | list | dict) else tuple(vars(output).values())
+        ends = [tensor for tensor in inner_tensors(plain) if tensor.requires_grad]
+        wanted = [tensor for tensor in self.leaves if tensor.requires_grad]
+        if not ends or not wanted:
+            return
+        self._found.has_backward = True
+        with observing():
+            ones = [torch.ones_like(end) for end in ends]
+        nodes = list(_nodes(ends))
+        if any(node.name().endswith("CheckpointFunctionBackward") for node in nodes):
+            self._backward(ends, ones, nodes)
+        else:
+            torch.autograd.grad(ends, wanted, ones, allow_unused=True)
+
+    def _backward(self, ends: list[Tensor], ones: list[Tensor], nodes: list[Any]) -> None:
+        """A reentrant checkpoint refuses `grad`; gradients may then only be left on what is ours."""
+        ours = set(map(id, self.leaves))
+        if any(id(node.variable) not in ours for node in nodes if hasattr(node, "variable")):
+            raise UserError(
+                "a backward pass here would leave gradients on tensors outside of the model",
+                "count with gradients off, under torch.no_grad()",
+            )
+        torch.autograd.backward(ends, ones)
+
+
+def _nodes(ends: list[Tensor]) -> Iterator[Any]:
+    """The autograd nodes that a backward pass from some tensors comes by."""
+    seen: set[Any] = set()
+    waiting = [end.grad_fn for end in ends]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+            yield node
