@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize("name", ["leaks", "memory_library"])
 def test_alone(name: str) -> None:
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-o", "python_files=*.py"]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts="]
     command = [sys.executable, "-m", "pytest", *options, str(HERE / "alone" / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent)
     assert done.returncode == 0, done.stdout[-4000:]

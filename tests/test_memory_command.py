@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import threading
+import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -116,6 +118,66 @@ def test_the_temporary_of_a_layer_is_its_own() -> None:
     assert measured.label == "forward 1"
     assert measured.highest.path == "1" and measured.highest.part == "forward"
     assert measured.highest.temporary["1"] >= 4 * BATCH * IN * 1000
+
+
+def test_the_line_of_the_peak_is_named() -> None:
+    class Wide(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                scale = x.repeat(1, 1000).abs().max()  # the peak
+            return x / scale
+
+    model = nn.Sequential(nn.Linear(IN, IN), Wide(), nn.Linear(IN, 2))
+    console = DebugConsole(model, commands=["memory on"], output=io.StringIO())
+    with console:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            step(model, optimizer)
+    source = Path(__file__).read_text().splitlines()
+    number = next(at for at, text in enumerate(source, 1) if text.endswith("# the peak"))
+    assert [each.highest.line for each in meter_of(console.session).steps] == [
+        f"{Path(__file__).name}:{number}"
+    ] * 3
+    assert f"in the forward of 1, at {Path(__file__).name}:{number}" in say(console, "memory")
+
+
+def test_a_peak_in_a_backward_has_no_line() -> None:
+    console, _ = train("memory on")
+    for measured in meter_of(console.session).steps:
+        assert measured.peak.part == "backward" and not measured.peak.line
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+def test_of_a_compiled_model_it_is_said_what_is_not_seen() -> None:
+    model = torch.compile(Net(), backend="aot_eager")
+    console = DebugConsole(model, output=io.StringIO())
+    with console:
+        say(console, "memory 1")
+        model(torch.randn(BATCH, IN)).square().mean().backward()
+    (measured,) = meter_of(console.session).steps
+    assert measured.batch == BATCH and measured.saved.apart["inputs"] == 4 * BATCH * IN
+    assert measured.saved.by_path["Net"] == 4 * BATCH * HIDDEN, "what tanh has made, for both"
+    assert "not seen" in say(console, "memory") and "compiled code" in say(console, "memory")
+
+
+def test_inputs_deep_inside_are_inputs() -> None:
+    class Deep(Net):
+        def forward(self, x: dict[str, list[tuple[Tensor]]]) -> Tensor:
+            return super().forward(x["batch"][0][0])
+
+    model = Deep()
+    console = DebugConsole(model, commands=["memory on"], output=io.StringIO())
+    with console:
+        model({"batch": [(torch.randn(BATCH, IN),)]}).sum().backward()
+    assert meter_of(console.session).steps[-1].saved.apart["inputs"] == 4 * BATCH * IN
+
+
+def test_parameters_inside_of_a_scripted_module_count() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated
+        model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.Linear(4, 4))))
+    console = DebugConsole(model, output=io.StringIO())
+    assert look(console.session).kinds["parameters"] == {"0": 80, "1": 80}
 
 
 def test_a_count_of_steps_ends_by_itself() -> None:

@@ -829,3 +829,16 @@ def test_set_at_a_stop_between_kernels_all_modes_stay_in_sight() -> None:
 def by_bias(model: nn.Module) -> None:
     model.stem.bias.data.add_(1)
     model.head.bias.data.add_(1)
+
+
+def test_dropped_inside_of_inference_mode_the_run_goes_on() -> None:
+    model = Net().eval()
+    console = DebugConsole(model, commands=["watch --stop head.weight"], output=io.StringIO())
+    with console:
+        model(torch.ones(2, 6))
+        handle = model.act.register_forward_hook(lambda *_: console.execute("unwatch 1") and None)
+        with torch.inference_mode():
+            model(torch.ones(2, 6))
+        handle.remove()
+        model(torch.ones(2, 6)).sum().backward()
+    assert model.head.weight.grad is not None

@@ -16,7 +16,7 @@ from layerstep.analysis.leak_lines import Line, growing_line
 from layerstep.analysis.shapes import shape_line
 from layerstep.engine._torch.saved import key_of, number_of
 from layerstep.engine.census import Census, Count
-from layerstep.engine.memory.graph import size_of, walk
+from layerstep.engine.memory.graph import nodes_behind, size_of, walk
 from layerstep.engine.memory.owned import parameters_of
 from layerstep.engine.models import Models
 
@@ -100,7 +100,7 @@ def _kept(census: Census, models: Models) -> Iterator[_Found]:
     for tensor in sorted(with_graph, key=lambda t: -number_of(t.grad_fn)):
         if tensor.grad_fn in covered:
             continue
-        nodes = _behind(tensor.grad_fn)
+        nodes, _ = nodes_behind([tensor.grad_fn])
         covered |= nodes
         graph = walk([tensor.grad_fn])
         held |= {piece.key for piece in graph.held}
@@ -135,13 +135,3 @@ def _leak(group: list[_Found], steps: int, models: Models, *, search: bool) -> L
 def _kind(tensor: Tensor) -> tuple[Any, ...]:
     """What tensors that pile up have in common; a cache's entries may be of different lengths."""
     return tensor.dtype, tensor.dim(), type(tensor.grad_fn).__name__
-
-
-def _behind(node: Any) -> set[Any]:
-    waiting, seen = [node], set[Any]()
-    while waiting and len(seen) < 200_000:
-        here = waiting.pop()
-        if here is not None and here not in seen:
-            seen.add(here)
-            waiting += [below for below, _ in here.next_functions]
-    return seen

@@ -76,6 +76,8 @@ def step_lines(step: MeasuredStep, expected: Forecast | None) -> list[tuple[str,
         lines.append(("of it", ", ".join(f"{kind} {human_bytes(size)}" for kind, size in parts)))
     if step.is_cut:
         lines.append(("of it", "not known: the step has too many operations to keep them all"))
+    if step.is_compiled:
+        lines.append(("not seen", "what compiled code takes and gives back inside: the peak may be higher"))
     savings = list(_savings(step.saved))
     lines += [("autograd held", savings[0]), *(("", text) for text in savings[1:])]
     lines.append(("at its end", human_bytes(step.after)))
@@ -88,11 +90,11 @@ def step_lines(step: MeasuredStep, expected: Forecast | None) -> list[tuple[str,
 
 def _where(peak: Peak) -> str:
     place = {"backward": "in the backward of ", "forward": "in the forward of "}.get(peak.part, "")
+    at = f", at {peak.line}" if peak.line else ""
     if place:
-        return place + (peak.path or "what is outside of modules")
-    return {"optimizer": "in the optimizer's step", "between": "outside of modules"}.get(
-        peak.part, "before its first operation"
-    )
+        return place + (peak.path or "what is outside of modules") + at
+    known = {"optimizer": "in the optimizer's step", "between": "outside of modules"}
+    return known.get(peak.part, "before its first operation") + at
 
 
 def _savings(saved: Savings) -> Iterable[str]:

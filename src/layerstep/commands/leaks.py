@@ -23,6 +23,8 @@ MOST = 50
 SECONDS = 5.0
 """Then no more holders are searched for: each search goes through every object of the process."""
 BARS = 24
+COUNTS = 6
+"""Three steps must have left something behind that has outlived another one."""
 
 
 @command(
@@ -70,11 +72,12 @@ def leaks(session: Session, rest: str) -> View:
 
 def _counted(session: Session, census: Census) -> View:
     """What the census says."""
+    census.is_read = True
     counts = list(census.counts)
     unit = census.unit
-    if len(counts) < 4:
-        return Notice(f"{len(counts)} of at least 4 counts are taken", f"let it run some {unit}s more")
-    with observing():
+    if len(counts) < COUNTS:
+        return Notice(f"{len(counts)} of at least {COUNTS} counts are taken", f"let it run some {unit}s more")
+    with observing(), census.looking():
         found = find_leaks(census, session.models)
         grows = growth(counts)
         if not found and grows is not None and grows[1] > 0:

@@ -59,7 +59,8 @@ def memory(session: Session, rest: str) -> View:
 
     Saved is what autograd holds when the backward begins, to the byte, each memory once, for the module that
     saved it first; parameters and inputs that it holds are there anyway, and told apart. Temporary is what
-    else was alive at the peak. Memory that a kernel takes for itself is not seen.
+    else was alive at the peak. Memory that a kernel takes for itself is not seen, nor what compiled code
+    takes and gives back inside.
 
     `memory snapshot NAME` keeps what is alive now, `memory diff A B` compares two (B left out: now).
     """
@@ -123,15 +124,14 @@ def _rows(session: Session) -> int:
 
 
 def _last(session: Session) -> MeasuredStep | None:
-    steps = meter_of(session).steps
-    return steps[-1] if steps else None
+    meter = meter_of(session)
+    meter.is_read = True
+    return meter.steps[-1] if meter.steps else None
 
 
 def _start(session: Session, steps: int | None) -> Notice:
     if steps == 0:
         raise BadArguments("0 steps are nothing to measure", "memory 1")
-    if any(model.compiled for model in session.models):
-        raise UserError("a compiled model is not measured", "measure it before torch.compile")
     meter_of(session).start(steps)
     count = "every step" if steps is None else "the next step" if steps == 1 else f"the next {steps:,} steps"
     return Notice(

@@ -6,11 +6,13 @@ first steps are always looked at, later ones only as often as keeps that below a
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,18 +60,21 @@ class Census:
     def __init__(self, session: Session) -> None:
         self.counts: deque[Count] = deque(maxlen=KEPT)
         self.is_on = False
+        self.is_read = False
+        """Has somebody asked since it began?"""
         self.unit = "step"
         self._session = session
         sink = Sink(self._report, _ignore, _ignore)
         sink.listening = True
         self._taps = Taps(sink)
         self._born: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._unveiled: dict[int, weakref.ref[Tensor]] = {}
         self._taken = 0
         self._boundaries = 0
         self._next = 0.0
 
     def start(self) -> None:
-        self.is_on = True
+        self.is_on, self.is_read = True, False
         self.counts.clear()
         self._born.clear()
         self._taken = self._boundaries = 0
@@ -92,6 +97,9 @@ class Census:
         """Everything comes off; what was counted stays."""
         self.is_on = False
         self._uninstall()
+
+    def unread(self) -> list[str]:
+        return [] if self.is_read or not self.counts else ["leaks"]
 
     def cost(self) -> list[str]:
         """What is installed, in words."""
@@ -149,7 +157,20 @@ class Census:
         owned = {key_of(tensor) for each in kept for _, tensor in each}
         owned.discard(0)
         found = (thing for thing in gc.get_objects() if issubclass(type(thing), Tensor))
-        return [tensor for tensor in found if key_of(tensor) not in owned]
+        others = [tensor for tensor in found if key_of(tensor) not in owned]
+        return [tensor for tensor in others if self._unveiled.get(id(tensor), _nothing)() is not tensor]
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """What a graph has saved becomes known to Python by being looked at: such tensors do not count."""
+        known = {id(tensor) for tensor in self.others()}
+        try:
+            yield
+        finally:
+            alive = {at: reference for at, reference in self._unveiled.items() if reference() is not None}
+            seen = (tensor for tensor in self.others() if id(tensor) not in known)
+            alive.update((id(tensor), weakref.ref(tensor)) for tensor in seen)
+            self._unveiled = alive
 
     def survivors(self) -> list[tuple[Tensor, int]]:
         """The tensors that have outlived a whole step after that of their birth, and when they were born."""
@@ -157,6 +178,10 @@ class Census:
         earlier = max((count.step for count in self.counts if count.step < last), default=0)
         alive = ((reference(), birth) for reference, birth in self._born.values() if birth < earlier)
         return [(tensor, birth) for tensor, birth in alive if tensor is not None]
+
+
+def _nothing() -> None:
+    """Where a reference is missing."""
 
 
 def _ignore(*_: Any) -> None:

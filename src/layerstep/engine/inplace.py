@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from layerstep.engine._torch.modes import LEAVING, Leaving, lay_below, lies_below, take_out
+from layerstep.engine._torch.saved import key_of
 from layerstep.engine.ops import Place, is_question, name_of, place_of
 
 __all__ = ["Ledger", "Write"]
@@ -84,7 +85,7 @@ class Ledger(TorchFunctionMode):
         shapes = (tuple(tensor.shape),) + ((tuple(base.shape),) if base is not None else ())
         dtype = str(tensor.dtype).removeprefix("torch.")
         place = place_of(sys._getframe(2))
-        self.writes.append(Write(name_of(func), place, shapes, dtype, version, _storage(tensor)))
+        self.writes.append(Write(name_of(func), place, shapes, dtype, version, key_of(tensor) or id(tensor)))
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[torch.Tensor]:
@@ -103,10 +104,3 @@ def _version(tensor: torch.Tensor) -> int:
         return tensor._version
     except RuntimeError:  # inference tensors keep no version counter
         return -1
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # sparse tensors have none
-        return id(tensor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from layerstep.engine.events import Resume
 from layerstep.engine.expression import Expression
@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from layerstep.engine.traces import Crash
     from layerstep.engine.watched import Watchpoint
 
-__all__ = ["Frontend", "Instrument", "Interpreter", "Message", "Watch"]
+__all__ = ["Frontend", "Instrument", "Interpreter", "Measuring", "Message", "Watch"]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something to show: a stop, the answer to a line, a logpoint's line, a notice."""
+    """Something to show: a stop, the answer to a line, a logpoint's line, a notice; or how far work has come.
+
+    The last is of kind `progress`, a line of text: for a screen, and for no file.
+    """
 
     kind: str
     view: View
@@ -61,6 +64,14 @@ class Instrument(Protocol):
     def cost(self) -> list[str]:
         """What is installed now, in words."""
         return []
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """An instrument whose findings are worth nothing if nobody reads them."""
+
+    def unread(self) -> list[str]:
+        """The lines that show what was measured and nobody has asked for yet."""
 
 
 @dataclass(slots=True, eq=False)

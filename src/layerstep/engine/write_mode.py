@@ -7,13 +7,11 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from types import CodeType
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from layerstep.engine._torch.modes import LEAVING, Leaving, take_out
+from layerstep.engine._torch.dynamo import keep_dynamo_out
+from layerstep.engine._torch.lasting import LastingMode
 from layerstep.engine.homes import PLAIN, plain_of
 from layerstep.engine.ops import Place, name_of, user_frame
 from layerstep.engine.watched import Watchpoint
@@ -68,13 +66,11 @@ class _Here(threading.local):
         self.inside = False
 
 
-class WriteMode(TorchDispatchMode):
+class WriteMode(LastingMode):
     """Sees every kernel, in the backward and in an optimizer, too."""
 
-    supports_higher_order_operators = True  # else `flex_attention` and `cond` raise under it
-
     def __init__(self, around: Around, moved: Moved, failed: Callable[[Exception], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.points: tuple[Watchpoint, ...] = ()
         """Without any the mode does nothing, and leaves the stack after the next op."""
         self._around = around
@@ -114,7 +110,7 @@ class WriteMode(TorchDispatchMode):
                 return self._around(func, args, kwargs, hits)
         finally:
             if not self.points:
-                kwargs[LEAVING] = Leaving(partial(take_out, self))
+                self.leave_after(kwargs)
 
     def _hit(self, slots: _Slots, args: Any, kwargs: Any) -> list[Watchpoint]:
         hits: list[Watchpoint] = []
@@ -148,13 +144,10 @@ class WriteMode(TorchDispatchMode):
         line = next(itertools.islice(code.co_positions(), instruction // 2, None), (0,))[0]
         return f"{name_of(func)} at {Place(code.co_filename, line or 0).name}"
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # otherwise the first op imports torch._dynamo: 1.2 to 2.4 s
-        return False
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:  # otherwise compiled code would run eagerly, on our account
-        return True
+# Else dynamo compiles it, too; what a kernel written in Python calls must still be compiled.
+keep_dynamo_out(WriteMode.__torch_dispatch__, callees=False)
+keep_dynamo_out(WriteMode._hit, callees=True)
 
 
 def is_declared(func: Any) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from layerstep.engine._torch import is_tracing
-from layerstep.engine._torch.modes import autograd_on, lay_below, lies_below, take_out
+from layerstep.engine._torch.modes import autograd_on
 from layerstep.engine.events import Phase
 from layerstep.engine.homes import find_home
 from layerstep.engine.ops import name_of, place_of, user_frame
@@ -96,7 +96,7 @@ class Writes:
         self._mode.points = ()
         self._listen(False)
         self._hook(())
-        take_out(self._mode)
+        self._mode.leave()
 
     def cost(self) -> list[str]:
         """What is installed, in words."""
@@ -117,9 +117,9 @@ class Writes:
     def _lay(self) -> None:
         """Put the mode on the stack of this thread, or take it off."""
         if not self.live:
-            take_out(self._mode)
-        elif not self._mode.is_busy and not lies_below(self._mode):
-            lay_below(self._mode)
+            self._mode.leave()
+        elif not self._mode.is_busy:
+            self._mode.lay()
 
     def _listen(self, wanted: bool) -> None:
         training = self._session.training

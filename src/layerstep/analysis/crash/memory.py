@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,8 @@ from layerstep.analysis.holders import holder_of
 from layerstep.analysis.memory_now import live_tensors
 from layerstep.analysis.shapes import attempt, shape_line
 from layerstep.analysis.words import human_bytes
-from layerstep.engine.memory.graph import walk
+from layerstep.engine._torch.saved import key_of
+from layerstep.engine.memory.graph import size_of, walk
 from layerstep.engine.memory.owned import state_of
 
 __all__ = ["alive"]
@@ -46,7 +46,7 @@ def _memory(facts: Facts, found: re.Match[str]) -> Explanation:
     groups, largest = alive()
     rows = [f"{what}: {human_bytes(count)}" for what, count in groups.items() if count]
     for tensor, holder in largest:
-        rows.append(f"alive: {shape_line(tensor)}, {human_bytes(_size(tensor))}, {holder}")
+        rows.append(f"alive: {shape_line(tensor)}, {human_bytes(size_of(tensor))}, {holder}")
     if graph := _held_by_graphs():
         rows.append(graph)
     fix = "a smaller batch, shorter sequences, activation checkpointing, torch.autocast, no_grad() to predict"
@@ -66,23 +66,23 @@ def alive() -> tuple[dict[str, int], list[tuple[Tensor, str]]]:
     for thing in gc.get_objects():
         kind = type(thing)  # isinstance would ask the object, which may be a proxy
         if issubclass(kind, Tensor):
-            key = _pointer(thing)
+            key = key_of(thing)
             if key and (key not in seen or _kind(thing) == "parameters"):
                 seen[key] = (thing, _kind(thing))
         elif issubclass(kind, torch.optim.Optimizer):
-            state |= {_pointer(tensor) for _, tensor in attempt(partial(_states, thing), [])}
+            state |= {key_of(tensor) for _, tensor in attempt(partial(_states, thing), [])}
         elif issubclass(kind, nn.Module):
             for name, parameter in thing.__dict__.get("_parameters", {}).items():
-                homes[_pointer(parameter)] = f"{kind.__name__}.{name}"
-    gradients = {_pointer(t.grad) for t, kind in seen.values() if kind == "parameters" and t.grad is not None}
+                homes[key_of(parameter)] = f"{kind.__name__}.{name}"
+    gradients = {key_of(t.grad) for t, kind in seen.values() if kind == "parameters" and t.grad is not None}
     totals = dict.fromkeys(("parameters", "gradients", "optimizer state", "activations and other"), 0)
     whose: dict[int, str] = {}
     for key, (tensor, word) in seen.items():
         word = "gradients" if key in gradients else "optimizer state" if key in state else word
-        totals[word] += _size(tensor)
+        totals[word] += size_of(tensor)
         whose[key] = homes.get(key, word if word in ("gradients", "optimizer state") else "")
-    largest = sorted((tensor for tensor, _ in seen.values()), key=_size, reverse=True)[:MOST]
-    return totals, [(t, whose[_pointer(t)] or f"held by {holder_of(t)}") for t in largest]
+    largest = sorted((tensor for tensor, _ in seen.values()), key=size_of, reverse=True)[:MOST]
+    return totals, [(t, whose[key_of(t)] or f"held by {holder_of(t)}") for t in largest]
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
@@ -100,11 +100,3 @@ def _held_by_graphs() -> str:
 
 def _kind(tensor: Tensor) -> str:
     return "parameters" if isinstance(tensor, torch.nn.Parameter) else "activations and other"
-
-
-def _pointer(tensor: Any) -> int:
-    return int(attempt(lambda: tensor.untyped_storage().data_ptr(), 0))
-
-
-def _size(tensor: Tensor) -> int:
-    return int(attempt(lambda: tensor.untyped_storage().nbytes(), 0))

@@ -31,14 +31,16 @@ def graph_task() -> int:
     return _graph_task_id()
 
 
+_count: Callable[[], int] | None = getattr(torch.autograd, "_get_sequence_nr", None)
+
+
 def autograd_count() -> int:
     """The number that the next autograd node of this thread gets: nodes are counted as they are made.
 
     Fallback: 0, so that a module's nodes cannot be told from those before it, and its gradient of the
     input is that of the whole graph below it.
     """
-    count = getattr(torch.autograd, "_get_sequence_nr", None)
-    return int(count()) if count is not None else 0
+    return _count() if _count is not None else 0
 
 
 def current_node() -> Any:

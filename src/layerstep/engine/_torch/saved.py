@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["CLOSED", "is_closed", "key_of", "number_of", "saved_by"]
+__all__ = ["CLOSED", "is_closed", "is_written_view", "key_of", "memory_of", "number_of", "saved_by"]
 
 _RAW = "_raw_saved_"
 _names: dict[type, tuple[str, ...]] = {}
@@ -94,12 +94,23 @@ def is_closed(node: Any) -> bool:
     return any(word in node.name() for word in CLOSED)
 
 
+def is_written_view(node: Any) -> bool:
+    """Is this the node of a view that was written in place, around that of the operation?"""
+    return bool(node.name().endswith("CopySlices"))
+
+
 def key_of(tensor: Tensor) -> int:
     """The number of a tensor's memory: the same for all its views, until the memory is freed.
 
     Fallback: 0 where there is no single piece of memory (sparse, nested by layout, inside of a transform).
     """
+    return memory_of(tensor)[0]
+
+
+def memory_of(tensor: Tensor) -> tuple[int, Any]:
+    """The number of a tensor's memory and the storage itself; 0 and nothing where there is none."""
     try:
-        return int(tensor.untyped_storage()._cdata)
+        storage = tensor.untyped_storage()
+        return storage._cdata, storage
     except Exception:  # lazy, freed, or a class that refuses every question
-        return 0
+        return 0, None

@@ -9,13 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
-from layerstep.engine._torch.saved import is_closed, key_of, number_of, saved_by
+from layerstep.engine._torch.saved import is_closed, is_written_view, key_of, number_of, saved_by
 
-__all__ = ["Graph", "Held", "inner_tensors", "size_of", "walk"]
+__all__ = ["Graph", "Held", "inner_tensors", "nodes_behind", "size_of", "walk"]
 
 NODES = 200_000
 """A graph that is larger is not walked to its end."""
-DEPTH = 3
+DEPTH = 6
+"""Of containers that are looked into: what a model is called with may be a dictionary of lists of tuples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +45,24 @@ class Graph:
 
 
 def walk(
-    roots: Iterable[Any], *, most: int = NODES, met: Callable[[Tensor, int], None] | None = None
+    roots: Iterable[Any],
+    *,
+    most: int = NODES,
+    met: Callable[[Tensor, int], None] | None = None,
+    hidden: Callable[[int], Iterable[tuple[int, int]] | None] = lambda number: None,
 ) -> Graph:
     """Go through the graph from its last nodes on; parameters that it has saved are among what it holds.
 
-    `met` is called with each tensor that is held and the number of its memory.
+    `met` is called with each tensor that is held and the number of its memory. `hidden` is asked for what a
+    node holds that does not show it: memory and its bytes, or None.
     """
-    graph, seen = Graph(), set[Any]()
-    waiting = [node for node in roots if node is not None]
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        if len(seen) >= most:
-            graph.is_cut = True
-            break
-        seen.add(node)
-        waiting += [below for below, _ in node.next_functions if below is not None]
-    graph.nodes = len(seen)
-    known: set[int] = set()
+    seen, is_cut = nodes_behind(roots, most=most)
+    graph, known = Graph(len(seen), is_cut=is_cut), set[int]()
     for number, _, node in sorted((number_of(node), id(node), node) for node in seen):
-        if is_closed(node):
-            graph.closed[node.name().rpartition("::")[2]] += 1
+        for key, size in _unshown(node, number, graph, hidden) if is_closed(node) else ():
+            if not key or key not in known:
+                known.add(key)
+                graph.held.append(Held(key, size, number))
         for tensor in inner_tensors(tuple(saved_by(node))):
             key = key_of(tensor)
             if key and key not in known:
@@ -74,6 +71,31 @@ def walk(
                 if met is not None:
                     met(tensor, key)
     return graph
+
+
+def nodes_behind(roots: Iterable[Any], *, most: int = NODES) -> tuple[set[Any], bool]:
+    """The nodes from these on, and whether there are more than that."""
+    seen = set[Any]()
+    waiting = [node for node in roots if node is not None]
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        if len(seen) >= most:
+            return seen, True
+        seen.add(node)
+        waiting += [below for below, _ in node.next_functions if below is not None]
+    return seen, False
+
+
+def _unshown(
+    node: Any, number: int, graph: Graph, hidden: Callable[[int], Iterable[tuple[int, int]] | None]
+) -> Iterable[tuple[int, int]]:
+    """What is known of a node that does not show what it holds; else it is counted as such."""
+    inside = hidden(number) if is_written_view(node) else None
+    if inside is None:
+        graph.closed[node.name().rpartition("::")[2]] += 1
+    return inside or ()
 
 
 def inner_tensors(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:

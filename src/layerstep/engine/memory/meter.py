@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerstep.engine._torch import current_node, is_in_backward, is_tracing
+from layerstep.engine._torch.dynamo import keep_dynamo_out
 from layerstep.engine._torch.graphs import graph_task
-from layerstep.engine._torch.modes import lay_below, lies_below, take_out
-from layerstep.engine._torch.saved import key_of
+from layerstep.engine._torch.saved import memory_of
 from layerstep.engine.events import Phase
 from layerstep.engine.guard import observing
 from layerstep.engine.memory.graph import inner_tensors, walk
+from layerstep.engine.memory.hidden import Hidden
 from layerstep.engine.memory.ledger import Ledger
 from layerstep.engine.memory.mode import AllocationMode
 from layerstep.engine.memory.owned import buffers_of, gradients_of, parameters_of, states_of
@@ -50,15 +52,18 @@ class Meter:
     def __init__(self, session: Session) -> None:
         self.steps: deque[MeasuredStep] = deque(maxlen=KEPT)
         self.is_on = False
+        self.is_read = False
+        """Has somebody asked since it began?"""
         self.left: int | None = None
         """Steps that are still to be measured; None: all."""
         self._session = session
-        self._mode = AllocationMode(self._before_op, self._after_op, session.fail)
+        self._mode = AllocationMode(self._before_op, self._after_op, self._wrote, session.fail)
         self._sink = Sink(self._report, _ignore, _ignore)
         self._sink.listening = True
         self._taps = Taps(self._sink)
         self._ledger = Ledger()
         self._places = Places(session.models)
+        self._hidden = Hidden()
         self._saved = Savings()
         self._task = -1
         self._batch: int | None = None
@@ -70,7 +75,7 @@ class Meter:
 
     def start(self, steps: int | None) -> None:
         """Measure from now on."""
-        self.is_on, self.left, self._counted = True, steps, 0
+        self.is_on, self.is_read, self.left, self._counted = True, False, steps, 0
         self._ledger.close()
         self._ledger = Ledger()
         self._begin()
@@ -86,11 +91,11 @@ class Meter:
     def apply(self) -> None:
         if not self.is_on:
             return
-        self._taps.apply_to(self._session.models.tappable, Phase.ENTER, Phase.EXIT)
+        self._taps.apply_to(self._roots(), Phase.ENTER, Phase.EXIT)
         self._listen(True)
         self._mode.is_on = True
         if not self._session.is_silent or self._session.pause is None:
-            self._lay()
+            self._mode.lay()
 
     def clear(self) -> None:
         """Everything goes; a forward that has not ended in a training step is a measured step of its own."""
@@ -99,6 +104,9 @@ class Meter:
             self._close("the last forward" if self._session.training.count else f"forward {self._counted}")
         self.is_on = False
         self._uninstall()
+
+    def unread(self) -> list[str]:
+        return [] if self.is_read or not self.steps else ["memory"]
 
     def cost(self) -> list[str]:
         """What is installed, in words."""
@@ -110,21 +118,20 @@ class Meter:
         self._mode.is_on = False
         self._taps.clear()
         self._listen(False)
-        take_out(self._mode)
+        self._mode.leave()
         self._ledger.close()
         self._places.forget()
+
+    def _roots(self) -> list[nn.Module]:
+        """The outermost modules; of a compiled one the wrapper, which runs its hooks outside of dynamo."""
+        models = self._session.models
+        wrappers = [model.given for model in models if model.compiled and model.given is not model.root]
+        return [*models.tappable, *(each for each in wrappers if each is not None)]
 
     def _listen(self, wanted: bool) -> None:
         training = self._session.training
         training.listen(training.before, self._before_step, wanted)
         training.listen(training.after, self._after_step, wanted)
-
-    def _lay(self) -> None:
-        """Never beside compiled code: its backward can leave torch's key for modes on (seen on 2.13.0)."""
-        if any(model.compiled for model in self._session.models):
-            take_out(self._mode)
-        elif not lies_below(self._mode):
-            lay_below(self._mode)
 
     # --- what happens in a step ---
 
@@ -135,6 +142,7 @@ class Meter:
             self._ledger.seed(states_of(self._session.models, self._session.training), "optimizer state")
         self._ledger.begin()
         self._places.forget()
+        self._hidden.forget()
         self._saved, self._batch, self._forwards = Savings(), None, 0
         self._reads_at_backward, self._has_run_backward = self._has_run_backward, False
 
@@ -151,6 +159,8 @@ class Meter:
             model = self._session.models.by_root(module)
             if model is None or model.is_helper or call_depth(sys._getframe(2)) > 1:
                 return
+            if phase is Phase.EXIT and model.compiled and model.root is not None:
+                self._places.note(self._session.models.path_of(model.root))  # no operation inside was seen
             if phase is Phase.ENTER:
                 self._enter((args, kwargs))
             elif phase is Phase.EXIT and not self._reads_at_backward:
@@ -164,11 +174,11 @@ class Meter:
             self._close(f"forward {self._counted}")
         if not self.is_on:
             return
-        self._lay()
+        self._mode.lay()
         self._forwards += 1
         given = list(inner_tensors(inputs))
         with observing():
-            self._seed_models()  # a model that is new, and a lazy layer, has them only now
+            self._seed_models()  # a model that is new
             self._ledger.seed((("", tensor) for tensor in given), "inputs", "forward")
         first = next((tensor for tensor in given if tensor.dim()), None)
         self._batch = int(first.shape[0]) if first is not None else None
@@ -184,19 +194,31 @@ class Meter:
                 self._has_run_backward = True
 
     def _after_op(self, tensor: Tensor, frame: FrameType) -> None:
-        key = key_of(tensor)
-        if not key or self._ledger.knows(key) or self._session.is_silent:
+        key, storage = memory_of(tensor)
+        ledger = self._ledger
+        if not key or ledger.knows(key) or self._session.is_silent or tensor.is_meta:
             return
         path, part = ("", "optimizer") if self._is_stepping else self._places.here(frame)
-        self._ledger.add(tensor, key, path=path, part=part)
+        size = storage.nbytes()
+        if size:
+            line = None if part == "backward" else frame  # there every line is that of backward()
+            ledger.enter(storage, key, size=size, path=path, part=part, frame=line)
+
+    def _wrote(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._session.is_silent:
+            self._hidden.note(func, args, kwargs, ledger=self._ledger)
 
     def _read_graph(self, nodes: list[Any]) -> None:
         def met(tensor: Tensor, key: int) -> None:
             if not self._ledger.knows(key):  # made where no mode sees it: compiled, scripted, before
                 self._ledger.add(tensor, key, path="", part="forward")
 
+        def hidden(number: int) -> list[tuple[int, int]] | None:
+            return self._hidden.held_by(number, self._ledger)
+
         with observing():
-            saved = sum_savings(walk(nodes, met=met), self._ledger, self._places)
+            self._seed_models()  # a lazy layer has made its parameters meanwhile, a module its buffers
+            saved = sum_savings(walk(nodes, met=met, hidden=hidden), self._ledger, self._places)
         if saved.bytes > self._saved.bytes or not self._saved.nodes:
             self._saved = saved
 
@@ -216,11 +238,13 @@ class Meter:
         elif self.is_on:
             self._begin()
         if self.is_on:
-            self._lay()
+            self._mode.lay()
 
     def _close(self, label: str) -> None:
         with observing():
-            self.steps.append(close_step(self._ledger, self._saved, label=label, batch=self._batch))
+            step = close_step(self._ledger, self._saved, label=label, batch=self._batch)
+        is_compiled = any(model.compiled for model in self._session.models)
+        self.steps.append(replace(step, is_compiled=is_compiled))
         if self.left is not None:
             self.left -= 1
             if self.left <= 0:
@@ -239,3 +263,7 @@ def _plain(output: Any) -> Any:
 
 def _ignore(*_: Any) -> None:
     """What else a tap could report is of no interest here."""
+
+
+for _function in (Meter._before_op, Meter._after_op, Meter._wrote, Meter._report):
+    keep_dynamo_out(_function, callees=True)

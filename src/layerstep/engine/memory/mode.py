@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from types import FrameType
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from layerstep.engine._torch.modes import Leaving, take_out
+from layerstep.engine._torch.dynamo import keep_dynamo_out
+from layerstep.engine._torch.lasting import LastingMode
 
 __all__ = ["AllocationMode"]
 
 
-class AllocationMode(TorchDispatchMode):
+class AllocationMode(LastingMode):
     """Tells of each operation before it runs, and of what it returned."""
-
-    supports_higher_order_operators = True  # else `flex_attention` and `cond` raise under it
 
     def __init__(
         self,
         before: Callable[[], None],
         after: Callable[[Tensor, FrameType], None],
+        wrote: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.is_on = False
-        """Else it hands on, and leaves the stack after the next operation."""
+        """Else it hands on, and leaves the stack after the next operation where it may."""
         self._before = before
         self._after = after
+        self._wrote = wrote
         self._failed = failed
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -45,10 +44,12 @@ class AllocationMode(TorchDispatchMode):
             result = func(*args, **kwargs)
         finally:
             if not self.is_on:
-                kwargs["layerstep"] = Leaving(partial(take_out, self))
+                self.leave_after(kwargs)
         try:
             if self.is_on:
                 self._tell(result, sys._getframe(1))
+                if args and result is args[0]:  # in place
+                    self._wrote(func, args, kwargs)
         except Exception as error:
             self._failed(error)
         return result
@@ -61,10 +62,7 @@ class AllocationMode(TorchDispatchMode):
                 if isinstance(each, Tensor):
                     self._after(each, frame)
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # otherwise the first op imports torch._dynamo: 1.2 to 2.4 s
-        return False
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:  # otherwise compiled code would run eagerly, on our account
-        return True
+# Else dynamo compiles them, too; what a kernel written in Python calls must still be compiled.
+keep_dynamo_out(AllocationMode.__torch_dispatch__, callees=False)
+keep_dynamo_out(AllocationMode._tell, callees=True)

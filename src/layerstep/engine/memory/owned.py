@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from layerstep.engine._torch import is_scripted
 from layerstep.engine.memory.graph import inner_tensors
 from layerstep.engine.models import Models
 
@@ -20,14 +21,15 @@ __all__ = ["buffers_of", "gradients_of", "parameters_of", "state_of", "states_of
 
 def parameters_of(models: Models) -> Iterator[tuple[str, Tensor]]:
     for path, module in models.everything():
-        for parameter in module._parameters.values():
+        inside = module.parameters() if is_scripted(module) else module._parameters.values()
+        for parameter in inside:  # no path leads into a scripted module
             if parameter is not None:
                 yield path, parameter
 
 
 def buffers_of(models: Models) -> Iterator[tuple[str, Tensor]]:
     for path, module in models.everything():
-        for buffer in module._buffers.values():
+        for buffer in module.buffers() if is_scripted(module) else module._buffers.values():
             if buffer is not None:
                 yield path, buffer
 

@@ -11,26 +11,30 @@ from types import FrameType
 
 from torch import nn
 
-from layerstep.engine._torch import autograd_count, call_frames, current_node, is_in_backward
+from layerstep.engine._torch import autograd_count, current_node, is_in_backward, module_call_code, unwrap
 from layerstep.engine._torch.saved import number_of
 from layerstep.engine.models import Models
 
 __all__ = ["Places", "module_at"]
 
-DEEPEST = 400
-"""Frames that are looked through for a module call."""
-
 
 def module_at(frame: FrameType | None) -> nn.Module | None:
     """The innermost module call that a frame is in."""
-    call = next(call_frames(frame), None)
-    if call is None:
-        return None
-    names = call.f_locals
+    return _call_at(frame)[0]
+
+
+def _call_at(frame: FrameType | None) -> tuple[nn.Module | None, FrameType | None]:
+    """The innermost module call that a frame is in, and what has made it."""
+    code = module_call_code  # a loop here: asked for every operation that takes memory
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    if frame is None:
+        return None, None
+    names = frame.f_locals
     module: nn.Module | None = names.get("self")
     if type(names) is dict:
         names.clear()  # up to Python 3.12 a copy, which the frame would keep
-    return module
+    return module, frame.f_back
 
 
 class Places:
@@ -53,8 +57,17 @@ class Places:
             return ""
         known = self._paths.get(id(module))
         if known is None or known[0] is not module:
-            known = self._paths[id(module)] = (module, self._models.path_of(module))
+            known = self._paths[id(module)] = (module, self._models.path_of(unwrap(module)))
         return known[1]
+
+    def _path_at(self, frame: FrameType | None) -> str:
+        """The path of the innermost call of a known model: compiled code runs in modules of its own."""
+        module, outside = _call_at(frame)
+        path = self.path_of(module)
+        while module is not None and path.startswith("<"):
+            module, outside = _call_at(outside)
+            path = self.path_of(module) or path
+        return path
 
     def here(self, frame: FrameType | None) -> tuple[str, str]:
         """The path and the part of the step of the operation that a frame calls."""
@@ -62,13 +75,19 @@ class Places:
             node = current_node()
             inner = module_at(frame) if node is None or self._is_recomputing(frame) else None
             path = self.path_of(inner) if inner is not None else self.owner(number_of(node)) if node else ""
+            if inner is not None:
+                self.note(path)  # a reentrant checkpoint makes nodes that a pass inside of this one comes by
             return path, "backward"
-        path = self.path_of(module_at(frame))
+        path = self._path_at(frame)
+        self.note(path)
+        return path, "forward" if path else "between"
+
+    def note(self, path: str) -> None:
+        """The nodes up to here are of this path."""
         count = autograd_count()
         if not self._counts or count > self._counts[-1]:
             self._counts.append(count)
             self._owners.append(path)
-        return path, "forward" if path else "between"
 
     @staticmethod
     def _is_recomputing(frame: FrameType | None) -> bool:

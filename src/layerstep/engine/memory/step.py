@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ class Peak:
     kinds: dict[str, int] = field(default_factory=dict)
     temporary: dict[str, int] = field(default_factory=dict)
     """What was neither kept nor saved, by the module that made it."""
+    line: str = ""
+    """`train.py:41`, where it is known: outside of a backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class MeasuredStep:
     parts: tuple[tuple[float, str], ...] = ()
     """Where in the course a part begins, from 0 to 1."""
     is_cut: bool = False
+    is_compiled: bool = False
+    """A model in it is: what its code takes and gives back inside was not seen."""
 
     @property
     def highest(self) -> Peak:
@@ -71,14 +76,22 @@ class MeasuredStep:
 def _peak(ledger: Ledger, top: Top) -> Peak:
     """What was alive at the top."""
     if not top.bytes or ledger.is_cut:
-        return Peak(top.bytes, top.path, top.part)
+        return Peak(top.bytes, top.path, top.part, line=_line(top))
     alive = ledger.alive_after(top.at)
     kinds, temporary = Counter[str](), Counter[str]()
     for piece in alive:
         kinds[piece.kind or "temporary"] += piece.bytes
         if not piece.kind:
             temporary[piece.path] += piece.bytes
-    return Peak(top.bytes, top.path, top.part, dict(kinds), dict(temporary))
+    return Peak(top.bytes, top.path, top.part, dict(kinds), dict(temporary), _line(top))
+
+
+def _line(top: Top) -> str:
+    if top.place is None:
+        return ""
+    code, instruction = top.place
+    lines = (line for start, end, line in code.co_lines() if start <= instruction < end)
+    return f"{os.path.basename(code.co_filename)}:{next(lines, None) or code.co_firstlineno}"
 
 
 def sum_savings(graph: Graph, ledger: Ledger, places: Places) -> Savings:

@@ -1,0 +1,51 @@
+"""Beside compiled code: what of ours dynamo must not compile, and where a dispatch mode must not leave.
+
+Seen on torch 2.13.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+__all__ = ["blocks_around", "is_key_on", "keep_dynamo_out"]
+
+
+def keep_dynamo_out(function: Callable[..., Any], *, callees: bool) -> None:
+    """Dynamo must not compile this function, nor what it calls if told so.
+
+    An operation that runs eagerly inside of `torch.compile`, after a graph break or where dynamo skips a
+    function, calls the handler of a mode while dynamo looks at every new frame: it has compiled `count += 1`
+    of ours. Fallback: it does so again, and warns of what it cannot follow.
+    """
+    try:
+        frames: Any = torch._C._dynamo.eval_frame
+        skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+        strategy = frames._FrameExecStrategy(skip, skip if callees else default)
+        frames.set_code_exec_strategy(function.__code__, strategy)
+    except (AttributeError, TypeError):
+        return
+
+
+def blocks_around(frame: FrameType | None) -> tuple[bool, int]:
+    """Is inference_mode on, and how many calls of compiled functions are running?
+
+    Each puts the dispatch keys back that it found. A mode that was laid before and is taken out inside leaves
+    a key without a mode, at which torch asserts. Fallback: a renamed wrapper is not seen.
+    """
+    compiled = 0
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "compile_wrapper" and "_dynamo" in code.co_filename:
+            compiled += 1
+        frame = frame.f_back
+    return torch.is_inference_mode_enabled(), compiled
+
+
+def is_key_on() -> bool:
+    """Is the dispatch key on by which torch asks the modes of this thread? Fallback: yes."""
+    is_included = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", None)
+    return is_included is None or bool(is_included(torch._C.DispatchKey.Python))
