@@ -8,16 +8,14 @@ import random
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.measure import Effort, Overhead, Times
 from benchmarks.models import Case
 from benchmarks.training import BARE, TrainingCase, bare, training_cases, under
-from benchmarks.variants import Run, Variant, check_clean
+from benchmarks.variants import NoKernel, Run, Variant, check_clean
 
 __all__ = ["MEMORY", "measure_memory"]
 
@@ -53,23 +51,12 @@ def _by_hand(case: Case) -> Iterator[Run]:
         yield run
 
 
-class _Nothing(TorchDispatchMode):
-    """The least that seeing every operation can cost."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-
 @contextlib.contextmanager
 def _no_op_mode(case: Case) -> Iterator[Run]:
     with bare(case) as step:
 
         def run() -> None:
-            with _Nothing():
+            with NoKernel():
                 step()
 
         yield run

@@ -12,11 +12,10 @@ from functools import partial
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.measure import QUICK, Effort, Overhead, Spread, overhead, quiet
 from benchmarks.models import Case, all_cases
-from benchmarks.variants import BARE, BARE_AGAIN, ENOUGH, Run, Variant, attached, new_session, say
+from benchmarks.variants import BARE, BARE_AGAIN, ENOUGH, NoKernel, Run, Variant, attached, new_session, say
 from layerstep.engine.events import Kind
 from layerstep.engine.ops import Functions, Kernels
 from layerstep.engine.stepper import Intent
@@ -27,15 +26,6 @@ __all__ = ["OPS", "OpCosts", "measure_ops", "ops_tables"]
 class _NoFunction(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
-
-
-class _NoKernel(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
 
 @contextlib.contextmanager
@@ -77,7 +67,7 @@ OPS = (
     Variant("`break op:NAME`, never hit", partial(_point, line="break op:nosuchop")),
     Variant("`break op:NAME in PATH`, never hit", partial(_point, line="break op:nosuchop in {path}")),
     Variant("`step op N`, each op counted", partial(_endless, kind=Kind.OP)),
-    Variant("a `TorchDispatchMode` that does nothing", partial(_mode, mode=_NoKernel)),
+    Variant("a `TorchDispatchMode` that does nothing", partial(_mode, mode=NoKernel)),
     Variant("`break op:aten.NAME`, never hit", partial(_point, line="break op:aten.nosuchop")),
     Variant("`stepi N`, each op counted", partial(_endless, kind=Kind.KERNEL)),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,7 @@ from benchmarks.measure import Effort, Overhead, Spread, overhead
 from benchmarks.models import Case
 from benchmarks.training import BARE, Stepper, TrainingCase, bare, training_cases, under
 from benchmarks.variants import Run, Variant, attached, new_session, say
-from layerstep.analysis.profile_compare import Saved, compare_profiles, saved_of
+from layerstep.analysis.profile_compare import Change, Saved, compare_profiles, joined, saved_of
 from layerstep.analysis.profile_state import state_of
 
 __all__ = [
@@ -32,10 +32,11 @@ __all__ = [
 
 STEPS = 12
 PAIRS = 20
-COMPARED = 40
-LAYERS = 20
-MORE = 22
-"""A tenth more of the same layers: a real change of about 10 %."""
+COMPARED = 300
+ROUNDS = 4
+LAYERS = 18
+MORE = 20
+"""Two more of the same layers: with what is outside of them a real change of 10 %."""
 
 
 @contextlib.contextmanager
@@ -121,8 +122,8 @@ class Verdicts:
 
     real: int
     equal: int
-    pairs: int
-    ratios: list[float] = field(default_factory=list)
+    changes: list[tuple[Change, Change]]
+    """Of each pair that differs, and of each that does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,16 +210,17 @@ def _profile(layers: int) -> Saved:
 
 
 def verdicts(pairs: int) -> Verdicts:
-    """Pairs of profiles, one after the other as people take them: a tenth more layers, or the same."""
+    """Pairs of profiles, their rounds in turn: two more layers, or the same."""
     real = equal = 0
-    ratios = []
+    found = []
     for _ in range(pairs):
-        changed = compare_profiles(_profile(LAYERS), _profile(MORE))
-        same = compare_profiles(_profile(LAYERS), _profile(LAYERS))
-        real += changed.is_real and changed.step.ratio > 1
+        taken = [[_profile(layers) for layers in (LAYERS, MORE, LAYERS)] for _ in range(ROUNDS)]
+        before, more, again = (reduce(joined, rounds) for rounds in zip(*taken, strict=True))
+        changed, same = compare_profiles(before, more), compare_profiles(before, again)
+        real += changed.step.is_real and changed.step.ratio > 1
         equal += same.is_real
-        ratios += [changed.step.ratio, same.step.ratio]
-    return Verdicts(real, equal, pairs, ratios)
+        found.append((changed.step, same.step))
+    return Verdicts(real, equal, found)
 
 
 def profiling_tables(found: Profiling, table: Callable[[Sequence[str], Any], str]) -> str:
@@ -228,9 +230,17 @@ def profiling_tables(found: Profiling, table: Callable[[Sequence[str], Any], str
         kernels = f"{one.kernels.median:.3f} ({one.kernels.low:.2f}–{one.kernels.high:.2f})"
         rows.append((one.name, f"{one.parts.median:.3f}", kernels))
     verdict = found.verdicts
+    pairs = len(verdict.changes)
+    changed, same = zip(*verdict.changes, strict=True)
+    quiet = [_span([each.ratio for each in kind]) for kind in (changed, same)]
+    clock = [_span([each.after / each.before for each in kind]) for kind in (changed, same)]
     told = (
-        f"`profile compare`, {COMPARED} steps each: a tenth more layers was called slower in "
-        f"{verdict.real} of {verdict.pairs} pairs; two equal ones were told apart in {verdict.equal} of "
-        f"{verdict.pairs}."
+        f"`profile compare`, {ROUNDS} rounds of {COMPARED} steps in turn: {LAYERS} layers against {MORE} "
+        f"were called slower in {verdict.real} of {pairs} pairs ({quiet[0]}); two equal ones were told apart "
+        f"in {verdict.equal} of {pairs} ({quiet[1]}). Medians on the clock said {clock[0]} and {clock[1]}."
     )
     return table(("", "parts, × the step", "parts, × torch.profiler's own times"), rows) + "\n\n" + told
+
+
+def _span(ratios: list[float]) -> str:
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"

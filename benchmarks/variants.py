@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.modules import module as torch_module
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.models import Case
 from layerstep.engine.events import Kind
@@ -35,6 +36,7 @@ __all__ = [
     "EXIT_HOOKS",
     "NOTHING_ARMED",
     "VARIANTS",
+    "NoKernel",
     "Run",
     "Variant",
     "attached",
@@ -42,6 +44,18 @@ __all__ = [
     "new_session",
     "say",
 ]
+
+
+class NoKernel(TorchDispatchMode):
+    """The least that seeing every operation can cost."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
 
 Run = Callable[[], Any]
 Opener = Callable[[Case], AbstractContextManager[Run]]

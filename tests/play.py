@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from layerstep.frontends.choose import choose_frontend
 from layerstep.frontends.output import PROMPT, Screen, write_transcript
 from layerstep.program import Program, debug
 from layerstep.render.screen import make_console
+from masked import masked
 
 ROOT = Path(__file__).parent
 DEMO = ROOT.parent / "src" / "layerstep" / "demo" / "script.py"
@@ -46,14 +48,15 @@ def play(
     console: Console | None = None,
     width: int = 80,
     keep_colour: bool = False,
+    mask: bool = False,
 ) -> tuple[str, int]:
-    """The screen after typing the lines, program output included, and the exit code."""
+    """The screen after typing the lines, program output included, and the exit code. `mask`: times as `#`."""
     console = console or make_console(io.StringIO(), width=width, colour=False)
     screen_file = console.file
     with create_pipe_input() as pipe, _as_main(), redirect_stdout(_Through(console)):
         session = Session(Dispatcher(), Config())
         screen = Screen(session, screen_file, console=console)
-        session.listen(screen)
+        session.listen((lambda said: screen(replace(said, view=masked(said.view)))) if mask else screen)
         session.listen(functools.partial(write_transcript, session))
         session.frontend = choose_frontend(session, screen, input=pipe, use_pipe=False)
         for line in lines:

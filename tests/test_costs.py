@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from layerstep.analysis.advice import Evidence, advise
+from layerstep.analysis.advice import RULES, Evidence, advise
 from layerstep.analysis.profile_state import state_of
-from layerstep.analysis.roofline import Roofline
+from layerstep.analysis.roofline import Roofline, probe
 from zoo import console_on
 
 COSTS = Path(__file__).parent.parent / "examples" / "costs"
@@ -46,19 +51,24 @@ def test_a_planted_cost_is_found_with_its_line(name: str) -> None:
 
 
 def _inherited() -> dict[str, str]:
-    import os
-
     return {key: value for key, value in os.environ.items() if key not in ("LAYERSTEP", "COLUMNS")}
 
 
 def _evidence(
-    model: nn.Module, x: Tensor, *, roofline: Roofline | None = None, train: bool = False
+    model: nn.Module,
+    x: Tensor,
+    *,
+    roofline: Roofline | None = None,
+    train: bool = False,
+    wait: float = 0.0,
+    steps: int = 2,
 ) -> Evidence:
     console, _ = console_on(model, [])
     with console:
-        console.execute("profile 2")
+        console.execute(f"profile {steps}")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0) if train else None
-        for _ in range(5):
+        for _ in range(steps + 3):
+            time.sleep(wait)
             out = model(x)
             if optimizer is not None:
                 out.sum().backward()
@@ -85,35 +95,131 @@ class Attention(nn.Module):
         return (q @ k.transpose(-2, -1) / math.sqrt(16)).softmax(dim=-1) @ v
 
 
-def test_attention_that_is_written_out_is_told_from_the_fused_kernel() -> None:
-    x = torch.randn(2, 96, 32)
-    assert "unfused-attention" in names(_evidence(Attention(fused=False), x))
-    assert "unfused-attention" not in names(_evidence(Attention(fused=True), x))
+class Loop(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(100):
+            x = x + 1
+        return x
 
 
-def test_subnormal_values_are_found() -> None:
-    class Fading(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x * 1e-39
-
-    assert "denormals" in names(_evidence(nn.Sequential(Fading()), torch.rand(64, 64)))
-    assert "denormals" not in names(_evidence(nn.Sequential(nn.ReLU()), torch.rand(64, 64)))
+class Item(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.max().item()
 
 
-def test_a_layer_is_slow_only_against_what_the_machine_reaches() -> None:
-    model, x = nn.Sequential(nn.Linear(256, 256)), torch.randn(256, 256)
-    modest = Roofline(1e6, 1e12, 1)
-    assert "slow-layer" not in names(_evidence(model, x, roofline=modest))
-    found = _evidence(model, x)
-    middle = sorted(found.measured.row("0").forward)[0]  # type: ignore[union-attr]
-    reach = 2 * 256**3 / middle * 1000
-    known = Evidence(found.measured, found.looked, found.lines, Roofline(reach / 100, 1e18, 1))
-    assert [a.path for a in advise(known) if a.name == "slow-layer"] == ["0"]
+class Fading(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 1e-39
 
 
-def test_what_a_device_only_would_need_is_silent_on_a_processor() -> None:
-    model = nn.Sequential(nn.Linear(64, 64))
-    assert "float32" not in names(_evidence(model, torch.randn(8, 64), train=True))
+class Pairs(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x[:, :, None] - x[:, None, :]).abs().sum(-1)
+
+
+def _many(count: int) -> nn.Module:
+    return nn.Sequential(*(nn.ReLU() for _ in range(count)))
+
+
+def _slow_against(factor: float) -> Evidence:
+    """A layer beside a machine that reaches so many times its rate."""
+    found = _evidence(nn.Sequential(nn.Linear(256, 256)), torch.randn(1024, 256), steps=9)
+    rate = found.measured.row("0").rate  # type: ignore[union-attr]
+    return replace(found, roofline=Roofline(factor * rate, 1e18, 1))
+
+
+def _half(ratio: float, *, dtype: torch.dtype = torch.float32) -> Evidence:
+    """Products in a dtype on a machine whose bfloat16 is so many times as fast as its float32."""
+    model = nn.Sequential(nn.Linear(256, 256)).to(dtype)
+    found = _evidence(model, torch.randn(1024, 256, dtype=dtype), steps=9)
+    return replace(found, roofline=Roofline(1.0, 1e18, 1, half=ratio))
+
+
+def _heavy() -> Evidence:
+    found = _evidence(nn.Sequential(nn.Linear(256, 256)), torch.randn(1024, 256), steps=9)
+    return replace(found, roofline=Roofline(1.0, 1e18, 1))
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _waiting(seconds: float) -> Evidence:
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU())
+    return _evidence(model, torch.randn(512, 256), wait=seconds, steps=9)
+
+
+CASES: dict[str, tuple[Callable[[], Evidence], Callable[[], Evidence]]] = {
+    "waiting-for-data": (lambda: _waiting(0.02), lambda: _waiting(0.0)),
+    "python-loop": (
+        lambda: _evidence(nn.Sequential(Loop()), torch.ones(4, 4)),
+        lambda: _evidence(_many(100), torch.ones(4, 4)),
+    ),
+    "tiny-operations": (
+        lambda: _evidence(_many(250), torch.ones(64, 4)),
+        lambda: _evidence(_many(250), torch.ones(1024, 1024)),
+    ),
+    "small-batch": (
+        lambda: _evidence(_many(30), torch.ones(1, 4)),
+        lambda: _evidence(_many(30), torch.ones(64, 4)),
+    ),
+    "sync": (
+        lambda: _evidence(nn.Sequential(Item()), torch.ones(2, 2)),
+        lambda: _evidence(nn.Sequential(Fading()), torch.ones(2, 2)),
+    ),
+    "quadratic": (
+        lambda: _evidence(nn.Sequential(Pairs()), torch.randn(4, 512)),
+        lambda: _evidence(nn.Sequential(nn.Linear(32, 512)), torch.randn(64, 32)),
+    ),
+    "unfused-attention": (
+        lambda: _evidence(Attention(fused=False), torch.randn(2, 96, 32)),
+        lambda: _evidence(Attention(fused=True), torch.randn(2, 96, 32)),
+    ),
+    "slow-layer": (lambda: _slow_against(10), lambda: _slow_against(2)),
+    "denormals": (
+        lambda: _evidence(nn.Sequential(Fading()), torch.rand(64, 64)),
+        lambda: _evidence(nn.Sequential(nn.ReLU()), torch.rand(64, 64)),
+    ),
+    "float32": (lambda: _half(4.0), lambda: _half(1.1)),
+}
+"""Where each advice is given, and a case beside it where it is not."""
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name != "threads"])
+def test_advice_is_given_where_the_numbers_say_so_and_not_beside_it(name: str) -> None:
+    fires, silent = CASES[name]
+    found = [advice for advice in advise(fires()) if advice.name == name]
+    assert found and all(advice.says and advice.gain and advice.check for advice in found)
+    assert name not in names(silent())
+
+
+def test_too_few_and_too_many_threads_are_told_and_the_right_number_is_not() -> None:
+    cores, found = len(os.sched_getaffinity(0)), _heavy()
+    with threads(cores + 1):
+        (advice,) = (each for each in advise(found) if each.name == "threads")
+        assert f"{cores + 1} threads on {cores} cores" in advice.says and advice.gain and advice.check
+    with threads(cores):
+        assert "threads" not in names(found)
+    if cores > 1:
+        with threads(1):
+            (advice,) = (each for each in advise(found) if each.name == "threads")
+            assert f"torch uses 1 of {cores} cores" in advice.says
+
+
+def test_products_that_are_of_half_precision_already_are_left_alone() -> None:
+    assert "float32" not in names(_half(4.0, dtype=torch.bfloat16))
+
+
+def test_the_machine_is_probed_in_both_precisions() -> None:
+    found = probe()
+    assert found.flops > 1e6 and found.bandwidth > 1e6
+    assert found.half == 0 or found.half > found.flops
 
 
 def test_a_tensor_asked_for_its_truth_is_a_sync() -> None:
@@ -154,3 +260,21 @@ def test_a_model_that_cannot_be_run_again_still_has_times() -> None:
     found = _evidence(Once(), torch.ones(1, 2), train=True)
     assert "only with gradients" in found.looked.trouble
     assert found.measured.row("linear") is not None and len(found.measured.steps) == 2
+
+
+def test_a_model_whose_first_call_cannot_be_run_again_is_looked_at_in_the_next() -> None:
+    refusals = ["the first"]
+
+    class Shy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not torch.is_grad_enabled() and refusals:
+                raise RuntimeError(refusals.pop())
+            return self.linear(x)  # type: ignore[no-any-return]
+
+    found = _evidence(Shy(), torch.ones(2, 4), train=True)
+    assert not refusals and not found.looked.trouble
+    assert sum(found.looked.flops.values()) == 2 * 2 * 4 * 4

@@ -13,6 +13,7 @@ from torch import nn
 from layerstep.commands.break_ import add_point, described
 from layerstep.commands.why_not import silence_of
 from layerstep.config import is_disabled
+from layerstep.engine.messages import Measuring
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, UserError
 from layerstep.frontends.choose import is_child, open_session
@@ -147,6 +148,13 @@ def pm(
         session.crashes.examine(found)
     finally:
         session.close()
+
+
+def tell_unread(session: Session) -> None:
+    """The run is over: show what was measured and nobody has looked at."""
+    for instrument in session.instruments:
+        for line in instrument.unread() if isinstance(instrument, Measuring) else []:
+            session.conversation.run_line(line, origin="the end of the run")
 
 
 def tell_silent_points(session: Session) -> None:

@@ -45,6 +45,10 @@ class LayerTime:
     parameters: int = 0
     flops: int = 0
     flops_per_second: float = 0.0
+    saved_bytes: int = 0
+    """What it keeps for the backward, its own; of one forward."""
+    peak_bytes: int = 0
+    """What a call of it has alive at most beyond what was there before, without gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,8 @@ def _layers(measured: Measured) -> Iterator[LayerTime]:
             parameters=row.parameters,
             flops=row.flops,
             flops_per_second=row.rate,
+            saved_bytes=row.saved,
+            peak_bytes=row.needed,
         )
 
 

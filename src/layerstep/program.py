@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from layerstep import __version__
-from layerstep.api import tell_silent_points, use_session
+from layerstep.api import tell_silent_points, tell_unread, use_session
 from layerstep.engine.session import Session
 from layerstep.engine.stack import is_ours
 from layerstep.errors import Quit, UserError
@@ -38,6 +38,7 @@ def debug(program: Program, session: Session) -> int:
         code = program.run(session.crashes.uncaught)
         if session.is_attached or session.frontend is None:  # batch work ends by detaching
             tell_silent_points(session)
+            tell_unread(session)
         return CAUGHT_EXIT_CODE if session.caught and session.frontend is None else code
     finally:
         session.detach()

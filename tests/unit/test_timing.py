@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from layerstep.analysis.profile import Spread
-from layerstep.analysis.profile_compare import (
-    Saved,
-    change_of,
-    compare_profiles,
-    load,
-    store,
-)
 from layerstep.analysis.timing import Cost, fold
 from layerstep.analysis.timing_cost import calibrate
-from layerstep.engine.timing import Clock, DeviceStamps, Kind, Mark, TimedForward
-from layerstep.engine.timing_pace import Pace, waited
-from layerstep.errors import UserError
+from layerstep.engine.timing import Kind
+from layerstep.engine.timing_stamps import DeviceStamps, Mark, stamps_for
 
 K = Kind
 
@@ -93,46 +80,27 @@ def test_no_marks_and_torn_marks_are_no_error() -> None:
     assert fold([at(K.EXIT, 5), at(K.NODE, 9, number=3), at(K.TOOL, 20)], is_training=True).total == 15
 
 
-class _Event:
-    """Stands for an event of a device: it happens later than it is recorded, and is read after a wait."""
-
-    waits = 0
-    clock = 0.0
-
-    def record(self) -> None:
-        _Event.clock += 2.0
-        self.at = _Event.clock
-
-    def synchronize(self) -> None:
-        _Event.waits += 1
-
-    def elapsed_time(self, other: _Event) -> float:
-        assert _Event.waits, "read before the device was waited for"
-        return other.at - self.at
+def test_weights_on_the_processor_have_its_clock() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    stamps = stamps_for([("", model), *model.named_children()])
+    assert stamps.is_host and stamps.device == "cpu" and not stamps.note
 
 
-def test_a_device_is_waited_for_once_and_its_events_are_the_times() -> None:
-    """Only the arithmetic: nobody has run this on a device."""
-    _Event.waits = 0
-    clock = Clock(lambda: False, _raise)
-    clock.use(DeviceStamps("stand-in", _Event))
-    model = nn.Sequential(nn.Identity(), nn.Identity())
-    for key, module in enumerate(model.modules()):
-        module.__dict__["forward"] = TimedForward(module, clock, key)
-    clock.note(K.TOOL)
-    model(torch.ones(1))
-    clock.note(K.TOOL)
-    marks = clock.cut()
-    assert _Event.waits == 0
-    step = fold(clock.stamps.nanoseconds(marks), is_training=False)
-    assert _Event.waits == 1
-    assert [call.key for call in step.calls] == [0, 1, 2]
-    assert step.total + step.tool == step.end - step.begin > 0
-    assert all(call.forward == 2e6 for call in step.calls[1:])
+def test_what_cannot_time_an_event_is_no_clock() -> None:
+    class Event:
+        def record(self) -> None: ...
+
+        def synchronize(self) -> None:
+            raise RuntimeError("not supported")
+
+    with pytest.raises(RuntimeError, match="not supported"):
+        DeviceStamps("toy:0", Event)
 
 
-def _raise(error: Exception) -> Any:
-    raise error
+def test_an_optimizer_that_steps_another_one_inside_is_one_stretch_of_time() -> None:
+    inner = [at(K.OPTIMIZER, 360), at(K.STEPPED, 370)]
+    step = fold([*STEP[:12], *inner, *STEP[12:]], is_training=True)
+    assert step.outside["optimizer"] == 40 and step.outside["data"] == 100
 
 
 def test_calibration_finds_a_cost_and_leaves_nothing() -> None:
@@ -143,89 +111,3 @@ def test_calibration_finds_a_cost_and_leaves_nothing() -> None:
 def test_the_spread_is_the_middle_half() -> None:
     assert Spread.of([1, 2, 3, 4, 5]) == Spread(3, 2, 4)
     assert Spread.of([]) == Spread() and Spread.of([2.0]).low == 2.0
-
-
-def noisy(seed: int, *, factor: float = 1.0, steps: int = 60, drift: float = 0.35) -> Saved:
-    """A busy machine: its pace wanders by a third, one step in ten is struck, neighbours are alike."""
-    generator = np.random.default_rng(seed)
-    walk = np.cumsum(generator.normal(0, 0.05, steps))
-    pace = np.exp(drift * np.tanh(walk) + generator.normal(0, 0.1))
-    struck = 1 + (generator.random(steps) < 0.1) * generator.uniform(0.5, 4, steps)
-    wall = 0.1 * factor * pace * struck * np.exp(generator.normal(0, 0.02, steps))
-    cpu = 0.1 * factor * pace * np.exp(generator.normal(0, 0.02, steps))
-    seen = 1e-3 * pace * np.exp(generator.normal(0, 0.03, steps))
-    own = {"slow": list(0.6 * wall), "same": list(0.4 * wall / factor)}
-    return Saved("training step", list(wall), list(cpu), list(seen), own)
-
-
-def test_a_real_change_of_ten_percent_is_called_twenty_times_of_twenty() -> None:
-    for seed in range(20):
-        found = compare_profiles(noisy(2 * seed), noisy(2 * seed + 1, factor=1.1))
-        assert found.is_real and found.step.ratio > 1, (seed, found.step)
-        faster = compare_profiles(noisy(2 * seed, factor=1.1), noisy(2 * seed + 1))
-        assert faster.is_real and faster.step.ratio < 1, (seed, faster.step)
-
-
-def test_two_equal_runs_are_met_with_silence_twenty_times_of_twenty() -> None:
-    for seed in range(20):
-        found = compare_profiles(noisy(1000 + 2 * seed), noisy(1001 + 2 * seed))
-        assert not found.is_real, (seed, found.step)
-
-
-def test_the_module_that_changed_is_named_and_no_other() -> None:
-    found = compare_profiles(noisy(1), noisy(2, factor=1.3))
-    assert set(found.modules) == {"slow"}
-
-
-def test_waiting_that_no_processor_took_part_in_is_no_change_of_the_program() -> None:
-    one = noisy(1)
-    other = noisy(2)
-    held = Saved(other.word, [1.3 * value for value in other.wall], other.cpu, other.pace, other.own)
-    assert not compare_profiles(one, held).is_real
-
-
-def test_a_change_has_an_interval_around_it() -> None:
-    generator = np.random.default_rng(0)
-    one, other = generator.normal(1, 0.01, 50), generator.normal(1.2, 0.01, 50)
-    change = change_of(list(one), list(other))
-    assert change.low < 1.2 < change.high and change.is_real
-    assert not change_of([0.0] * 10, [0.0] * 10).is_real
-
-
-def test_a_saved_profile_comes_back(tmp_path: Path) -> None:
-    saved = noisy(3)
-    store(saved, tmp_path / "a.json")
-    assert load(tmp_path / "a.json") == saved
-    (tmp_path / "b.json").write_text('{"layerstep_profile": 1, "nonsense": 2}')
-    for name in ("b.json", "missing.json"):
-        with pytest.raises(UserError):
-            load(tmp_path / name)
-
-
-def test_too_few_steps_are_refused() -> None:
-    with pytest.raises(UserError, match="too few"):
-        compare_profiles(noisy(1, steps=5), noisy(2))
-
-
-def test_what_others_had_of_the_processor_is_taken_out_and_asks_for_more() -> None:
-    quiet, busy = noisy(1), noisy(2)
-    lost = [0.5 * value for value in busy.wall]
-    wall = [value + more for value, more in zip(busy.wall, lost, strict=True)]
-    held = Saved(busy.word, wall, busy.cpu, busy.pace, busy.own, waited=lost)
-    assert held.net == pytest.approx(busy.wall) and held.busy == pytest.approx(1 / 3)
-    found = compare_profiles(quiet, held)
-    assert not found.is_real and found.least > 0.15
-    assert found.step.ratio == pytest.approx(compare_profiles(quiet, busy).step.ratio)
-
-
-def test_the_wait_for_a_processor_only_grows() -> None:
-    before = waited()
-    assert 0 <= before <= waited()
-
-
-def test_the_pace_is_measured_now_and_then_and_disturbs_nothing() -> None:
-    state = torch.get_rng_state()
-    pace = Pace()
-    first = pace.now()
-    assert first > 0 and pace.now() == first, "not again within a moment"
-    assert torch.equal(torch.get_rng_state(), state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ from layerstep.engine.ops import Place
 from layerstep.engine.profile_lines import Lines
 from layerstep.engine.profile_ops import Grown, Looked
 
-__all__ = ["Advice", "Evidence", "advise"]
+__all__ = ["RULES", "Advice", "Evidence", "advise"]
 
 WAITING = 0.2
 """The share of a step between the steps from which on the model waits for its data."""
@@ -35,6 +35,8 @@ SLOW = 0.25
 """A layer at less than this part of the rate that its kind of work reaches here is slow."""
 NOTABLE = 0.05
 SUBNORMAL = 0.01
+FASTER = 1.3
+"""A product in bfloat16 must be so many times as fast as one in float32, measured here."""
 
 
 NOWHERE = Place()
@@ -78,7 +80,7 @@ class Evidence:
 
 def advise(evidence: Evidence) -> list[Advice]:
     """Everything that the numbers say, the heaviest first."""
-    found = [advice for rule in _RULES for advice in rule(evidence)]
+    found = [advice for rule in RULES.values() for advice in rule(evidence)]
     return sorted(found, key=lambda advice: -advice.weight)
 
 
@@ -176,7 +178,7 @@ def _syncs(known: Evidence) -> Iterator[Advice]:
     for (place, name), (keys, calls, seconds) in seen.items():
         on_device = known.measured.device != "cpu"
         cost = "each waits for the device" if on_device else "on an accelerator each waits for the device"
-        gain = f"{1e6 * seconds:.0f} µs a forward here"
+        gain = f"{1e3 * seconds:.1f} ms a forward here"
         yield Advice(
             "sync",
             _names(known, keys),
@@ -260,7 +262,7 @@ def _slow_layers(known: Evidence) -> Iterator[Advice]:
         if row is None or not flops or middle <= 0 or known.measured.share(row) < NOTABLE:
             continue
         best = roofline.achievable(flops, known.looked.moved[key])
-        rate = flops / middle
+        rate = row.rate
         if rate < SLOW * best and flops / best > LEAST_WORK:
             rows.append((known.measured.share(row), row, rate, best))
     for share, row, rate, best in sorted(rows, key=lambda each: -each[0])[:3]:
@@ -296,24 +298,19 @@ def _flushes() -> bool:
 
 
 def _half_precision(known: Evidence) -> Iterator[Advice]:
-    if known.measured.device == "cpu":
-        return
-    whole = [row for row in known.measured.rows if row.own_flops and known.measured.share(row) > NOTABLE]
-    kinds = {
-        p.dtype
-        for timed in known.measured.modules
-        if (module := timed.reference()) is not None
-        for p in module.parameters(recurse=False)
-    }
-    if whole and kinds == {torch.float32} and not torch.is_autocast_enabled(known.measured.device):
-        share = sum(known.measured.share(row) for row in whole)
+    whole = sum(known.looked.precisions.values())
+    full = known.looked.precisions["float32"] / whole if whole else 0.0
+    ratio = known.roofline.half / known.roofline.flops if known.roofline is not None else 0.0
+    share = full * sum(known.measured.share(row) for row in known.measured.rows if row.own_flops)
+    if ratio >= FASTER and share > NOTABLE:
         yield Advice(
             "float32",
             "",
-            f"all weights are float32, and products take {_percent(share)} of a {known.measured.word}",
-            "2× or more of that part on hardware with units for half types",
-            "`with torch.autocast(…, dtype=torch.bfloat16)`; compare the loss, too",
-            weight=share / 2,
+            f"{_percent(full)} of the FLOP are of float32, in layers that take {_percent(share)} of a "
+            f"{known.measured.word}; a product in bfloat16 is {ratio:.1f}× as fast here",
+            f"up to {_percent(share * (1 - 1 / ratio))} of a {known.measured.word}",
+            "`with torch.autocast(…, dtype=torch.bfloat16)`, then `profile compare`; watch the loss, too",
+            weight=share * (1 - 1 / ratio),
         )
 
 
@@ -347,16 +344,17 @@ def _is_library(place: Place) -> bool:
     return not place.file or f"{os.sep}site-packages{os.sep}" in place.file
 
 
-_RULES = (
-    _waits_for_data,
-    _python_loops,
-    _tiny_operations,
-    _small_batch,
-    _syncs,
-    _grown,
-    _attention,
-    _slow_layers,
-    _subnormals,
-    _half_precision,
-    _threads,
-)
+RULES: dict[str, Callable[[Evidence], Iterator[Advice]]] = {
+    "waiting-for-data": _waits_for_data,
+    "python-loop": _python_loops,
+    "tiny-operations": _tiny_operations,
+    "small-batch": _small_batch,
+    "sync": _syncs,
+    "quadratic": _grown,
+    "unfused-attention": _attention,
+    "slow-layer": _slow_layers,
+    "denormals": _subnormals,
+    "float32": _half_precision,
+    "threads": _threads,
+}
+"""By the name of the advice that each gives."""

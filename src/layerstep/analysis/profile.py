@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from layerstep.analysis.timing import OUTSIDE, Cost, StepTime, fold
 from layerstep.engine.profile_steps import Timed
 from layerstep.engine.profiling import Profile
+from layerstep.engine.timing_stamps import DeviceStamps
 
 __all__ = ["Measured", "Row", "Spread", "by_type", "measure"]
 
@@ -42,6 +43,12 @@ class Row:
     flops: int = 0
     """Of one forward, all calls of it, with what it calls."""
     own_flops: int = 0
+    work: float = 0.0
+    """FLOP of its own in the forwards of a step, which may call it more often than one forward does."""
+    saved: int = 0
+    """Bytes that it keeps for the backward, its own; of one forward."""
+    needed: int = 0
+    """Bytes that a call of it has alive at most beyond what was there before, without gradients."""
     calls: list[int] = field(default_factory=list)
     forward: list[float] = field(default_factory=list)
     backward: list[float] = field(default_factory=list)
@@ -64,7 +71,7 @@ class Row:
     def rate(self) -> float:
         """Operations a second that its own work achieved in the forward."""
         middle = Spread.of(self.forward).median
-        return self.own_flops / middle if middle > 0 and self.own_flops else 0.0
+        return self.work / middle if middle > 0 else 0.0
 
 
 @dataclass(slots=True)
@@ -79,12 +86,16 @@ class Measured:
     samples: list[float] = field(default_factory=list)
     """A second, in each step."""
     tokens: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-    """Seconds of processor time of each step, and of the fixed work that tells the pace of the machine."""
-    pace: list[float] = field(default_factory=list)
-    waited: list[float] = field(default_factory=list)
-    """Seconds of each step in which others had the processor: they are in its time."""
+    pace: list[list[float]] = field(default_factory=list)
+    """Seconds of the fixed work that tells the pace of the machine, each time it was done after a step."""
     device: str = "cpu"
+    """Where most of the weights are."""
+    is_host: bool = True
+    """Are these times of the processor? Else of events of the device."""
+    note: str = ""
+    """What a reader of the times must know of the device."""
+    events: list[float] = field(default_factory=list)
+    """Seconds of the host for the events of each step, where those are the times: it is not taken out."""
     left_out: int = 0
     untimed: tuple[str, ...] = ()
     times: list[StepTime] = field(default_factory=list)
@@ -101,6 +112,11 @@ class Measured:
             self._whole = sum(Spread.of(each.own).median for each in self.rows)
         return Spread.of(row.own).median / self._whole if self._whole else 0.0
 
+    @property
+    def is_blind(self) -> bool:
+        """Does the work run where these times do not come from? Then they tell no rate."""
+        return self.is_host and self.device != "cpu"
+
     def row(self, path: str) -> Row | None:
         return next((row for row in self.rows if row.path == path), None)
 
@@ -112,9 +128,10 @@ class Measured:
 def measure(profile: Profile, cost: Cost | None = None) -> Measured:
     """Fold every step that was kept."""
     stamps = profile.clock.stamps
+    profile.settle()
     times = []
     for step in profile.steps:
-        folded = fold(stamps.nanoseconds(step.marks), is_training=step.is_training, cost=cost)
+        folded = fold(step.marks, is_training=step.is_training, cost=cost)
         folded.samples, folded.tokens = step.samples, step.tokens
         times.append(folded)
     found = gather(
@@ -125,9 +142,10 @@ def measure(profile: Profile, cost: Cost | None = None) -> Measured:
         left_out=profile.left_out,
         untimed=tuple(profile.untimed),
     )
-    found.cpu = [step.cpu for step in profile.steps]
+    found.is_host, found.note = stamps.is_host, stamps.note
+    if isinstance(stamps, DeviceStamps):
+        found.events = [stamps.cost * len(step.marks) for step in profile.steps]
     found.pace = [step.pace for step in profile.steps]
-    found.waited = [step.waited for step in profile.steps]
     return found
 
 
@@ -208,6 +226,9 @@ def by_type(rows: Iterable[Row]) -> list[Row]:
         _pad(into, len(row.forward))
         into.parameters += row.parameters
         into.own_flops += row.own_flops
+        into.work += row.work
+        into.saved += row.saved
+        into.needed = max(into.needed, row.needed)
         into.calls = [a + b for a, b in zip(into.calls, row.calls, strict=True)]
         into.forward = _sum(into.forward, row.forward)
         into.backward = _sum(into.backward, row.backward)

@@ -1,16 +1,20 @@
-"""Are two profiles different? Medians with bootstrap intervals, and silence unless the difference is real.
+"""Are two profiles different? Silence unless the difference is real.
 
-Steps next to each other are alike on a busy machine, so whole blocks of steps are drawn. What a step waited
-for a processor is taken out, and it is weighed by the pace of the machine, which a small fixed piece of work
-has measured beside it. CPU time must say the same as the clock. The busier the machine, the larger a change
-must be: others also take caches and memory, which nothing takes out.
+On a machine that others use, the same step takes 1.0 or 1.5 times as long from one second to the next, mostly
+because a neighbour shares the core. Three things see through that. A module takes a fraction of a
+millisecond, and among many steps some of its calls fall into a quiet moment: so the quickest tenth of the
+times of every module is taken, forward and backward each by itself, and these are added up. A small fixed
+piece of work, timed between the steps, says how quick the quiet moments were. And a profile may have several
+rounds, taken in turn with those of the other. Measured on two shared processors: medians of equal rounds of
+five seconds lay 12 % apart (sd), these sums 2.5 % (where the memory of a model happens to lie is part of it),
+and those of four rounds 0.9 %.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,95 +23,126 @@ import numpy as np
 from layerstep.analysis.profile import Measured
 from layerstep.errors import UserError
 
-__all__ = ["Change", "Comparison", "Saved", "change_of", "compare_profiles", "load", "saved_of", "store"]
+__all__ = [
+    "LEAST_EFFECT",
+    "Change",
+    "Comparison",
+    "Round",
+    "Saved",
+    "compare_profiles",
+    "joined",
+    "load",
+    "saved_of",
+    "store",
+]
 
-ROUNDS = 2000
+LEVELS = (0.02, 0.05, 0.1)
+"""The quantiles of which the mean is taken."""
+DRAWS = 200
 CONFIDENCE = 0.99
 LEAST_EFFECT = 0.05
 """A change below this is not told, however sure it is."""
+ONE_ROUND = 0.09
+ONE_SECOND = 0.15
+"""The least effect of a profile of one round, of one second; of four, the half of it."""
 LEAST_BOUND = 0.01
 """The interval must stay this far from no change."""
+UNSURE = 0.1
+"""Added to the least effect, times the change of pace: not all work feels a neighbour as the fixed does."""
+ALONE = 4
+"""Times larger must the change of one module be: where its memory lies makes 20 % (SGD, measured)."""
+UNSURE_ALONE = 0.6
+"""The same for one module: a product of matrices slows down by 25 % where a GELU does by 5 % (measured)."""
 FEWEST = 8
-TRIMMED = 0.1
-"""The slowest part of the steps is left out: those in which the machine did something else."""
-BUSY_EFFECT = 0.4
-"""Added to the least effect, times the part of the time that others had the processor.
+BLOCKS = 8
+"""Steps are drawn in so many pieces of the profile: neighbours are alike for seconds."""
+PARTS = 120
+"""So many are drawn again and again; the rest is small and goes with them."""
+SHARE = 0.01
+"""A module is told of only if its change is this part of the step."""
+FORMAT = 2
 
-Measured with 6 runnable threads on 2 processors: CPU times of equal profiles then lie 7 % apart (sd).
-"""
-WAITING = 0.5
-FORMAT = 1
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The samples of steps that were timed in one go, in seconds."""
+
+    wall: list[float]
+    forward: dict[str, list[float]] = field(default_factory=dict)
+    """The own time of each module, and of what is outside, in each step."""
+    backward: dict[str, list[float]] = field(default_factory=dict)
+    pace: list[list[float]] = field(default_factory=list)
+    """Seconds of the small fixed work, each time that it was done after a step."""
+
+    def own(self, path: str) -> list[float]:
+        none = [0.0] * len(self.wall)
+        both = zip(self.forward.get(path, none), self.backward.get(path, none), strict=True)
+        return [forward + backward for forward, backward in both]
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The samples of a profile, step by step, in seconds: all that a comparison needs."""
+    """A profile as it is saved: all that a comparison needs."""
 
     word: str
-    wall: list[float]
-    cpu: list[float] = field(default_factory=list)
-    pace: list[float] = field(default_factory=list)
-    """Seconds of the small fixed work beside each step."""
-    own: dict[str, list[float]] = field(default_factory=dict)
-    """The own time of each module and of what is outside, in each step."""
+    rounds: list[Round]
     device: str = "cpu"
-    waited: list[float] = field(default_factory=list)
-    """Seconds of each step in which others had the processor."""
+
+    def own(self, path: str) -> list[float]:
+        return [each for one in self.rounds for each in one.own(path)]
 
     @property
-    def net(self) -> list[float]:
-        """The steps without those."""
-        if len(self.waited) != len(self.wall):
-            return self.wall
-        return [max(wall - lost, wall / 100) for wall, lost in zip(self.wall, self.waited, strict=True)]
+    def wall(self) -> list[float]:
+        return [each for one in self.rounds for each in one.wall]
 
     @property
-    def busy(self) -> float:
-        """The part of the time in which others had the processor."""
-        return 1 - sum(self.net) / sum(self.wall) if sum(self.wall) else 0.0
+    def paths(self) -> dict[str, None]:
+        return {path: None for one in self.rounds for path in one.forward}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From one profile to another, as a ratio of the medians with its interval."""
+    """From one profile to another: the ratio at the same pace, its interval, and the medians on the clock."""
 
     ratio: float
     low: float
     high: float
     is_real: bool
-    before: float = 0.0
-    after: float = 0.0
+    before: float
+    after: float
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The step, and the modules whose time has changed."""
+    """The step, the modules whose time has changed, and those that only one of the two has."""
 
     step: Change
-    cpu: Change | None
     modules: dict[str, Change]
-    waits: bool = False
-    """In both profiles the processor worked for less than half of the time."""
-    busy: float = 0.0
-    """The part of the time in which others had the processor, in the worse of the two."""
-    least: float = 0.0
-    """No change below this is told."""
+    added: dict[str, float]
+    gone: dict[str, float]
+    pace: float
+    """How much longer the fixed work took in the second."""
+    least: float
+    """No change of the step below this is told."""
 
     @property
     def is_real(self) -> bool:
-        """Both clocks say so, in the same direction; where the steps mostly wait, that on the wall alone."""
-        if self.cpu is None or self.waits:
-            return self.step.is_real
-        same = (self.step.ratio > 1) == (self.cpu.ratio > 1)
-        return self.step.is_real and self.cpu.is_real and same
+        return self.step.is_real or bool(self.modules)
 
 
 def saved_of(measured: Measured) -> Saved:
     """What to keep of a profile."""
-    own = {row.path: row.own for row in measured.rows}
-    return Saved(
-        measured.word, measured.steps, measured.cpu, measured.pace, own, measured.device, measured.waited
-    )
+    forward = {row.path: row.forward for row in measured.rows}
+    backward = {row.path: row.backward for row in measured.rows if any(row.backward)}
+    return Saved(measured.word, [Round(measured.steps, forward, backward, measured.pace)], measured.device)
+
+
+def joined(saved: Saved, more: Saved) -> Saved:
+    """One with the rounds of both."""
+    if saved.device != more.device or saved.word != more.word:
+        hint = f"it has {saved.word}s on {saved.device}, this is a {more.word} on {more.device}"
+        raise UserError("these are no rounds of one profile", hint)
+    return replace(saved, rounds=saved.rounds + more.rounds)
 
 
 def store(saved: Saved, path: Path) -> None:
@@ -118,8 +153,8 @@ def load(path: Path) -> Saved:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if found.pop("layerstep_profile") != FORMAT:
-            raise UserError(f"{path} is a profile of another version")
-        return Saved(**found)
+            raise UserError(f"{path} is a profile of another version", "save it anew")
+        return Saved(found["word"], [Round(**each) for each in found["rounds"]], found["device"])
     except OSError as error:
         raise UserError(f"cannot read {path}", error.strerror or "") from None
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -129,83 +164,138 @@ def load(path: Path) -> Saved:
 def compare_profiles(before: Saved, after: Saved) -> Comparison:
     """What has changed from one to the other."""
     for saved in (before, after):
-        if len(saved.wall) < FEWEST:
-            raise UserError(
-                f"{len(saved.wall)} steps are too few to compare", f"at least {FEWEST}; 30 is good"
-            )
-    busy = max(before.busy, after.busy)
-    least = LEAST_EFFECT + BUSY_EFFECT * busy
-    step = change_of(_paced(before.net, before), _paced(after.net, after), least=least)
-    cpu = None
-    if before.cpu and after.cpu:
-        cpu = change_of(_paced(before.cpu, before), _paced(after.cpu, after), least=least)
+        fewest = min(len(one.wall) for one in saved.rounds)
+        if fewest < FEWEST:
+            hint = f"at least {FEWEST}, and some seconds of them"
+            raise UserError(f"{fewest} steps are too few to compare", hint)
+    if before.device != after.device:
+        raise UserError(f"one was taken on {before.device}, the other on {after.device}")
+    generator = np.random.default_rng(0)
+    one, other = _Drawn(before, generator), _Drawn(after, generator)
+    pace = other.pace - one.pace
+    sure = _sure(before, after) if one.has_pace else LEAST_EFFECT
+    least = sure + UNSURE * abs(pace)
+    step = _change(one.whole, other.whole, least, (before.wall, after.wall))
     whole = float(np.median(before.wall))
     modules = {}
-    for path in [path for path in before.own if path in after.own]:
-        one, other = before.own[path], after.own[path]
-        moved = abs(float(np.median(other)) - float(np.median(one)))
-        if moved < whole * LEAST_EFFECT / 5:
-            continue
-        change = change_of(_paced(one, before), _paced(other, after), least=least)
-        if change.is_real:
-            modules[path] = change
-    waits = cpu is not None and all(
-        np.median(saved.cpu) < WAITING * np.median(saved.net) for saved in (before, after)
-    )
-    return Comparison(step, cpu, modules, bool(waits), busy, least)
+    for path in one.paths & other.paths:
+        clocked = before.own(path), after.own(path)
+        found = _change(one.of(path), other.of(path), ALONE * sure + UNSURE_ALONE * abs(pace), clocked)
+        if found.is_real and abs(found.ratio - 1) * found.before >= SHARE * whole:
+            modules[path] = found
+    added, gone = _only(after, before, whole), _only(before, after, whole)
+    return Comparison(step, modules, added, gone, float(np.exp(pace)), least)
 
 
-def _paced(values: Sequence[float], saved: Saved) -> list[float]:
-    """The values as if the machine had always gone at the same pace."""
-    if len(saved.pace) != len(values) or not saved.pace:
-        return list(values)
-    window = 2
-    paces = np.asarray(saved.pace)
-    smooth = [float(np.median(paces[max(0, at - window) : at + window + 1])) for at in range(len(paces))]
-    return [value / pace * REFERENCE for value, pace in zip(values, smooth, strict=True)]
+def _sure(before: Saved, after: Saved) -> float:
+    """The least effect that such profiles can tell from nothing."""
+    rounds = min(len(before.rounds), len(after.rounds))
+    seconds = max(min(sum(before.wall), sum(after.wall)), 0.1)
+    return max(LEAST_EFFECT, ONE_ROUND / math.sqrt(rounds), ONE_SECOND / math.sqrt(seconds))
 
 
-REFERENCE = 1e-3
-"""The pace that times are given in: so that they stay of the size of seconds."""
-
-
-def change_of(
-    before: Sequence[float], after: Sequence[float], *, seed: int = 0, least: float = LEAST_EFFECT
-) -> Change:
-    """The ratio of the trimmed medians, and the interval that a bootstrap of blocks gives it."""
-    one, other = _trimmed(before), _trimmed(after)
-    if not len(one) or not len(other) or np.median(one) <= 0:
-        return Change(1.0, 0.0, float("inf"), False)
-    generator = np.random.default_rng(seed)
-    drawn = _medians(other, generator) / np.maximum(_medians(one, generator), 1e-18)
+def _change(one: Any, other: Any, least: float, clocked: tuple[list[float], list[float]]) -> Change:
+    """Of the logarithms of quiet times, level by level; the first row is as measured, the rest are draws."""
+    drawn = np.exp((other - one).mean(axis=1))
+    drawn = drawn[np.isfinite(drawn)]
     tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.percentile(drawn, [tail, 100 - tail])
-    ratio = float(np.median(other) / np.median(one))
+    low, high = (float(each) for each in np.percentile(drawn[1:], [tail, 100 - tail]))
+    ratio = float(drawn[0])
     is_far = low > 1 + LEAST_BOUND or high < 1 - LEAST_BOUND
-    is_large = max(ratio, 1 / ratio) - 1 >= least if ratio > 0 else True
-    return Change(
-        ratio,
-        float(low),
-        float(high),
-        bool(is_far and is_large),
-        float(np.median(before)),
-        float(np.median(after)),
-    )
+    is_large = max(ratio, 1 / ratio) - 1 >= least
+    before, after = (float(np.median(each)) for each in clocked)
+    return Change(ratio, low, high, bool(is_far and is_large), before, after)
 
 
-def _trimmed(values: Sequence[float]) -> Any:
-    """In the order of time, without the slowest."""
-    found = np.asarray(values, dtype=np.float64)
-    if len(found) < FEWEST:
-        return found
-    return found[found <= np.quantile(found, 1 - TRIMMED)]
+class _Drawn:
+    """The quiet times of a profile at the same pace: as measured, and of draws of its rounds and their steps.
+
+    All are logarithms, [draw, level].
+    """
+
+    def __init__(self, saved: Saved, generator: np.random.Generator) -> None:
+        self.has_pace = saved.device == "cpu" and all(
+            sum(map(len, one.pace)) >= FEWEST for one in saved.rounds
+        )
+        self._rounds = [_DrawnRound(one, generator, has_pace=self.has_pace) for one in saved.rounds]
+        self.paths = set.intersection(*(one.paths for one in self._rounds))
+        self.pace = float(np.mean([one.pace[0].mean() for one in self._rounds]))
+        count = len(self._rounds)
+        self._chosen = generator.integers(0, count, size=(1 + DRAWS, count))
+        self._chosen[0] = np.arange(count)
+
+    @property
+    def whole(self) -> Any:
+        return self._mean([one.whole for one in self._rounds])
+
+    def of(self, path: str) -> Any:
+        return self._mean([one.of(path) for one in self._rounds])
+
+    def _mean(self, rounds: list[Any]) -> Any:
+        stacked, draws = np.stack(rounds), np.arange(1 + DRAWS)[:, None]
+        return stacked[self._chosen, draws].mean(axis=1)
 
 
-def _medians(values: Any, generator: np.random.Generator) -> Any:
-    """Medians of draws of whole blocks, in a circle, of about the root of the length."""
-    length = len(values)
-    block = max(1, round(length**0.5))
-    count = -(-length // block)
-    starts = generator.integers(0, length, size=(ROUNDS, count, 1))
-    at = (starts + np.arange(block)) % length
-    return np.median(values[at.reshape(ROUNDS, -1)[:, :length]], axis=1)
+class _DrawnRound:
+    """The same of one round."""
+
+    def __init__(self, one: Round, generator: np.random.Generator, *, has_pace: bool) -> None:
+        parts = {
+            (path, name): np.asarray(values)
+            for name, times in (("forward", one.forward), ("backward", one.backward))
+            for path, values in times.items()
+            if any(values)
+        } or {("", "forward"): np.asarray(one.wall)}
+        ordered = sorted(parts, key=lambda part: -float(np.median(parts[part])))
+        self._names = ordered[:PARTS]
+        rows = np.stack([parts[part] for part in self._names])
+        rest = [_levels(parts[part]) for part in ordered[PARTS:]]
+        self._rest = np.sum(rest, axis=0) if rest else 0.0
+        paces = [np.asarray(each) for each in one.pace] if has_pace else [np.ones(1)] * rows.shape[1]
+        self._quiet, self.pace = _draw(rows, paces, generator)
+
+    @property
+    def paths(self) -> set[str]:
+        return {path for path, _ in self._names}
+
+    @property
+    def whole(self) -> Any:
+        drawn = self._quiet.sum(axis=1)
+        return np.log(drawn * (1 + self._rest / drawn[0])) - self.pace
+
+    def of(self, path: str) -> Any:
+        at = [index for index, part in enumerate(self._names) if part[0] == path]
+        return np.log(np.maximum(self._quiet[:, at].sum(axis=1), 1e-12)) - self.pace
+
+
+def _draw(rows: Any, paces: list[Any], generator: np.random.Generator) -> tuple[Any, Any]:
+    """[draw, row, level] of the quiet times, [draw, level] of the logarithm of the pace beside them.
+
+    Steps are drawn in whole blocks, each with the pace that was measured beside it.
+    """
+    length = rows.shape[1]
+    block = -(-length // BLOCKS)
+    times = np.empty((1 + DRAWS, rows.shape[0], len(LEVELS)))
+    pace = np.empty((1 + DRAWS, len(LEVELS)))
+    at = np.arange(length)
+    for draw in range(1 + DRAWS):
+        if draw:
+            starts = generator.integers(0, length, size=(-(-length // block), 1))
+            at = ((starts + np.arange(block)) % length).reshape(-1)[:length]
+        times[draw] = _levels(rows[:, at])
+        beside = np.concatenate([paces[step] for step in at])
+        pace[draw] = _levels(beside) if len(beside) else np.nan
+    return times, np.log(pace)
+
+
+def _levels(values: Any) -> Any:
+    """The quantiles along the last axis, without interpolation: ten times as quick as numpy's."""
+    length = values.shape[-1]
+    places = np.minimum((np.asarray(LEVELS) * length).astype(int), length - 1)
+    return np.sort(values, axis=-1)[..., places]
+
+
+def _only(saved: Saved, other: Saved, whole: float) -> dict[str, float]:
+    """What only this one has and is not small, with its median."""
+    found = {path: float(np.median(saved.own(path))) for path in saved.paths if path not in other.paths}
+    return {path: median for path, median in found.items() if median >= SHARE * whole}

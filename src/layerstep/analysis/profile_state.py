@@ -8,11 +8,12 @@ from typing import Any
 from torch import nn
 
 from layerstep.analysis.advice import Advice, Evidence, advise
-from layerstep.analysis.profile import Measured, measure
+from layerstep.analysis.profile import Measured, Spread, measure
 from layerstep.analysis.profile_compare import Saved
 from layerstep.analysis.roofline import Roofline, probe
 from layerstep.analysis.timing import Cost
 from layerstep.analysis.timing_cost import calibrate
+from layerstep.engine.profile_memory import saved_by_module
 from layerstep.engine.profile_ops import Looked, look_at
 from layerstep.engine.profiling import WARM_UP, Profile, profile_of
 from layerstep.engine.session import Session
@@ -33,7 +34,7 @@ class State:
     kernels: Profile | None = None
     """Of `profile ops`: torch's own profiler over some steps."""
     _cost: Cost | None = None
-    _roofline: Roofline | None = None
+    _rooflines: dict[str, Roofline | None] = field(default_factory=dict)
     _measured: tuple[object, Measured] | None = None
 
     def start(self, wanted: int | None, *, warm_up: int = WARM_UP) -> None:
@@ -42,23 +43,33 @@ class State:
         self.profile.inspector = self._look
         self.profile.start(wanted, warm_up=warm_up)
 
-    def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.looked = look_at(self.session, self.profile, module, args, kwargs)
+    def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
+        """Look at the operations of a call; was that possible?"""
+        saved = saved_by_module(self.profile.clock.log, module, (args, kwargs), output)
+        found = look_at(self.session, self.profile, module, args, kwargs)
+        found.saved = saved
+        self.looked.trouble = ""
+        self.looked.add(found)
+        self._measured = None
+        return not found.trouble
 
     @property
     def cost(self) -> Cost:
         """What a mark costs here; measured once."""
         if self._cost is None:
-            on_host = self.profile.clock.stamps.device == "cpu"
-            self._cost = calibrate() if on_host else Cost()
-        return self._cost
+            self._cost = calibrate()
+        return self._cost if self.profile.clock.stamps.is_host else Cost()
 
     @property
-    def roofline(self) -> Roofline:
-        """What the machine achieves; measured once."""
-        if self._roofline is None:
-            self._roofline = probe(self.profile.clock.stamps.device)
-        return self._roofline
+    def roofline(self) -> Roofline | None:
+        """What the machine achieves; measured once a device. None where that cannot be measured."""
+        device = self.profile.clock.stamps.device
+        if device not in self._rooflines:
+            try:
+                self._rooflines[device] = probe(device)
+            except Exception:  # a device without these operations, or whose memory is full
+                self._rooflines[device] = None
+        return self._rooflines[device]
 
     def measured(self) -> Measured:
         """All steps so far, folded; again only when there are new ones."""
@@ -66,7 +77,9 @@ class State:
         mark = (len(steps), id(steps[-1]) if steps else 0, id(self.looked))
         if self._measured is None or self._measured[0] != mark:
             found = measure(self.profile, self.cost)
-            self._add_flops(found)
+            if not found.is_blind:
+                self._add_flops(found)
+            self._add_memory(found)
             self._measured = (mark, found)
         return self._measured[1]
 
@@ -82,13 +95,26 @@ class State:
                 seen.add(row.path)
                 row.flops += flops
                 row = rows.get(row.parent) if row.parent else None
+        for key, timed in enumerate(found.modules):
+            row = rows.get(timed.path)
+            if row is not None and row.own_flops:
+                calls = Spread.of([float(n) for n in row.calls]).median
+                row.work = row.own_flops * calls / max(1, self.looked.entered[key])
+
+    def _add_memory(self, found: Measured) -> None:
+        rows = {row.path: row for row in found.rows}
+        for key, timed in enumerate(found.modules):
+            row = rows.get(timed.path)
+            if row is not None:
+                row.saved += self.looked.saved[key]
+                row.needed = max(row.needed, self.looked.needed[key])
 
     def advice(self) -> list[Advice]:
         """What the numbers say; the machine is probed only if there are products to judge."""
         measured = self.measured()
         if not measured.steps:
             return []
-        roofline = self.roofline if self.looked.flops else None
+        roofline = self.roofline if self.looked.flops and not measured.is_blind else None
         return advise(Evidence(measured, self.looked, self.profile.lines, roofline))
 
 

@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from layerstep.engine.timing import Kind, Mark
+from layerstep.engine.timing import Kind
+from layerstep.engine.timing_stamps import Mark
 
 __all__ = ["OUTSIDE", "CallTime", "Cost", "StepTime", "fold"]
 
@@ -90,7 +91,7 @@ class _Folding:
         self._outside = "data"
         self._after_forward = "loss" if is_training else "data"
         self._note_owners(marks)
-        self._made = 0
+        self._optimizers = 0
         self._last = marks[0][1] if marks else 0
         self.step.begin = self._last
         for mark in marks:
@@ -153,11 +154,14 @@ class _Folding:
             owner = self._owners[at] if at >= 0 else -1
             self._node_owner = owner if owner < len(self.step.calls) else -1
         elif kind == Kind.END:
-            self._in_backward, self._outside = False, "after backward"
+            self._in_backward = False
+            self._outside = "optimizer" if self._optimizers else "after backward"  # LBFGS runs it inside
         elif kind == Kind.OPTIMIZER:
+            self._optimizers += 1
             self._outside = "optimizer"
         elif kind == Kind.STEPPED:
-            self._outside = "data"
+            self._optimizers = max(0, self._optimizers - 1)
+            self._outside = "optimizer" if self._optimizers else "data"  # one may step another inside
 
     def _subtract(self, marks: Iterable[Mark], cost: Cost) -> None:
         """Take what our marks cost around themselves out of those in whose time it lies."""

@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-import torch
-
-from layerstep.analysis.profile_compare import Saved, compare_profiles, load, saved_of, store
+from layerstep.analysis.profile_compare import Saved, compare_profiles, joined, load, saved_of, store
 from layerstep.analysis.profile_state import State, state_of
 from layerstep.commands import profile_views
 from layerstep.commands.profile_views import SORTS, check_choice, milliseconds
-from layerstep.engine._torch.profilers import is_profiling
+from layerstep.engine._torch.profilers import QuietProfiler, is_profiling
 from layerstep.engine.guard import observing
 from layerstep.engine.profiling import WARM_UP, Profile
 from layerstep.engine.session import Session
@@ -42,7 +40,7 @@ def _candidates(session: Session, rest: str) -> Iterable[str]:
     group="cost",
     usage="[on | off | N [--report] [--advice]]\n"
     "        | report [--by module|type|op] [--sort KEY] [--wide] [--tree] [--flame]\n"
-    "        | advice | ops [N] | save NAME | compare A B",
+    "        | advice | ops [N] | save NAME [--add] | compare A B",
     examples=("profile 10", "profile on", "profile report", "profile advice", "profile ops", "profile off"),
     complete=_candidates,
 )
@@ -56,12 +54,15 @@ def profile(session: Session, rest: str) -> View:
     that is left out the model is run once more on copies of its inputs, to count operations and FLOP by line.
     Steps with a stop in them do not count.
     `profile report`: own time is without the modules that are called inside. Data is the time between two
-    steps. `--sort` takes own, total, forward, backward, calls, params, flops, rate; `--wide` also shows
-    parameters and FLOP; `--tree` marks the hot path, `--flame` draws it; `--by op` counts functions of torch.
+    steps; saved is what a module keeps for the backward, peak what its call needs beyond what was there.
+    `--sort` takes own, total, forward, backward, calls, params, flops, rate, saved, peak; `--wide` shows
+    parameters, FLOP and memory in place of both ways and the spread; `--tree` marks the hot path, `--flame`
+    draws it; `--by op` counts functions of torch.
     `profile advice`: what the numbers say costs time, with the line, the gain, and how to check it.
     `profile ops N`: torch.profiler over the next N steps; `profile ops` shows its kernels by their own time.
-    `profile save NAME` keeps the samples (in a file if it ends in .json); `profile compare A B` tells only
-    differences that are real. `export NAME.trace.json` writes the steps for Perfetto or chrome://tracing.
+    `profile save NAME` keeps the samples (in a file if it ends in .json), with `--add` as one more round of
+    it; `profile compare A B` tells only differences that are real. `export NAME.trace.json` writes the steps
+    for Perfetto or chrome://tracing.
     """
     word, _, more = rest.partition(" ")
     state = state_of(session)
@@ -72,12 +73,15 @@ def profile(session: Session, rest: str) -> View:
             return _begin(state, rest)
         if word not in _PARTS:
             raise BadArguments(f"profile has no {word!r}", f"there is {', '.join(_PARTS)}, or a number")
+        if word in ("report", "advice", "save"):
+            state.profile.answers = []
         return _PARTS[word](state, more.strip())
 
 
 def _now(state: State) -> View:
     if not state.profile.steps:
         return _nothing(state)
+    state.profile.answers = []
     return profile_views.report(state, by="module", sort="own")
 
 
@@ -96,16 +100,17 @@ def _begin(state: State, rest: str) -> Notice:
     if not 0 < wanted <= MOST_STEPS:
         raise BadArguments(f"{text} steps? From 1 to {MOST_STEPS:,}", "profile 10")
     notice = _on(state, "", wanted)
-    state.profile.on_done = partial(_tell, state, chosen) if chosen else None
+    if chosen:
+        state.profile.answers = [f"profile {each}" for each in ("report", "advice") if each in chosen]
+    state.profile.on_done = partial(_tell, state) if chosen else None
     return notice
 
 
-def _tell(state: State, chosen: dict[str, str]) -> None:
+def _tell(state: State) -> None:
     """The steps are timed: say at once what was asked for."""
-    if "report" in chosen:
-        state.session.say(_report(state, ""))
-    if "advice" in chosen:
-        state.session.say(_advice(state, ""))
+    for line in state.profile.answers:
+        state.session.say(_PARTS[line.removeprefix("profile ")](state, ""))
+    state.profile.answers = []
 
 
 def _on(state: State, rest: str, wanted: int | None = None) -> Notice:
@@ -163,8 +168,7 @@ def _ops(state: State, rest: str) -> View:
     if state.kernels is not None:
         state.kernels.stop()
         state.session.instruments.remove(state.kernels)
-    recorder = torch.profiler.profile(activities=torch.profiler.supported_activities())
-    state.kernels = Profile(state.session, recorder=recorder)
+    state.kernels = Profile(state.session, recorder=QuietProfiler())
     state.session.instruments.append(state.kernels)
     state.kernels.start(int(rest), warm_up=1)
     return Notice(
@@ -176,17 +180,21 @@ def _kernels(state: State) -> View:
     kernels = state.kernels
     if kernels is None or not kernels.steps or kernels.is_on:
         return Notice("no kernels are timed", "`profile ops 3` has torch.profiler record the next 3 steps")
-    averages = kernels.recorder.key_averages()  # type: ignore[union-attr]
+    assert isinstance(kernels.recorder, QuietProfiler)
+    kernels.answers = []
+    averages = kernels.recorder.inner.key_averages()
     found = [each for each in averages if not each.key.startswith(("Profiler", "Optimizer."))]
-    whole = sum(each.self_cpu_time_total for each in found) or 1.0
-    found.sort(key=lambda each: -each.self_cpu_time_total)
+    on_device = any(each.self_device_time_total for each in found)
+    own = "self_device_time_total" if on_device else "self_cpu_time_total"
+    whole = sum(getattr(each, own) for each in found) or 1.0
+    found.sort(key=lambda each: -getattr(each, own))
     steps = len(kernels.steps)
     rows = tuple(
         (
             each.key[:40],
-            milliseconds(each.self_cpu_time_total / 1e6 / steps),
-            f"{100 * each.self_cpu_time_total / whole:.1f}",
-            milliseconds(each.cpu_time_total / 1e6 / steps),
+            milliseconds(getattr(each, own) / 1e6 / steps),
+            f"{100 * getattr(each, own) / whole:.1f}",
+            milliseconds((each.device_time_total if on_device else each.cpu_time_total) / 1e6 / steps),
             f"{each.count / steps:.0f}",
         )
         for each in found[:KERNELS]
@@ -195,23 +203,32 @@ def _kernels(state: State) -> View:
         Column("kernel", "code"),
         *(Column(name, right=True) for name in ("own ms", "%", "total", "calls")),
     )
-    note = f"a step, mean of {steps}; by torch.profiler, whose own cost is in it"
+    where = "on the device" if on_device else "on the processor"
+    note = f"a step, {where}, mean of {steps}; by torch.profiler, whose own cost is in it"
     return Table(columns, rows, note=note)
 
 
 def _save(state: State, rest: str) -> Notice:
-    if not rest or " " in rest:
+    name, chosen = options(rest, "add")
+    if not name or " " in name:
         raise BadArguments("profile save needs one name", "profile save before")
     if not state.profile.steps:
-        raise UserError("nothing is timed", "`profile 30` first")
+        raise UserError("nothing is timed", "`profile 100` first")
     saved = saved_of(state.measured())
-    state.saved[rest] = saved
-    if rest.endswith(".json"):
+    if "add" in chosen and _is_saved(state, name):
+        saved = joined(_saved(state, name), saved)
+    state.saved[name] = saved
+    if name.endswith(".json"):
         try:
-            store(saved, Path(os.path.expanduser(rest)))
+            store(saved, Path(os.path.expanduser(name)))
         except OSError as error:
-            raise UserError(f"cannot write {rest}", error.strerror or "") from None
-    return Notice(f"saved {len(saved.wall)} steps as {rest}", "`profile compare A B`", "good")
+            raise UserError(f"cannot write {name}", error.strerror or "") from None
+    rounds = f" in {len(saved.rounds)} rounds" if len(saved.rounds) > 1 else ""
+    return Notice(f"saved {len(saved.wall):,} steps{rounds} as {name}", "`profile compare A B`", "good")
+
+
+def _is_saved(state: State, name: str) -> bool:
+    return name in state.saved or (name.endswith(".json") and Path(os.path.expanduser(name)).exists())
 
 
 def _compare(state: State, rest: str) -> View:

@@ -4,7 +4,7 @@ import math
 
 from layerstep.analysis.advice import Advice
 from layerstep.analysis.profile import Measured, Row, Spread, by_type
-from layerstep.analysis.profile_compare import Change, Comparison
+from layerstep.analysis.profile_compare import LEAST_EFFECT, Change, Comparison
 from layerstep.analysis.profile_state import State
 from layerstep.errors import BadArguments
 from layerstep.views import Column, Fields, Group, Node, Notice, Span, Table, Text, Tree, View
@@ -20,10 +20,13 @@ SORTS = {
     "params": lambda row: row.parameters,
     "flops": lambda row: row.flops,
     "rate": lambda row: row.rate,
+    "saved": lambda row: row.saved,
+    "peak": lambda row: row.needed,
 }
 BAR = 40
 ROWS = 25
-BUSY = 0.1
+MODULES = 20
+SLOWER = 0.1
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -54,7 +57,7 @@ def report(state: State, *, by: str, sort: str, wide: bool = False) -> View:
     rest = sum(measured.share(row) for row in ordered[ROWS:])
     notes = [f"{len(ordered) - ROWS:,} more rows, {rest:.0%} together"] if len(ordered) > ROWS else []
     columns = (Column(by, "path"), *(Column(name, right=True) for name in names))
-    return Group((head(measured), Table(columns, shown, note="\n".join(notes + _notes(state)))))
+    return Group((head(measured), Table(columns, shown, note="\n".join(notes + _notes(state, wide=wide)))))
 
 
 def head(measured: Measured) -> Fields:
@@ -69,7 +72,11 @@ def head(measured: Measured) -> Fields:
     if rates:
         items.append(("throughput", ", ".join(rates)))
     share = tool.median / step.median if step.median else 0.0
-    items.append(("taken out", f"{milliseconds(tool.median)} ms of the profiler's own work, {share:.1%}"))
+    if measured.is_host:
+        items.append(("taken out", f"{milliseconds(tool.median)} ms of the profiler's own work, {share:.1%}"))
+    else:
+        spent = milliseconds(Spread.of(measured.events).median)
+        items.append(("not taken out", f"the host has recorded events for about {spent} ms of each"))
     title = (Span(steps, "key"), Span(f"on {measured.device}", "dim"))
     return Fields(title, tuple((name, Text(text)) for name, text in items))
 
@@ -79,9 +86,12 @@ def _range(spread: Spread) -> str:
 
 
 def _columns(measured: Measured, by: str, *, wide: bool) -> list[str]:
-    names = ["own ms", "±", "%", "fwd", *(["bwd"] if measured.is_training else [])]
-    names += [*(["total"] if by == "module" else []), "n"]
-    return [*names, *(["params", "FLOP"] if wide or by == "type" else []), "FLOP/s"]
+    total = ["total"] if by == "module" else []
+    if wide:
+        return ["own ms", "%", *total, "n", "params", "FLOP", "FLOP/s", "saved", "peak"]
+    names = ["own ms", "±", "%", "fwd", *(["bwd"] if measured.is_training else []), *total, "n"]
+    more = ["params", "FLOP"] if by == "type" else []
+    return [*names, *more, "FLOP/s", "saved" if measured.is_training else "peak"]
 
 
 def _cells(measured: Measured, row: Row, names: list[str]) -> tuple[str, ...]:
@@ -97,21 +107,29 @@ def _cells(measured: Measured, row: Row, names: list[str]) -> tuple[str, ...]:
         known["bwd"] = milliseconds(_middle(row.backward))
         known["total"] = milliseconds(_middle(row.total))
         known["n"] = str(round(_middle([float(n) for n in row.calls])))
+        known["saved"], known["peak"] = count(row.saved), count(row.needed)
         known["params"], known["FLOP"], known["FLOP/s"] = map(count, (row.parameters, row.flops, row.rate))
     return (row.path, *(known.get(name, "") for name in names))
 
 
-def _notes(state: State) -> list[str]:
+def _notes(state: State, *, wide: bool) -> list[str]:
     measured = state.measured()
     notes = ["own: without the modules it calls; times are medians, ± half the middle range; FLOP: forward"]
+    if measured.is_training or wide:
+        notes.append("saved: bytes that it keeps for the backward, its own")
+    if wide or not measured.is_training:
+        notes.append("peak: bytes a call has alive at most beyond those before it, without gradients")
+    if measured.note:
+        notes.append(measured.note)
     if measured.is_training:
         notes.append("data: all between two steps; loss: from the model's output and back to it")
     if state.looked.trouble:
-        notes.append(f"no FLOP: {state.looked.trouble}")
+        notes.append(f"not looked at: {state.looked.trouble}")
     if measured.left_out:
-        notes.append(f"{measured.left_out} with a stop in them are left out")
+        notes.append(f"{measured.left_out} with a stop or an error in them are left out")
     if measured.untimed:
-        notes.append(f"not timed inside: {', '.join(measured.untimed[:3])} (compiled or scripted)")
+        named = ", ".join(measured.untimed[:3])
+        notes.append(f"not timed inside: {named} (compiled, scripted or replicated)")
     return notes
 
 
@@ -239,24 +257,35 @@ def advice_view(found: list[Advice], state: State) -> View:
 def comparison(names: tuple[str, str], found: Comparison) -> View:
     """`profile compare`: only what is real."""
     word = f"{names[0]} → {names[1]}"
+    pace = (
+        f"the machine was {_percent(found.pace)} slower in the second" if abs(found.pace - 1) > SLOWER else ""
+    )
+    step = found.step
     if not found.is_real:
-        change = found.step
-        span = f"{_percent(change.low)} to {_percent(change.high)}"
-        hint = f"the step changed by {_percent(change.ratio)}, and {span} is what the noise allows"
-        if found.busy > BUSY:
-            hint += f"; others had the processor {found.busy:.0%} of the time: nothing below "
-            hint += f"{found.least:.0%} can be told, take both again when it is quiet"
+        span = f"{_percent(step.low)} to {_percent(step.high)}"
+        hint = f"the step changed by {_percent(step.ratio)}, and {span} is what the noise allows"
+        if found.least > LEAST_EFFECT:
+            why = pace or "they are short"
+            hint += f"; {why}: below {found.least:.0%} nothing is told"
         return Notice(f"{word}: no real difference", hint, "good")
-    rows = [("step", found.step), *([("step, CPU time", found.cpu)] if found.cpu is not None else [])]
-    rows += sorted(found.modules.items(), key=lambda each: -abs(each[1].after - each[1].before))[:20]
+    modules = sorted(found.modules.items(), key=lambda each: -abs(each[1].after - each[1].before))
+    rows = [_change("step", step), *(_change(name, change) for name, change in modules[:MODULES])]
+    rows += [(name, "", milliseconds(seconds), "new", "") for name, seconds in _largest(found.added)]
+    rows += [(name, milliseconds(seconds), "", "gone", "") for name, seconds in _largest(found.gone)]
     columns = (
         Column("", "path"),
         *(Column(name, right=True) for name in ("before ms", "after ms", "change", "99% interval")),
     )
-    slower = "slower" if found.step.ratio > 1 else "faster"
-    note = "weighed by the pace of the machine; modules by their own time, only those that really changed"
-    cells = tuple(_change(name, change) for name, change in rows)
-    return Table(columns, cells, title=f"{word}: {_percent(found.step.ratio)}, {slower}", note=note)
+    slower = "slower" if step.ratio > 1 else "faster"
+    verdict = f"{_percent(step.ratio)}, {slower}" if step.is_real else "the step as a whole has not changed"
+    notes = ["medians on the clock; the change is of the quickest, at the same pace of the machine"]
+    notes += [pace] if pace else []
+    notes += ["modules by their own time, only those that really changed"]
+    return Table(columns, tuple(rows), title=f"{word}: {verdict}", note="\n".join(notes))
+
+
+def _largest(parts: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(parts.items(), key=lambda each: -each[1])[:MODULES]
 
 
 def _percent(ratio: float) -> str:

@@ -16,9 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
+from layerstep.engine._torch import unwrap
 from layerstep.engine.copies import Moment
 from layerstep.engine.guard import observing
+from layerstep.engine.memory.graph import inner_tensors
 from layerstep.engine.ops import Kernels, Place, is_question, name_of, place_of, plain_name
+from layerstep.engine.profile_memory import Needed
+from layerstep.engine.profile_places import is_whole
 from layerstep.engine.rerun import Watcher, rerun
 from layerstep.errors import UserError
 
@@ -85,11 +89,28 @@ class Looked:
     """By the key of the module that ran them, itself."""
     moved: Counter[int] = field(default_factory=Counter)
     """Bytes of the operands and results of those operations."""
+    precisions: Counter[str] = field(default_factory=Counter)
+    """FLOP by the dtype of their results."""
+    needed: Counter[int] = field(default_factory=Counter)
+    """Bytes that were alive at most in a call, beyond what was there before it."""
+    saved: Counter[int] = field(default_factory=Counter)
+    """Bytes that it keeps for the backward, itself; of the run's own call."""
     subnormal: Counter[int] = field(default_factory=Counter)
     searched: Counter[int] = field(default_factory=Counter)
-    uncounted: Counter[str] = field(default_factory=Counter)
+    entered: Counter[int] = field(default_factory=Counter)
+    """Calls of each module."""
     trouble: str = ""
     """Why there was no look."""
+
+    def add(self, other: Looked) -> None:
+        """What was seen in another model."""
+        self.lines |= other.lines
+        self.syncs |= other.syncs
+        self.attention += other.attention
+        self.grown += other.grown
+        for name in ("flops", "moved", "precisions", "needed", "saved", "subnormal", "searched", "entered"):
+            getattr(self, name).update(getattr(other, name))
+        self.trouble = self.trouble or other.trouble
 
     @property
     def calls(self) -> int:
@@ -103,13 +124,17 @@ class Looked:
 def look_at(
     session: Session, profile: Profile, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Looked:
-    """Run a model once more on copies of what it was called with, and see its operations."""
+    """Run a model once more on copies of what it was called with, and see its operations: all, or none."""
+    if any(map(is_whole, module.modules())):
+        return Looked(
+            trouble=f"{session.models.path_of(unwrap(module))} is compiled, and is not run again for it"
+        )
     watcher = _Inspection()
     profile.clock.inspect = watcher
     try:
         rerun(session, module, args=args, kwargs=kwargs, moment=Moment.AFTER, watcher=watcher)
     except UserError as error:
-        watcher.looked.trouble = str(error)
+        watcher.looked = Looked(trouble=str(error))
     finally:
         profile.clock.inspect = None
         watcher.settle()
@@ -124,6 +149,8 @@ class _Inspection(Watcher):
         self.looked = Looked()
         self._stack: list[int] = []
         self._kernels = Kernels(self._kernel)
+        self._needed = Needed()
+        self.looked.needed = self._needed.most
         self._scores: dict[int, tuple[int, ...]] = {}
         self._weights: dict[int, tuple[Place, tuple[int, ...]]] = {}
         self._depth = 0
@@ -138,9 +165,12 @@ class _Inspection(Watcher):
 
     def enter(self, key: int) -> None:
         self._stack.append(key)
+        self.looked.entered[key] += 1
+        self._needed.enter(key)
 
     def leave(self) -> None:
         self._stack.pop()
+        self._needed.leave()
 
     @property
     def _key(self) -> int:
@@ -203,9 +233,15 @@ class _Inspection(Watcher):
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
+        self._needed.given((args, kwargs))
         result = func(*args, **kwargs)
+        self._needed.made(result)
         if packet in flop_registry:
-            self.looked.flops[self._key] += flop_registry[packet](*args, **kwargs, out_val=result)
+            flops = flop_registry[packet](*args, **kwargs, out_val=result)
+            self.looked.flops[self._key] += flops
+            first = next(inner_tensors(result), None)
+            if first is not None:
+                self.looked.precisions[str(first.dtype).removeprefix("torch.")] += flops
             tensors = [x for x in (*args, result) if isinstance(x, Tensor)]
             self.looked.moved[self._key] += sum(x.numel() * x.element_size() for x in tensors)
         if isinstance(result, Tensor) and result.dtype is torch.float32:
@@ -224,6 +260,7 @@ class _Inspection(Watcher):
     def settle(self) -> None:
         self._scores.clear()
         self._weights.clear()
+        self._needed.close()
 
 
 _MAKERS = frozenset(["F.embedding", "expand", "repeat", "F.one_hot", "F.linear", "F.pad"])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from layerstep.engine.messages import Message
-from layerstep.engine.timing import Mark
+from layerstep.engine.timing_stamps import Mark
 from layerstep.views import Fields, Group, Notice, Text
 
-__all__ = ["Recorder", "Timed", "TimedStep", "counts_of", "first_line", "size_of"]
+__all__ = ["Cycle", "Recorder", "Timed", "TimedStep", "counts_of", "first_line", "size_of"]
+
+
+ALONE = 20
+"""Steps of the first optimizer without another, after which it is alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +37,38 @@ class TimedStep:
 
     marks: list[Mark]
     is_training: bool
+    is_read: bool = False
+    """Are its stamps times, and no longer events of a device?"""
     samples: int = 0
     tokens: int = 0
-    cpu: float = 0.0
-    """Seconds of processor time, of all threads."""
-    waited: float = 0.0
-    """Seconds in which others had the processor."""
-    pace: float = 0.0
-    """Seconds of a small fixed piece of work beside it."""
+    pace: list[float] = field(default_factory=list)
+    """Seconds of a small fixed piece of work beside it, each time that it was done."""
+
+
+class Cycle:
+    """Whose step ends a training step: of several optimizers, the last that steps before the first again.
+
+    So a generator's backward is in one step with its forward, though the discriminator steps between them.
+    """
+
+    def __init__(self) -> None:
+        self.is_new = False
+        """Was it another until now? Then the step that ends is torn."""
+        self._first = self._last = self._other = 0
+        self._alone = 0
+
+    def ends_with(self, number: int) -> bool:
+        """An optimizer has stepped; does that end a training step?"""
+        self.is_new = False
+        if not self._first or number < self._first:
+            self._first = self._last = number
+        if number != self._first:
+            self._other, self._alone = number, 0
+        else:
+            self._alone += 1
+            last = self._other or (self._first if self._alone > ALONE else self._last)
+            self.is_new, self._last, self._other = last != self._last, last, 0
+        return number == self._last
 
 
 class Recorder(Protocol):

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from layerstep.engine._torch import is_compiled, is_in_backward, is_scripted
+from layerstep.engine._torch import is_in_backward, unwrap
 from layerstep.engine.guard import observing
 from layerstep.engine.messages import Message
 from layerstep.engine.profile_lines import Lines
-from layerstep.engine.profile_steps import Recorder, Timed, TimedStep, counts_of, first_line, size_of
-from layerstep.engine.timing import Clock, DeviceStamps, Kind, Stamps, TimedForward
-from layerstep.engine.timing_pace import Pace, waited
+from layerstep.engine.profile_places import Around, Timeable, places_of
+from layerstep.engine.profile_steps import Cycle, Recorder, Timed, TimedStep, counts_of, first_line, size_of
+from layerstep.engine.timing import Clock, Kind, TimedForward
+from layerstep.engine.timing_pace import Pace
+from layerstep.engine.timing_stamps import DeviceStamps, HostStamps, stamps_for
 from layerstep.engine.training import Stepped
-from layerstep.views import Notice
+from layerstep.views import Notice, Text
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -31,8 +34,13 @@ WARM_UP = 2
 """So many steps are left out: the first allocate, choose their kernels, and fill caches."""
 MOST_MARKS = 500_000
 """Of all steps that are kept; beyond it the oldest go. About 80 MB."""
-PROGRESS_EVERY = 2.0
+MOST_EVENTS = 20_000
+"""Events of a device that are alive at once; beyond it those that have happened are read and let go."""
+PROGRESS_EVERY = 0.2
+BAR = 30
 MOST_SAID = 1000
+MOST_LOOKS = 8
+"""Models that are looked at."""
 
 
 def profile_of(session: Session) -> Profile:
@@ -61,27 +69,35 @@ class Profile:
         self.is_training = False
         self.warming = 0
         self.left_out = 0
-        """Steps with a stop in them."""
+        """Steps with a stop or an error in them."""
         self.shown_by = "profile report" if recorder is None else "profile ops"
+        self.answers: list[str] = []
+        """The lines that show what is timed, until somebody has asked."""
         self.untimed: list[str] = []
         """Modules that nothing can be put on: scripted, or inside of compiled code."""
         self.lines = Lines(self._is_where)
-        self.inspector: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None] | None = None
-        """Called once, in a step that is left out, with the call of an outermost module that has ended."""
+        self.inspector: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], bool] | None = None
+        """Called in a step that is left out, until it has worked: the outermost call, and what came out."""
         self.on_done: Callable[[], None] | None = None
         """Called once, when the steps that were wanted are timed."""
         self.said: deque[tuple[int, str]] = deque(maxlen=MOST_SAID)
         """Stops and what was found, and when: marks in the trace."""
+        self._cycle = Cycle()
+        self._inspected: set[int] = set()
+        self._tried: set[int] = set()
         self._placed: dict[int, TimedForward] = {}
         self._keys: dict[int, int] = {}
         self._spoiled = False
         self._step = TimedStep([], False)
         self._told = 0.0
         self._thread = 0
-        self._nested = self._cuts = 0
+        self._is_drawn = False
+        self._cuts = self._marks = 0
+        self._is_chosen = False
+        """Is it known by which clock? Not before the first call: a model is found, or moved, until then."""
         self._pace = Pace()
         self._is_recording = False
-        self._cpu = self._waited = 0.0
+        self._began = 0.0
 
     # --- on and off ---
 
@@ -89,14 +105,20 @@ class Profile:
         """Begin anew with the next step that begins."""
         self.stop()
         self.steps.clear()
+        self._marks = 0
         self.modules.clear()
         self._keys.clear()
+        self._inspected.clear()
+        self._tried.clear()
+        self._cycle = Cycle()
         self.wanted, self.warming, self.left_out, self.is_on = wanted, warm_up, 0, True
         self.is_training = self.session.training.count > 0
-        self._spoiled, self._nested, self._cuts = False, 0, 0
+        self._spoiled, self._cuts = False, 0
         self._told = time.monotonic()
+        self.answers = [self.shown_by]
         self._step = TimedStep([], self.is_training)
-        self.clock.use(self._stamps())
+        self.clock.use(HostStamps())
+        self._is_chosen = False
         self.lines.clear()
         self.said.clear()
         self.apply()
@@ -108,66 +130,56 @@ class Profile:
         self.is_on = False
         self._remove()
 
-    def _stamps(self) -> Stamps:
-        for _, module in self.session.models.everything():
-            device = next((p.device for p in module.parameters(recurse=False)), None)
-            if device is not None and device.type not in ("cpu", "meta"):
-                return DeviceStamps(device.type)
-        return type(Clock(bool, self.session.fail).stamps)()
-
     def apply(self) -> None:
         """Instrument: put a stand-in on each module that has none."""
         if not self.is_on:
             return
         pause = self.session.pause
-        if pause is not None and pause.stack:
+        if pause is not None and not pause.is_start:
             self._spoiled = True
         self.untimed = []
         for model in self.session.models:
-            root = model.root
-            if root is None or model.compiled:
-                self._place_whole(model.given, model.name)
-                continue
-            inside = [(model.name, root)] if self.recorder is not None else model.names
-            for _, module in inside:
-                self._place(module, self.session.models.path_of(module), is_root=module is root)
+            for place in places_of(self.session.models, model, outermost=self.recorder is not None):
+                self._place(place)
         training = self.session.training
         if self._steps not in training.before:
             training.before.insert(0, self._steps)
             training.after.insert(0, self._stepped)
 
-    def _place_whole(self, module: nn.Module | None, name: str) -> None:
-        """Of compiled code only the whole is timed: a stand-in inside would be compiled, too."""
-        if module is not None:
-            self.untimed.append(name)
-            if is_compiled(module) and "_compiled_call_impl" not in module.__dict__:
-                self._place(module, name, is_root=True)
-
-    def _place(self, module: nn.Module, path: str, *, is_root: bool) -> None:
-        now = module.__dict__.get("forward")
+    def _place(self, place: Timeable) -> None:
+        module, path, attribute = place.module, place.path, place.attribute
+        if place.is_whole:
+            self.untimed.append(path)
+        if attribute is None:
+            return
+        key = self._keys.get(id(module))
+        if key is not None and self.modules[key].path != path:  # a second model was found
+            self.modules[key] = replace(self.modules[key], path=path)
+        now = module.__dict__.get(attribute)
         if isinstance(now, TimedForward) and now.clock is self.clock:
             return
-        if is_scripted(module) or not callable(getattr(module, "forward", None)):
-            self.untimed.append(path)
-            return
-        if type(module).forward is nn.Module.forward and now is None:
-            return  # a ModuleList is never called
-        key = self._keys.get(id(module))
         if key is None or self.modules[key].reference() is not module:
             key = self._keys[id(module)] = len(self.modules)
-            count = sum(size_of(p) for p in module._parameters.values() if p is not None)
-            self.modules.append(Timed(path, type(module).__name__, count, is_root, weakref.ref(module)))
-        stand_in = TimedForward(module, self.clock, key, _Around(self, module) if is_root else None)
-        module.__dict__["forward"] = stand_in
+            own = module.parameters() if place.is_whole else module.parameters(recurse=False)
+            count = sum(size_of(p) for p in own)
+            kind = type(unwrap(module)).__name__
+            self.modules.append(Timed(path, kind, count, place.is_root, weakref.ref(module)))
+        around = Around(self, module) if place.is_root else None
+        stand_in = TimedForward(module, self.clock, key, around, attribute=attribute)
+        module.__dict__[attribute] = stand_in
         self._placed[id(module)] = stand_in
 
     def _remove(self) -> None:
+        if self._is_drawn:
+            self._is_drawn = False
+            self.session.say(Text(""), "progress")
         for stand_in in self._placed.values():
             stand_in.remove()
         self._placed.clear()
         self._record(on=False)
         self.clock.clear()
         self.lines.stop()
+        self._pace.clear()
         training = self.session.training
         for listeners, mine in ((training.before, self._steps), (training.after, self._stepped)):
             if mine in listeners:
@@ -176,6 +188,9 @@ class Profile:
     def clear(self) -> None:
         """Instrument: the session lets go of the run."""
         self.stop()
+
+    def unread(self) -> list[str]:
+        return self.answers if self.steps else []
 
     def hear(self, message: Message) -> None:
         """Something was said: a stop or a notice goes into the trace."""
@@ -186,7 +201,8 @@ class Profile:
     def cost(self) -> list[str]:
         if not self.is_on:
             return []
-        return [f"profile: a stand-in for the forward of {len(self._placed)} modules, about 1 µs a call"]
+        what = f"a stand-in for the forward of {len(self._placed)} modules"
+        return [f"profile: {what}, about 2 µs a call, 10 with a backward"]
 
     def _is_where(self) -> str:
         """For the lines: where the run is."""
@@ -204,13 +220,23 @@ class Profile:
         """An outermost module is called."""
         if self.clock.depth or is_in_backward():
             return
+        if self.is_training and not self._cuts and not torch.is_grad_enabled():
+            self.is_training = self._step.is_training = False  # it was trained before; now it is used
+        if self.clock.open_passes:  # a backward that has raised
+            self._spoiled, self.clock.open_passes = True, 0
+            self.clock.note(Kind.END)
         if not self.is_training and self.clock.log:
             self._cut()
         if not self.is_on:
             return
+        if not self._is_chosen:
+            self._is_chosen = True
+            self.clock.cut()
+            with observing():
+                self.clock.use(stamps_for(self.session.models.everything()))
         if not self.clock.log:
             self.clock.note(Kind.TOOL)
-            self._cpu, self._waited = time.process_time(), waited()
+            self._began = time.perf_counter()
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self.lines.start(self._thread)
@@ -218,36 +244,46 @@ class Profile:
         self._step.samples += samples
         self._step.tokens += tokens
 
-    def ended(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def ended(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """It has returned; the first time it is also looked at."""
-        if self.inspector is None or self.clock.depth or is_in_backward():
+        if self.inspector is None or self.clock.depth or is_in_backward() or id(module) in self._inspected:
             return
-        owner = self.session.models.by_root(module)
-        if owner is None or owner is not self.session.models.main:
+        models = self.session.models
+        owner = models.by_root(module)
+        is_late = bool(self._inspected) and self.warming <= 0
+        if (
+            owner is None
+            or (owner.is_helper and owner is not models.main)
+            or is_late
+            or len(self._inspected) >= MOST_LOOKS
+        ):
             return
-        inspector, self.inspector = self.inspector, None
         since = self.clock.now()
-        inspector(module, args, kwargs)
+        if self.inspector(module, args, kwargs, output) or id(module) in self._tried:
+            self._inspected.add(id(module))
+        self._tried.add(id(module))  # a second time with the next call: the first of a cache is odd
         self.clock.log.append((Kind.TOOL, since, self.clock.now(), -1, 0))
 
+    def raised(self) -> None:
+        """An outermost call has raised: its step does not count."""
+        if not self.clock.depth and not is_in_backward():
+            self._spoiled = True
+
     def _steps(self, stepped: Stepped) -> None:
-        if self.clock.log and self.clock.log[-1][0] == Kind.OPTIMIZER:
-            self._nested += 1  # a subclass calls the step of its parent: torch tells of both
-            return
-        self._nested = 0
         if not self.is_training:
             self.is_training = True
             if self._cuts:  # what were taken for forwards were parts of a step, and this one is torn
                 self.steps.clear()
+                self._marks = 0
                 self.warming = max(1, self.warming)
         self.clock.note(Kind.OPTIMIZER)
 
     def _stepped(self, stepped: Stepped) -> None:
-        if self._nested:
-            self._nested -= 1
-            return
         self.clock.note(Kind.STEPPED)
-        if stepped.number == 1:
+        is_over = self._cycle.ends_with(stepped.number)
+        if self._cycle.is_new:
+            self.warming = max(1, self.warming)
+        if is_over:
             self._cut()
 
     def _cut(self) -> None:
@@ -255,10 +291,9 @@ class Profile:
         self.clock.note(Kind.TOOL)
         step, step.marks = self._step, self.clock.cut()
         step.is_training = self.is_training
-        step.cpu = time.process_time() - self._cpu
-        step.waited = waited() - self._waited
-        step.pace = self._pace.now()
-        self._cpu, self._waited = time.process_time(), waited()
+        if self.recorder is None and self.clock.stamps.device == "cpu":
+            step.pace = self._pace.beside(time.perf_counter() - self._began)
+        self._began = time.perf_counter()
         spoiled, self._spoiled = self._spoiled, False
         self._step = TimedStep([], self.is_training)
         if self.warming > 0:
@@ -271,8 +306,8 @@ class Profile:
         if self.wanted is not None and len(self.steps) >= self.wanted:
             self._finish()
             return
-        self.clock.note(Kind.TOOL)
         self._progress()
+        self.clock.note(Kind.TOOL)
 
     def _record(self, *, on: bool) -> None:
         if self.recorder is None or on == self._is_recording:
@@ -285,8 +320,26 @@ class Profile:
 
     def _keep(self, step: TimedStep) -> None:
         self.steps.append(step)
-        while len(self.steps) > 1 and sum(len(each.marks) for each in self.steps) > MOST_MARKS:
-            self.steps.popleft()
+        self._marks += len(step.marks)
+        while len(self.steps) > 1 and self._marks > MOST_MARKS:
+            self._marks -= len(self.steps.popleft().marks)
+        stamps = self.clock.stamps
+        if isinstance(stamps, HostStamps):
+            step.is_read = True
+            return
+        waiting = [each for each in self.steps if not each.is_read]
+        if sum(len(each.marks) for each in waiting) > MOST_EVENTS:
+            for each in waiting:
+                if stamps.has_passed(each.marks):
+                    each.marks, each.is_read = stamps.nanoseconds(each.marks), True
+
+    def settle(self) -> None:
+        """Make times of all stamps; a device is waited for once."""
+        stamps, waiting = self.clock.stamps, [step for step in self.steps if not step.is_read]
+        if waiting and isinstance(stamps, DeviceStamps):
+            stamps.wait_for(waiting[-1].marks)
+            for step in waiting:
+                step.marks, step.is_read = stamps.nanoseconds(step.marks), True
 
     def _close_last(self) -> None:
         """The last forward has ended, though none has begun after it."""
@@ -315,26 +368,13 @@ class Profile:
         return ("training step" if self.is_training else "forward") + "s" * plural
 
     def _progress(self) -> None:
-        """A line now and then, where somebody sits and waits."""
-        late = time.monotonic() - self._told > PROGRESS_EVERY
-        if self.wanted is not None and late and sys.stderr is not None and sys.stderr.isatty():
-            self._told = time.monotonic()
-            self.session.say(Notice(f"profile: {len(self.steps)} of {self.wanted} {self.word}"))
-
-
-class _Around:
-    """What an outermost stand-in tells its profile."""
-
-    __slots__ = ("_module", "_profile")
-
-    def __init__(self, profile: Profile, module: nn.Module) -> None:
-        self._profile = profile
-        self._module = weakref.ref(module)
-
-    def begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._profile.begins(args, kwargs)
-
-    def ended(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        module = self._module()
-        if module is not None and output is not None:
-            self._profile.ended(module, args, kwargs)
+        """A bar, for those who sit and wait."""
+        if self.wanted is None or time.monotonic() - self._told < PROGRESS_EVERY:
+            return
+        self._told = time.monotonic()
+        done = len(self.steps)
+        bar = "█" * round(BAR * done / self.wanted)
+        unit = ("training step" if self.is_training else "forward") + "s" * (self.wanted != 1)
+        where = f"{self.warming} to warm up" if self.warming else f"{done:,} of {self.wanted:,} {unit}"
+        self._is_drawn = True
+        self.session.say(Text(f"profile {bar:░<{BAR}} {where}"), "progress")

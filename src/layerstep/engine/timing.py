@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import copy
 import operator
-import time
+import threading
 from collections.abc import Callable
 from types import MethodType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from layerstep.engine._torch import at_end_of_backward, autograd_count, graph_task
+from layerstep.engine.timing_stamps import HostStamps, Mark, Stamps
 
-__all__ = ["Clock", "DeviceStamps", "Kind", "Mark", "Stamps", "TimedForward"]
+__all__ = ["Clock", "Kind", "TimedForward"]
 
 _is_compiling = torch.compiler.is_dynamo_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_thread = threading.get_ident
+_RAISED = object()
 
 
 class Kind:
@@ -39,69 +43,12 @@ class Kind:
     """The debugger has worked."""
 
 
-Mark = tuple[int, Any, Any, int, int]
-"""What happened; when our own work on it began and ended; the key of the module; a number of autograd.
-
-ENTER and EXIT have the number that the next node gets. A plain tuple: a named one takes 0.6 µs to make.
-"""
-
-
-class Stamps(Protocol):
-    """Where the time comes from."""
-
-    @property
-    def device(self) -> str: ...
-
-    def now(self) -> Any: ...
-
-    def nanoseconds(self, marks: list[Mark]) -> list[Mark]: ...
-
-
-class HostStamps:
-    """The clock of the processor."""
-
-    device = "cpu"
-    now = staticmethod(time.perf_counter_ns)
-
-    def nanoseconds(self, marks: list[Mark]) -> list[Mark]:
-        return marks
-
-
-class DeviceStamps:
-    """Events on the current stream of an accelerator, read together after one synchronization.
-
-    Between two events lies what the device did between them, however far ahead the host is.
-    """
-
-    def __init__(self, device: str, make: Callable[[], Any] | None = None) -> None:
-        self.device = device
-        self._make = make or (lambda: torch.Event(device, enable_timing=True))
-
-    def now(self) -> Any:
-        event = self._make()
-        event.record()
-        return event
-
-    def nanoseconds(self, marks: list[Mark]) -> list[Mark]:
-        if not marks:
-            return []
-        marks[-1][2].synchronize()
-        first, times = marks[0][1], dict[int, int]()
-
-        def read(event: Any) -> int:
-            if id(event) not in times:
-                times[id(event)] = round(first.elapsed_time(event) * 1e6) if event is not first else 0
-            return times[id(event)]
-
-        return [(kind, read(since), read(until), key, count) for kind, since, until, key, count in marks]
-
-
 class Clock:
     """The marks of the step that is running, and what stamps them."""
 
     def __init__(self, is_silent: Callable[[], bool], fail: Callable[[Exception], None]) -> None:
         self.stamps: Stamps = HostStamps()
-        self.now: Callable[[], Any] = self.stamps.now
+        self.now, self.then = self.stamps.now, self.stamps.then
         self.log: list[Mark] = []
         self.is_silent = is_silent
         """Is this thread inside of an evaluation of ours?"""
@@ -109,12 +56,19 @@ class Clock:
         self.inspect: Any = None
         """While a model is run once more to be looked at: told of the calls instead (`enter`, `leave`)."""
         self.depth = 0
+        self.generation = 0
+        """Calls that began before everything was cleared are none of ours when they end."""
+        self._turn = threading.Lock()
+        self.thread = 0
+        """Which one the calls run in that are timed; those of others meanwhile are not."""
+        self.open_passes = 0
+        """Backward passes that have begun and not ended."""
         self._marked: set[int] = set()
         self._handles: list[Any] = []
         self._passes: set[int] = set()
 
     def use(self, stamps: Stamps) -> None:
-        self.stamps, self.now = stamps, stamps.now
+        self.stamps, self.now, self.then = stamps, stamps.now, stamps.then
 
     def cut(self) -> list[Mark]:
         """The marks since the last cut."""
@@ -122,6 +76,7 @@ class Clock:
         self._marked.clear()
         self._handles.clear()
         self._passes.clear()
+        self.open_passes = 0
         return log
 
     def clear(self) -> None:
@@ -129,7 +84,20 @@ class Clock:
         for handle in self._handles:
             handle.remove()
         self.cut()
-        self.depth = 0
+        self.depth, self._turn = 0, threading.Lock()
+        self.generation += 1
+
+    def takes_turn(self) -> bool:
+        """May an outermost call of this thread be timed? Not while one of another thread is."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        self.thread = _thread()
+        return True
+
+    def done(self) -> None:
+        """An outermost call has ended: it is anybody's turn."""
+        if self._turn.locked():
+            self._turn.release()
 
     def note(self, kind: int) -> None:
         stamp = self.now()
@@ -138,20 +106,20 @@ class Clock:
     def enter(self, key: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         since, number = self.now(), 0
         self.depth += 1
-        if torch.is_grad_enabled():
+        if _is_grad_enabled():
             self._mark(args)
             if kwargs:
                 self._mark(tuple(kwargs.values()))
             number = autograd_count()
-        self.log.append((Kind.ENTER, since, self.now(), key, number))
+        self.log.append((Kind.ENTER, since, self.then() or since, key, number))
 
     def leave(self, key: int, output: Any) -> None:
         since, number = self.now(), 0
         self.depth -= 1
-        if torch.is_grad_enabled():
+        if _is_grad_enabled():
             number = autograd_count()
             self._mark((output,) if isinstance(output, Tensor) else _inside(output))
-        self.log.append((Kind.EXIT, since, self.now(), key, number))
+        self.log.append((Kind.EXIT, since, self.then() or since, key, number))
 
     def _mark(self, values: tuple[Any, ...]) -> None:
         """Have the backward stamp the node that it comes to first among those that made these tensors."""
@@ -172,11 +140,13 @@ class Clock:
         task = graph_task()
         if task not in self._passes:
             self._passes.add(task)
+            self.open_passes += 1
             at_end_of_backward(self._ended)
-        self.log.append((Kind.NODE, since, self.now(), -1, number))
+        self.log.append((Kind.NODE, since, self.then() or since, -1, number))
 
     def _ended(self) -> None:
         if self._handles:
+            self.open_passes -= 1
             self.note(Kind.END)
 
 
@@ -208,14 +178,17 @@ class _AtNode:
 class TimedForward:
     """Stands in for the `forward` of a module, and notes when it begins and ends."""
 
-    __slots__ = ("around", "clock", "inner", "key", "module")
+    __slots__ = ("around", "attribute", "clock", "inner", "key", "module")
 
     is_ours = True
     """Tells it from a `forward` that the user has put on the module."""
 
-    def __init__(self, module: nn.Module, clock: Clock, key: int, around: Any = None) -> None:
+    def __init__(
+        self, module: nn.Module, clock: Clock, key: int, around: Any = None, *, attribute: str = "forward"
+    ) -> None:
         self.module = module
-        self.inner: Callable[..., Any] = module.forward
+        self.attribute = attribute
+        self.inner: Callable[..., Any] = getattr(module, attribute)
         self.clock = clock
         self.key = key
         self.around = around
@@ -227,23 +200,34 @@ class TimedForward:
             return self.inner(*args, **kwargs)
         if clock.is_silent():
             return self._inspected(args, kwargs) if clock.inspect is not None else self.inner(*args, **kwargs)
+        if clock.thread != _thread() if clock.depth else not clock.takes_turn():
+            return self.inner(*args, **kwargs)
+        generation = clock.generation
         try:
             if self.around is not None:
                 self.around.begins(args, kwargs)
-            clock.enter(self.key, args, kwargs)
+            if clock.generation == generation:  # else that was the last step
+                clock.enter(self.key, args, kwargs)
         except Exception as error:
             clock.fail(error)
-        output = None
+        output = _RAISED
         try:
             output = self.inner(*args, **kwargs)
             return output
         finally:
-            try:
-                clock.leave(self.key, output)
-                if self.around is not None:
-                    self.around.ended(args, kwargs, output)
-            except Exception as error:
-                clock.fail(error)
+            if clock.generation == generation:
+                self._ended(args, kwargs, output)
+
+    def _ended(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        clock = self.clock
+        try:
+            clock.leave(self.key, output)
+            if self.around is not None:
+                self.around.ended(args, kwargs, output, raised=output is _RAISED)
+            if not clock.depth:
+                clock.done()
+        except Exception as error:
+            clock.fail(error)
 
     def _inspected(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inspect = self.clock.inspect
@@ -256,15 +240,15 @@ class TimedForward:
     def remove(self) -> None:
         """Put back what was there; what somebody has put over it since stays."""
         names = self.module.__dict__
-        if names.get("forward") is not self:
+        if names.get(self.attribute) is not self:
             return
         is_class_forward = isinstance(self.inner, MethodType) and self.inner.__func__ is getattr(
             type(self.module), "forward", None
         )
         if is_class_forward:
-            del names["forward"]
+            del names[self.attribute]
         else:
-            names["forward"] = self.inner
+            names[self.attribute] = self.inner
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the module gets its own forward, as if nothing had stood in for it."""

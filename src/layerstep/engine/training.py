@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -36,13 +38,16 @@ class Steps:
     """The optimizers that have stepped since the session was attached; the first counts the training steps.
 
     `before` and `after` are called at each step, with the optimizer; before it, the gradients are complete.
-    What raises in one of them is reported by `failed` and never reaches the program.
+    What raises in one of them is reported by `failed` and never reaches the program. A subclass that
+    calls the step of its parent makes one step, though torch calls its hooks for both.
     """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
         self._handles: list[Any] = []
         self._seen: dict[int, Stepped] = {}
+        self._running: dict[int, int] = {}
+        """Of each optimizer that steps now, the number of the frame in which it began."""
         self.before: list[Callable[[Stepped], None]] = []
         self.after: list[Callable[[Stepped], None]] = []
 
@@ -72,6 +77,7 @@ class Steps:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._running.clear()
         self.before.clear()
         self.after.clear()
 
@@ -94,9 +100,16 @@ class Steps:
         return known
 
     def _is_about_to(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._call(self.before, optimizer)
+        frame = sys._getframe(1)  # torch's, around one step
+        if not _is_within(frame.f_back, self._running.get(id(optimizer))):
+            self._running[id(optimizer)] = id(frame)
+            self._call(self.before, optimizer)
 
     def _has(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        frame = id(sys._getframe(1))
+        if self._running.get(id(optimizer), frame) != frame:
+            return
+        self._running.pop(id(optimizer), None)
         with contextlib.suppress(Exception):
             self._of(optimizer).steps += 1
         self._call(self.after, optimizer)
@@ -109,3 +122,12 @@ class Steps:
                     listener(stepped)
         except Exception as error:
             self._failed(error)
+
+
+def _is_within(frame: FrameType | None, outer: int | None) -> bool:
+    """Is a frame inside of the one with this number? One that an exception has ended is no more."""
+    while outer is not None and frame is not None:
+        if id(frame) == outer and frame.f_code.co_name == "wrapper":
+            return True
+        frame = frame.f_back
+    return False

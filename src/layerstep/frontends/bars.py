@@ -15,6 +15,13 @@ class Bars:
     def __init__(self) -> None:
         self._lives: list[Any] = []
 
+    @property
+    def are_there(self) -> bool:
+        """Does the program draw one now?"""
+        with contextlib.suppress(Exception):
+            return bool(self._tqdm() or self._rich())
+        return False
+
     def clear(self) -> None:
         with contextlib.suppress(Exception):  # a bar must never be the reason that a stop fails
             for bar in self._tqdm():

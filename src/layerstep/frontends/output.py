@@ -18,6 +18,7 @@ from rich.text import Text as RichText
 from layerstep.engine.messages import Message
 from layerstep.engine.session import Session
 from layerstep.frontends.bars import Bars
+from layerstep.frontends.progress import ProgressLine
 from layerstep.render.json import to_line
 from layerstep.render.screen import make_console, to_rich, to_text
 from layerstep.views import Text
@@ -38,11 +39,17 @@ class Screen:
         self.can_page = False
         self._session = session
         self._bars = Bars()
+        self._progress = ProgressLine(self.console)
         self._is_paused = False
         self._lock = threading.RLock()
 
     def __call__(self, message: Message) -> None:
         with self._lock:
+            if message.kind == "progress":
+                if isinstance(message.view, Text) and not self._bars.are_there:
+                    self._progress.draw(message.view.text)
+                return
+            self._progress.erase()
             if message.kind == "stop":
                 self._is_paused = True
                 self._bars.clear()
@@ -98,7 +105,7 @@ class JsonLines:
         self._lock = threading.Lock()
 
     def __call__(self, message: Message) -> None:
-        if message.kind == "resume":
+        if message.kind in ("resume", "progress"):
             return
         with self._lock:
             self._file.write(to_line(message.view, kind=message.kind, line=message.line) + "\n")
@@ -107,7 +114,7 @@ class JsonLines:
 
 def write_transcript(session: Session, message: Message) -> None:
     """Append a message to the file that `transcript FILE` named."""
-    if session.transcript is None:
+    if session.transcript is None or message.kind == "progress":
         return
     prompt = f"({message.origin}) " if message.origin else PROMPT
     echo = f"{prompt}{message.line}\n" if message.line else ""

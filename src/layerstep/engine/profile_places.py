@@ -1,0 +1,99 @@
+"""Where a profile may time: every module, save those inside of compiled code or of replicas."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from layerstep.engine._torch import is_compiled, is_scripted, is_wrapper, unwrap
+from layerstep.engine.models import Model, Models
+
+if TYPE_CHECKING:
+    from layerstep.engine.profiling import Profile
+
+__all__ = ["Around", "Timeable", "is_whole", "places_of"]
+
+COMPILED_CALL = "_compiled_call_impl"
+"""What `module.compile()` puts on a module, and its call looks up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeable:
+    """A module, and the attribute that a stand-in can be put for; None: it cannot be timed at all."""
+
+    module: nn.Module
+    path: str
+    is_root: bool
+    attribute: str | None = "forward"
+    is_whole: bool = False
+    """Is nothing inside of it timed?"""
+
+
+def is_whole(module: nn.Module) -> bool:
+    """Is it timed as one piece?
+
+    A stand-in inside of compiled code would be compiled, too. One inside of a DataParallel would be copied
+    into each replica and run the forward of the original there.
+    """
+    is_replicated = isinstance(module, nn.DataParallel) and len(module.device_ids) > 1
+    return is_compiled(module) or is_replicated
+
+
+def places_of(models: Models, model: Model, *, outermost: bool) -> Iterator[Timeable]:
+    """The modules of a model that a profile times, the outermost first; or that one alone."""
+    given, root = model.given, model.root
+    if given is None or root is None:
+        return
+    wrapper: nn.Module | None = given
+    while wrapper is not None and wrapper is not root:
+        if is_whole(wrapper):
+            yield _whole(wrapper, model.name, is_root=True)
+            return
+        wrapper = next(iter(wrapper._modules.values()), None)
+    closed: set[int] = set()
+    for module in root.modules():
+        if id(module) not in closed and is_whole(module):
+            closed |= {id(part) for part in module.modules()}
+            if not outermost or module is root:
+                yield _whole(module, models.path_of(unwrap(module)), is_root=module is root)
+    for _, module in [(model.name, root)] if outermost else list(model.names):
+        if id(module) not in closed:
+            yield from _opened(module, models.path_of(module), closed, is_root=module is root)
+
+
+def _opened(module: nn.Module, path: str, closed: set[int], *, is_root: bool) -> Iterator[Timeable]:
+    if is_scripted(module) or not callable(getattr(module, "forward", None)):
+        closed |= {id(part) for part in module.modules()}
+        yield Timeable(module, path, is_root, None, is_whole=True)
+    elif type(module).forward is not nn.Module.forward or "forward" in module.__dict__:
+        yield Timeable(module, path, is_root)  # a ModuleList is never called
+
+
+def _whole(module: nn.Module, path: str, *, is_root: bool) -> Timeable:
+    is_called_compiled = module.__dict__.get(COMPILED_CALL) is not None
+    attribute = COMPILED_CALL if is_called_compiled and not is_wrapper(module) else "forward"
+    return Timeable(module, path, is_root, attribute, is_whole=True)
+
+
+class Around:
+    """What an outermost stand-in tells its profile."""
+
+    __slots__ = ("_module", "_profile")
+
+    def __init__(self, profile: Profile, module: nn.Module) -> None:
+        self._profile = profile
+        self._module = weakref.ref(module)
+
+    def begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._profile.begins(args, kwargs)
+
+    def ended(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, raised: bool) -> None:
+        module = self._module()
+        if raised:
+            self._profile.raised()
+        elif module is not None:
+            self._profile.ended(module, args, kwargs, output)
