@@ -19,8 +19,11 @@ from benchmarks.training import TRAINING, training_cases
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a minute instead of several; rough numbers")
+    parser.add_argument("--quick", action="store_true", help="some minutes instead of many; rough numbers")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name} in docs/explanation")
+    parser.add_argument(
+        "--pairs", type=int, help="profiles to compare, above a minute each; 20, or 3 if quick"
+    )
     options = parser.parse_args()
     effort = QUICK if options.quick else FULL
     begin = _load()
@@ -29,7 +32,10 @@ def main() -> None:
     for step in training_cases():
         _tell(step.name)
         steps.append(overhead(step, replace(effort, rounds=effort.rounds // 3 + 1, least=3), TRAINING))
-    profiling = measure_profiling(replace(effort, rounds=effort.rounds // 3 + 1, least=3), _tell)
+    pairs = options.pairs or (3 if options.quick else 20)
+    profiling = measure_profiling(
+        replace(effort, rounds=max(7, effort.rounds // 3 + 1), least=3), pairs, _tell
+    )
     _tell("memory")
     memory = measure_memory(effort)
     overheads = []

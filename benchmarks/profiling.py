@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 STEPS = 12
-PAIRS = 20
 COMPARED = 300
 ROUNDS = 4
 LAYERS = 18
@@ -135,7 +134,7 @@ class Profiling:
     verdicts: Verdicts
 
 
-def measure_profiling(effort: Effort, tell: Callable[[str], None] = lambda text: None) -> Profiling:
+def measure_profiling(effort: Effort, pairs: int, tell: Callable[[str], None]) -> Profiling:
     cases = training_cases()
     overheads = []
     for case in cases:
@@ -144,7 +143,7 @@ def measure_profiling(effort: Effort, tell: Callable[[str], None] = lambda text:
     tell("agreement")
     agreements = [agreement(case) for case in cases]
     tell("comparisons")
-    return Profiling(overheads, agreements, verdicts(PAIRS if effort.rounds > 10 else 5))
+    return Profiling(overheads, agreements, verdicts(pairs))
 
 
 def agreement(case: TrainingCase) -> Agreement:

@@ -2,8 +2,8 @@
 
 On a machine that others use, the same step takes 1.0 or 1.5 times as long from one second to the next, mostly
 because a neighbour shares the core. Three things see through that. A module takes a fraction of a
-millisecond, and among many steps some of its calls fall into a quiet moment: so the quickest tenth of the
-times of every module is taken, forward and backward each by itself, and these are added up. A small fixed
+millisecond, and among many steps some of its calls fall into a quiet moment: so the quickest of the
+times of every module are taken, forward and backward each by itself, and these are added up. A small fixed
 piece of work, timed between the steps, says how quick the quiet moments were. And a profile may have several
 rounds, taken in turn with those of the other. Measured on two shared processors: medians of equal rounds of
 five seconds lay 12 % apart (sd), these sums 2.5 % (where the memory of a model happens to lie is part of it),
@@ -36,17 +36,15 @@ __all__ = [
     "store",
 ]
 
-LEVELS = (0.02, 0.05, 0.1)
+LEVELS = (0.01, 0.02)
 """The quantiles of which the mean is taken."""
 DRAWS = 200
-CONFIDENCE = 0.99
+CONFIDENCE = 0.95
 LEAST_EFFECT = 0.05
 """A change below this is not told, however sure it is."""
 ONE_ROUND = 0.09
 ONE_SECOND = 0.15
 """The least effect of a profile of one round, of one second; of four, the half of it."""
-LEAST_BOUND = 0.01
-"""The interval must stay this far from no change."""
 UNSURE = 0.1
 """Added to the least effect, times the change of pace: not all work feels a neighbour as the fixed does."""
 ALONE = 4
@@ -201,7 +199,7 @@ def _change(one: Any, other: Any, least: float, clocked: tuple[list[float], list
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = (float(each) for each in np.percentile(drawn[1:], [tail, 100 - tail]))
     ratio = float(drawn[0])
-    is_far = low > 1 + LEAST_BOUND or high < 1 - LEAST_BOUND
+    is_far = low > 1 or high < 1
     is_large = max(ratio, 1 / ratio) - 1 >= least
     before, after = (float(np.median(each)) for each in clocked)
     return Change(ratio, low, high, bool(is_far and is_large), before, after)
@@ -214,78 +212,68 @@ class _Drawn:
     """
 
     def __init__(self, saved: Saved, generator: np.random.Generator) -> None:
+        parts = _parts(saved)
+        ordered = sorted(parts, key=lambda part: -float(np.median(parts[part])))
+        self._names = ordered[:PARTS]
+        rest = [_levels(parts[part]) for part in ordered[PARTS:]]
+        self._rest = np.sum(rest, axis=0) if rest else 0.0
         self.has_pace = saved.device == "cpu" and all(
             sum(map(len, one.pace)) >= FEWEST for one in saved.rounds
         )
-        self._rounds = [_DrawnRound(one, generator, has_pace=self.has_pace) for one in saved.rounds]
-        self.paths = set.intersection(*(one.paths for one in self._rounds))
-        self.pace = float(np.mean([one.pace[0].mean() for one in self._rounds]))
-        count = len(self._rounds)
-        self._chosen = generator.integers(0, count, size=(1 + DRAWS, count))
-        self._chosen[0] = np.arange(count)
-
-    @property
-    def whole(self) -> Any:
-        return self._mean([one.whole for one in self._rounds])
-
-    def of(self, path: str) -> Any:
-        return self._mean([one.of(path) for one in self._rounds])
-
-    def _mean(self, rounds: list[Any]) -> Any:
-        stacked, draws = np.stack(rounds), np.arange(1 + DRAWS)[:, None]
-        return stacked[self._chosen, draws].mean(axis=1)
-
-
-class _DrawnRound:
-    """The same of one round."""
-
-    def __init__(self, one: Round, generator: np.random.Generator, *, has_pace: bool) -> None:
-        parts = {
-            (path, name): np.asarray(values)
-            for name, times in (("forward", one.forward), ("backward", one.backward))
-            for path, values in times.items()
-            if any(values)
-        } or {("", "forward"): np.asarray(one.wall)}
-        ordered = sorted(parts, key=lambda part: -float(np.median(parts[part])))
-        self._names = ordered[:PARTS]
+        paces = [np.asarray(each if self.has_pace else [1.0]) for one in saved.rounds for each in one.pace]
+        paces = paces or [np.ones(1)] * len(saved.wall)
         rows = np.stack([parts[part] for part in self._names])
-        rest = [_levels(parts[part]) for part in ordered[PARTS:]]
-        self._rest = np.sum(rest, axis=0) if rest else 0.0
-        paces = [np.asarray(each) for each in one.pace] if has_pace else [np.ones(1)] * rows.shape[1]
-        self._quiet, self.pace = _draw(rows, paces, generator)
-
-    @property
-    def paths(self) -> set[str]:
-        return {path for path, _ in self._names}
+        lengths = [len(one.wall) for one in saved.rounds]
+        self._quiet, self._paces = _draw(rows, paces, lengths, generator)
+        self.paths = {path for path, _ in self._names}
+        self.pace = float(self._paces[0].mean())
 
     @property
     def whole(self) -> Any:
         drawn = self._quiet.sum(axis=1)
-        return np.log(drawn * (1 + self._rest / drawn[0])) - self.pace
+        return np.log(drawn * (1 + self._rest / drawn[0])) - self._paces
 
     def of(self, path: str) -> Any:
         at = [index for index, part in enumerate(self._names) if part[0] == path]
-        return np.log(np.maximum(self._quiet[:, at].sum(axis=1), 1e-12)) - self.pace
+        return np.log(np.maximum(self._quiet[:, at].sum(axis=1), 1e-12)) - self._paces
 
 
-def _draw(rows: Any, paces: list[Any], generator: np.random.Generator) -> tuple[Any, Any]:
+def _parts(saved: Saved) -> dict[tuple[str, str], Any]:
+    """The time of each module and way that all rounds have, in all their steps."""
+    found = {}
+    for way in ("forward", "backward"):
+        times = [getattr(one, way) for one in saved.rounds]
+        for path in times[0]:
+            if all(path in each for each in times):
+                values = np.concatenate([np.asarray(each[path]) for each in times])
+                if values.any():
+                    found[path, way] = values
+    return found or {("", "forward"): np.asarray(saved.wall)}
+
+
+def _draw(rows: Any, paces: list[Any], lengths: list[int], generator: np.random.Generator) -> tuple[Any, Any]:
     """[draw, row, level] of the quiet times, [draw, level] of the logarithm of the pace beside them.
 
-    Steps are drawn in whole blocks, each with the pace that was measured beside it.
+    Rounds are drawn, and blocks of steps in them, each with the pace that was measured beside it.
     """
-    length = rows.shape[1]
-    block = -(-length // BLOCKS)
     times = np.empty((1 + DRAWS, rows.shape[0], len(LEVELS)))
     pace = np.empty((1 + DRAWS, len(LEVELS)))
-    at = np.arange(length)
+    begins = np.concatenate([[0], np.cumsum(lengths)])
+    at = np.arange(rows.shape[1])
     for draw in range(1 + DRAWS):
         if draw:
-            starts = generator.integers(0, length, size=(-(-length // block), 1))
-            at = ((starts + np.arange(block)) % length).reshape(-1)[:length]
+            chosen = generator.integers(0, len(lengths), size=len(lengths))
+            at = np.concatenate([begins[each] + _blocks(lengths[each], generator) for each in chosen])
         times[draw] = _levels(rows[:, at])
         beside = np.concatenate([paces[step] for step in at])
         pace[draw] = _levels(beside) if len(beside) else np.nan
     return times, np.log(pace)
+
+
+def _blocks(length: int, generator: np.random.Generator) -> Any:
+    block = -(-length // BLOCKS)
+    starts = generator.integers(0, length, size=(-(-length // block), 1))
+    return ((starts + np.arange(block)) % length).reshape(-1)[:length]
 
 
 def _levels(values: Any) -> Any:

@@ -274,7 +274,7 @@ def comparison(names: tuple[str, str], found: Comparison) -> View:
     rows += [(name, milliseconds(seconds), "", "gone", "") for name, seconds in _largest(found.gone)]
     columns = (
         Column("", "path"),
-        *(Column(name, right=True) for name in ("before ms", "after ms", "change", "99% interval")),
+        *(Column(name, right=True) for name in ("before ms", "after ms", "change", "95% interval")),
     )
     slower = "slower" if step.ratio > 1 else "faster"
     verdict = f"{_percent(step.ratio)}, {slower}" if step.is_real else "the step as a whole has not changed"
