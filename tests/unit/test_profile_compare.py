@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from layerstep.analysis.memory_now import live_tensors
 from layerstep.analysis.profile_compare import (
     FEWEST,
     PARTS,
@@ -121,6 +122,7 @@ def test_a_machine_that_has_become_slower_is_no_change_and_asks_for_more() -> No
 
 def test_without_a_pace_the_times_stand_as_they_are() -> None:
     assert compare_profiles(without_pace(busy_machine(1)), without_pace(busy_machine(2))).pace == 1.0
+    assert compare_profiles(without_pace(busy_machine(1)), busy_machine(2)).pace == 1.0
 
 
 def test_the_shorter_a_profile_the_larger_a_change_must_be() -> None:
@@ -141,7 +143,8 @@ def test_a_saved_profile_comes_back(tmp_path: Path) -> None:
     assert load(tmp_path / "a.json") == saved
     (tmp_path / "b.json").write_text('{"layerstep_profile": 2, "nonsense": 2}')
     (tmp_path / "c.json").write_text('{"layerstep_profile": 1, "word": "step", "rounds": []}')
-    for name in ("b.json", "c.json", "missing.json"):
+    (tmp_path / "d.json").write_text('{"layerstep_profile": 2, "word": "s", "rounds": [], "device": "cpu"}')
+    for name in ("b.json", "c.json", "d.json", "missing.json"):
         with pytest.raises(UserError):
             load(tmp_path / name)
 
@@ -157,6 +160,8 @@ def test_the_pace_has_its_share_of_the_time_and_disturbs_nothing() -> None:
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     pace = Pace()
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        before = len(live_tensors())
         found = pace.beside(10.0)
+        assert len(live_tensors()) == before, "what counts the program's tensors counts none of these"
     assert 0 < len(found) <= MOST and all(each > 0 for each in found)
     assert torch.equal(torch.get_rng_state(), state) and torch.get_num_threads() == threads

@@ -97,6 +97,10 @@ class Saved:
     def paths(self) -> dict[str, None]:
         return {path: None for one in self.rounds for path in one.forward}
 
+    @property
+    def has_pace(self) -> bool:
+        return self.device == "cpu" and all(sum(map(len, one.pace)) >= FEWEST for one in self.rounds)
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -152,7 +156,10 @@ def load(path: Path) -> Saved:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if found.pop("layerstep_profile") != FORMAT:
             raise UserError(f"{path} is a profile of another version", "save it anew")
-        return Saved(found["word"], [Round(**each) for each in found["rounds"]], found["device"])
+        rounds = [Round(**each) for each in found["rounds"]]
+        if not rounds:
+            raise ValueError("nothing in it")
+        return Saved(found["word"], rounds, found["device"])
     except OSError as error:
         raise UserError(f"cannot read {path}", error.strerror or "") from None
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -169,9 +176,10 @@ def compare_profiles(before: Saved, after: Saved) -> Comparison:
     if before.device != after.device:
         raise UserError(f"one was taken on {before.device}, the other on {after.device}")
     generator = np.random.default_rng(0)
-    one, other = _Drawn(before, generator), _Drawn(after, generator)
+    has_pace = before.has_pace and after.has_pace
+    one, other = (_Drawn(saved, generator, has_pace=has_pace) for saved in (before, after))
     pace = other.pace - one.pace
-    sure = _sure(before, after) if one.has_pace else LEAST_EFFECT
+    sure = _sure(before, after) if before.device == "cpu" else LEAST_EFFECT
     least = sure + UNSURE * abs(pace)
     step = _change(one.whole, other.whole, least, (before.wall, after.wall))
     whole = float(np.median(before.wall))
@@ -211,17 +219,15 @@ class _Drawn:
     All are logarithms, [draw, level].
     """
 
-    def __init__(self, saved: Saved, generator: np.random.Generator) -> None:
+    def __init__(self, saved: Saved, generator: np.random.Generator, *, has_pace: bool) -> None:
         parts = _parts(saved)
         ordered = sorted(parts, key=lambda part: -float(np.median(parts[part])))
         self._names = ordered[:PARTS]
         rest = [_levels(parts[part]) for part in ordered[PARTS:]]
         self._rest = np.sum(rest, axis=0) if rest else 0.0
-        self.has_pace = saved.device == "cpu" and all(
-            sum(map(len, one.pace)) >= FEWEST for one in saved.rounds
-        )
-        paces = [np.asarray(each if self.has_pace else [1.0]) for one in saved.rounds for each in one.pace]
-        paces = paces or [np.ones(1)] * len(saved.wall)
+        paces = [np.ones(1)] * len(saved.wall)
+        if has_pace:
+            paces = [np.asarray(each) for one in saved.rounds for each in one.pace]
         rows = np.stack([parts[part] for part in self._names])
         lengths = [len(one.wall) for one in saved.rounds]
         self._quiet, self._paces = _draw(rows, paces, lengths, generator)

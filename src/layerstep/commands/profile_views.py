@@ -257,16 +257,16 @@ def advice_view(found: list[Advice], state: State) -> View:
 def comparison(names: tuple[str, str], found: Comparison) -> View:
     """`profile compare`: only what is real."""
     word = f"{names[0]} → {names[1]}"
-    pace = (
-        f"the machine was {_percent(found.pace)} slower in the second" if abs(found.pace - 1) > SLOWER else ""
-    )
+    moved = abs(found.pace - 1) > SLOWER
+    pace = f"the machine itself took {_percent(found.pace)} in the second" if moved else ""
     step = found.step
     if not found.is_real:
         span = f"{_percent(step.low)} to {_percent(step.high)}"
         hint = f"the step changed by {_percent(step.ratio)}, and {span} is what the noise allows"
+        if pace:
+            hint += f"; {pace}"
         if found.least > LEAST_EFFECT:
-            why = pace or "they are short"
-            hint += f"; {why}: below {found.least:.0%} nothing is told"
+            hint += f"; of these, {found.least:.0%} is the least that is told: more rounds tell more"
         return Notice(f"{word}: no real difference", hint, "good")
     modules = sorted(found.modules.items(), key=lambda each: -abs(each[1].after - each[1].before))
     rows = [_change("step", step), *(_change(name, change) for name, change in modules[:MODULES])]
