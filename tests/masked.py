@@ -18,7 +18,7 @@ CLEAR = 6.0
 FAR = 3.0
 """So many times slower is a change that no noise makes."""
 MEASURED = {"own ms", "±", "%", "fwd", "bwd", "total", "ms", "FLOP/s", "before ms", "after ms", "change"}
-MEASURED |= {"99% interval"}
+MEASURED |= {"95% interval"}
 
 _NUMBER = r"[+-]?\d(?:[\d.,]{0,5}\d)?"
 _UNITS = r"(?:ms|µs|s|%|samples/s|tokens/s|[kMGT]?FLOP/s)(?![\w/])"
