@@ -29,7 +29,7 @@ _PATTERNS = (
     rf"(?<=reaches ){_NUMBER}",  # what the machine is able to do
     r"\d+(?= cores)|(?<=threads\()\d+",
 )
-_PACE = re.compile(r"(?:\n|; )the machine was [^\n;]* in the second(?:: below [^\n]*)?")
+_PACE = re.compile(r"(?:\n|; )the machine itself took [^\n;]* in the second(?:: below [^\n]*)?")
 """Said only where others have used the machine meanwhile."""
 _TEXT = re.compile("|".join(_PATTERNS))
 _BAR = re.compile(r"^[ █▏▎▍▌▋▊▉]{41} *(\d+)%(?= )", re.MULTILINE)
