@@ -6,7 +6,6 @@ import gc
 import io
 import itertools
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,7 @@ from play import play, script_named
 STEPS = 8
 
 
-@pytest.fixture(autouse=True, scope="module")
-def only_their_own() -> Iterator[None]:
-    """Half a million objects of torch and pytest are put aside: a census goes through those of the tests."""
-    torch.optim.SGD([torch.zeros(1)])  # the first optimizer imports dynamo
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("only_their_own")
 
 
 def net() -> nn.Module:

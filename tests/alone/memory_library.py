@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -13,15 +10,7 @@ from layerstep import MemoryProfiler, UserError, memory_tracking
 from layerstep.memory import MemoryReport
 from zoo import hook_count
 
-
-@pytest.fixture(autouse=True, scope="module")
-def only_their_own() -> Iterator[None]:
-    """Half a million objects of torch and pytest are put aside: a census goes through those of the tests."""
-    torch.optim.SGD([torch.zeros(1)])  # the first optimizer imports dynamo
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("only_their_own")
 
 
 def train(model: nn.Module, steps: int, *, batch: int = 4, keep: list[torch.Tensor] | None = None) -> object:

@@ -7,7 +7,7 @@ import copy
 import gc
 import io
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,14 +42,7 @@ WITH_GRADIENTS = [(entry, mode) for entry, mode in CASES if mode not in ("frozen
 LINES = ("memory on", "leaks on")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def only_their_own() -> Iterator[None]:
-    """Half a million objects of torch and pytest are put aside: a census goes through those of the tests."""
-    torch.optim.SGD([torch.zeros(1)])  # the first optimizer imports dynamo
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("only_their_own")
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:

@@ -10,7 +10,6 @@ import contextlib
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from layerstep.engine._torch import functions_on, hooks_hidden
 from layerstep.engine.attributes import attributes_kept
 from layerstep.engine.copies import Copies, Moment, is_freed
 from layerstep.engine.guard import observing, undisturbed
-from layerstep.engine.memory.graph import inner_tensors
+from layerstep.engine.memory.graph import inner_tensors, nodes_behind
 from layerstep.engine.memory.places import Places
 from layerstep.engine.rerun import length_of
 from layerstep.engine.scope import stdout_of_this_thread
@@ -181,13 +180,13 @@ class _BothWays(nn.Module):
         self._found.has_backward = True
         with observing():
             ones = [torch.ones_like(end) for end in ends]
-        nodes = list(_nodes(ends))
+        nodes, _ = nodes_behind((end.grad_fn for end in ends), most=sys.maxsize)
         if any(node.name().endswith("CheckpointFunctionBackward") for node in nodes):
             self._backward(ends, ones, nodes)
         else:
             torch.autograd.grad(ends, wanted, ones, allow_unused=True)
 
-    def _backward(self, ends: list[Tensor], ones: list[Tensor], nodes: list[Any]) -> None:
+    def _backward(self, ends: list[Tensor], ones: list[Tensor], nodes: set[Any]) -> None:
         """A reentrant checkpoint refuses `grad`; gradients may then only be left on what is ours."""
         ours = set(map(id, self.leaves))
         if any(id(node.variable) not in ours for node in nodes if hasattr(node, "variable")):
@@ -196,15 +195,3 @@ class _BothWays(nn.Module):
                 "count with gradients off, under torch.no_grad()",
             )
         torch.autograd.backward(ends, ones)
-
-
-def _nodes(ends: list[Tensor]) -> Iterator[Any]:
-    """The autograd nodes that a backward pass from some tensors comes by."""
-    seen: set[Any] = set()
-    waiting = [end.grad_fn for end in ends]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [before for before, _ in node.next_functions]
-            yield node
