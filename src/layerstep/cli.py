@@ -14,6 +14,7 @@ from typing import IO, Any
 from layerstep import __version__
 from layerstep.config import is_disabled
 from layerstep.errors import Quit, UserError
+from layerstep.visible import visible
 
 __all__ = ["main"]
 
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return play()
         return _open(options) if options.command == "open" else _run(options)
     except UserError as error:
-        print(f"layerstep: {error}", file=sys.stderr)
+        print(visible(f"layerstep: {error}"), file=sys.stderr)
         return error.exit_code
     except Quit as leaving:
         return int(leaving.code or 0)

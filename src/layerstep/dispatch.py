@@ -26,6 +26,7 @@ from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserErr
 from layerstep.lines import WORD, is_python_after
 from layerstep.registry import Command, command_names, find_command, near
 from layerstep.views import Fields, Group, Notice, Span, Text, View
+from layerstep.visible import visible
 
 __all__ = ["Dispatcher"]
 
@@ -91,7 +92,7 @@ class Dispatcher:
         """An exception in a few lines, to be noted on it."""
         from layerstep.analysis.crash.explain import note_of  # twenty files, wanted only after a crash
 
-        return note_of(crash)
+        return visible(note_of(crash))
 
 
 def find(session: Session, text: str) -> tuple[Command | None, str]:
@@ -151,7 +152,7 @@ def _python(session: Session, text: str) -> View | None:
         raise _clearer(text, failure) from None
     views: list[View] = []
     if printed:
-        views.append(Text(printed.rstrip("\n")))
+        views.append(Text(printed.rstrip("\n"), is_printed=True))
     if value is not None:
         number = session.results.keep(value)
         shown = present(value)

@@ -47,6 +47,8 @@ class Text:
     """Free text, kept as it is."""
 
     text: str
+    is_printed: bool = False
+    """The user's own line printed it: its colours are the user's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import re
@@ -19,6 +18,7 @@ from layerstep.analysis.words import human_bytes
 from layerstep.engine._torch import below_everything, is_lazy_clone
 from layerstep.engine.guard import observing
 from layerstep.errors import BadArguments, UserError
+from layerstep.files import replacing
 
 __all__ = ["FileReference", "read_tensors", "write_tensors"]
 
@@ -182,15 +182,10 @@ def _safetensors_writer(tensors: Mapping[str, torch.Tensor]) -> Callable[[Path],
 
 
 def _replace(path: Path, write: Callable[[Path], None]) -> None:
-    """Beside it first, then in its place: the run may have the old file mapped into its memory."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write(beside)
-        os.replace(beside, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}", error.strerror or "") from None
+        with replacing(path) as new:
+            write(new)
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(f"cannot write {path}", str(error).partition("\n")[0][:120]) from None
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()

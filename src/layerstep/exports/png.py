@@ -13,6 +13,7 @@ from layerstep.errors import UserError
 from layerstep.exports.parts import last_of
 from layerstep.registry import export
 from layerstep.render.heatmap import block_note, shading_of
+from layerstep.render.spelled import spelled_out
 from layerstep.views import Plot, View
 
 __all__ = ["write_png"]
@@ -29,6 +30,7 @@ def write_png(view: View, path: Path) -> None:
 
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     axes = figure.add_subplot()
+    plot = spelled_out(plot)
     _draw(plot, figure, axes)
     axes.set_title(_plain(plot.title), loc="left", fontsize=11, fontweight="bold")
     axes.set_ylabel(_plain(plot.y_label))

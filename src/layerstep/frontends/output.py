@@ -22,6 +22,7 @@ from layerstep.frontends.progress import ProgressLine
 from layerstep.render.json import to_line
 from layerstep.render.screen import make_console, to_rich, to_text
 from layerstep.views import Text
+from layerstep.visible import one_line, visible
 
 __all__ = ["PROMPT", "JsonLines", "Screen", "write_transcript"]
 
@@ -47,7 +48,7 @@ class Screen:
         with self._lock:
             if message.kind == "progress":
                 if isinstance(message.view, Text) and not self._bars.are_there:
-                    self._progress.draw(message.view.text)
+                    self._progress.draw(one_line(message.view.text))
                 return
             self._progress.erase()
             if message.kind == "stop":
@@ -67,6 +68,7 @@ class Screen:
                 self._bars.draw()
 
     def _echo(self, line: str, prompt: str) -> None:
+        line, prompt = visible(line), one_line(prompt)
         if line.startswith("#"):
             self.console.print(RichText(f"\n{line}", "warn"))
         else:
@@ -116,8 +118,8 @@ def write_transcript(session: Session, message: Message) -> None:
     """Append a message to the file that `transcript FILE` named."""
     if session.transcript is None or message.kind == "progress":
         return
-    prompt = f"({message.origin}) " if message.origin else PROMPT
-    echo = f"{prompt}{message.line}\n" if message.line else ""
+    prompt = one_line(f"({message.origin}) ") if message.origin else PROMPT
+    echo = f"{prompt}{visible(message.line)}\n" if message.line else ""
     text = "" if message.kind == "resume" else to_text(message.view, width=88) + "\n"
     try:
         with Path(session.transcript).open("a", encoding="utf-8") as file:

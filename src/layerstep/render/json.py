@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from layerstep.views import View
+from layerstep.visible import escaped_json
 
 __all__ = ["VERSION", "to_json", "to_line"]
 
@@ -23,7 +24,7 @@ def to_json(view: View) -> dict[str, Any]:
 def to_line(view: View, *, kind: str, line: str = "") -> str:
     """A message as one line of JSON."""
     document = {"layerstep": VERSION, "kind": kind, "line": line, "view": to_json(view)}
-    return json.dumps(document, ensure_ascii=False, allow_nan=False)
+    return escaped_json(json.dumps(document, ensure_ascii=False, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:

@@ -16,6 +16,7 @@ from rich.text import Text as RichText
 from rich.theme import Theme
 
 from layerstep.render.plot import Drawing
+from layerstep.render.spelled import spelled_out
 from layerstep.render.table import TableLines
 from layerstep.render.tensorline import TensorLine
 from layerstep.views import (
@@ -104,30 +105,34 @@ class Themed:
         yield from segments
 
 
+def to_rich(view: View) -> RenderableType:
+    """A view as something rich can print; what a terminal would obey is spelled out."""
+    return _drawn(spelled_out(view))
+
+
 @singledispatch
-def to_rich(view: object) -> RenderableType:
-    """A view as something rich can print."""
+def _drawn(view: object) -> RenderableType:
     raise TypeError(f"no view: {type(view).__name__}")
 
 
-@to_rich.register
+@_drawn.register
 def _(view: Text) -> RenderableType:
-    return RichText(view.text)
+    return RichText.from_ansi(view.text) if view.is_printed else RichText(view.text)
 
 
-@to_rich.register
+@_drawn.register
 def _(view: Notice) -> RenderableType:
     sign, style = _SIGNS[view.level]
     line = RichText.assemble((sign + " ", style), view.text)
     return line.append(f"; {view.hint}", "dim") if view.hint else line
 
 
-@to_rich.register
+@_drawn.register
 def _(view: TensorView) -> RenderableType:
     return TensorLine(view)
 
 
-@to_rich.register
+@_drawn.register
 def _(view: Fields) -> RenderableType:
     parts: list[RenderableType] = []
     if view.title:
@@ -137,7 +142,7 @@ def _(view: Fields) -> RenderableType:
         grid.add_column(style="dim", no_wrap=True, max_width=32, overflow="ellipsis")
         grid.add_column(overflow="fold", ratio=1)
         for label, value in view.items:
-            grid.add_row(label, to_rich(value))
+            grid.add_row(label, _drawn(value))
         parts.append(Padding(grid, (0, 0, 0, 2)) if view.title else grid)
     return RichGroup(*parts)
 
@@ -150,12 +155,12 @@ def _spans(spans: Iterable[Span]) -> RichText:
     return line
 
 
-@to_rich.register
+@_drawn.register
 def _(view: Table) -> RenderableType:
     return TableLines(view)
 
 
-@to_rich.register
+@_drawn.register
 def _(view: Tree) -> RenderableType:
     lines = list(_branches(view.root, "", ""))
     return RichGroup(*lines, RichText(view.note, "dim")) if view.note else RichGroup(*lines)
@@ -176,7 +181,7 @@ def _branches(node: Node, here: str, below: str) -> Iterator[RichText]:
         )
 
 
-@to_rich.register
+@_drawn.register
 def _(view: Source) -> RenderableType:
     code = Syntax("", "python", background_color="default").highlight("\n".join(view.lines))
     digits = len(str(view.first + len(view.lines)))
@@ -193,7 +198,7 @@ def _(view: Source) -> RenderableType:
     return RichGroup(*lines)
 
 
-@to_rich.register
+@_drawn.register
 def _(view: Stack) -> RenderableType:
     parts: list[RenderableType] = []
     for frame in view.frames:
@@ -221,11 +226,11 @@ def _frame(frame: StackFrame) -> Iterable[RenderableType]:
         yield Padding(RichText.assemble((frame.location, "dim"), "  ", (frame.code, "code")), (0, 0, 0, 7))
 
 
-@to_rich.register
+@_drawn.register
 def _(view: Plot) -> RenderableType:
     return Drawing(view)
 
 
-@to_rich.register
+@_drawn.register
 def _(view: Group) -> RenderableType:
-    return RichGroup(*(to_rich(part) for part in view.views))
+    return RichGroup(*(_drawn(part) for part in view.views))

@@ -16,6 +16,7 @@ from layerstep.analysis.words import number
 from layerstep.render.heatmap import block_note, shading_of
 from layerstep.render.scale import Scale, count_scale, scale_of
 from layerstep.render.screen import to_text
+from layerstep.render.spelled import spelled_out
 from layerstep.views import Plot, View
 
 __all__ = ["to_svg"]
@@ -52,7 +53,7 @@ def to_svg(view: View) -> str:
     """The picture of a plot; of any other view, the text that the screen shows."""
     picture = _Picture()
     if isinstance(view, Plot):
-        _plot(picture, view)
+        _plot(picture, spelled_out(view))
     else:
         lines = to_text(view, width=100).splitlines()
         for row, line in enumerate(lines):

@@ -6,9 +6,7 @@ the safetensors library, which checks every offset.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from torch import Tensor
 
 from layerstep.engine.core.tensors import Segment
 from layerstep.errors import RecordingError, UserError
+from layerstep.files import replacing
 
 __all__ = ["FORMAT", "SUFFIX", "VERSION", "read_file", "write_file"]
 
@@ -43,24 +42,16 @@ _DTYPES = {
 
 
 def write_file(path: Path, contents: dict[str, Any], segments: Sequence[Segment]) -> int:
-    """Write beside the place first, then put it there; the size in bytes. A full disk is a `UserError`."""
+    """Write the file, whole or not at all; the size in bytes. A full disk is a `UserError`."""
     header = _header(contents, segments)
     if len(header) > MOST_HEADER:
         raise UserError(f"cannot write {path}", "the model has more modules than such a file can describe")
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
+    with replacing(path) as new:
+        with new.open("wb") as file:
             file.write(struct.pack("<Q", len(header)) + header)
             for segment in segments:
                 file.write(segment.read())
-        size = beside.stat().st_size
-        os.replace(beside, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}", error.strerror or "") from None
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-    return size
+        return new.stat().st_size
 
 
 def _header(contents: dict[str, Any], segments: Sequence[Segment]) -> bytes:
