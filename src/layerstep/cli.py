@@ -117,7 +117,7 @@ def _dump_to(name: str | None) -> Path | None:
     if name is None:
         return None
     path = Path(os.path.expanduser(name))
-    if not (path.is_dir() or path.parent.is_dir()):
+    if not (os.path.isdir(path) or os.path.isdir(path.parent)):
         raise UserError(f"cannot write {name}", os.strerror(errno.ENOENT))
     return path
 

@@ -15,7 +15,7 @@ MOST_CHARACTERS = 240
 
 _ORDERS = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters of both sets, tab and newline aside
-    r"\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, or turn the text around
+    r"\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # hidden, or turning text
     r"\ud800-\udfff"  # half a character: it cannot be written
     r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
@@ -26,7 +26,7 @@ _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 def visible(text: str) -> str:
     """The text with every such character spelled out; lines and tabs stay."""
-    return _IN_TEXT.sub(_spelled, text) if not text.isascii() or not text.isprintable() else text
+    return text if text.isascii() and text.isprintable() else _IN_TEXT.sub(_spelled, text)
 
 
 def one_line(text: str) -> str:
@@ -34,12 +34,12 @@ def one_line(text: str) -> str:
     if len(text) > MOST_CHARACTERS:
         half = MOST_CHARACTERS // 2
         text = f"{text[:half]}…{text[-half:]}"
-    return text if text.isprintable() and text.isascii() else _IN_LINE.sub(_spelled, text)
+    return text if text.isascii() and text.isprintable() else _IN_LINE.sub(_spelled, text)
 
 
 def escaped_json(text: str) -> str:
-    """The same JSON with those characters as `\\uXXXX`: a terminal may show it, a parser reads no difference."""
-    return text if text.isascii() else _IN_TEXT.sub(_as_json, text)
+    """The same JSON with those characters as `\\uXXXX`: a parser reads the same."""
+    return _IN_TEXT.sub(_as_json, text)
 
 
 def _spelled(match: re.Match[str]) -> str:

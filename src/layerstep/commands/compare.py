@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -134,7 +135,7 @@ def _value(session: Session, text: str) -> Any:
         return value_of(session, text)
     head = text.partition(".")[0]
     is_known = session.scope.knows(head) or bool(session.models.ending_in(head))
-    if reference.path.is_file() or not is_known:
+    if os.path.isfile(reference.path) or not is_known:
         return read_tensors(reference)
     try:
         return value_of(session, text)

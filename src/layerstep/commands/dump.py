@@ -47,10 +47,12 @@ def dump(session: Session, rest: str) -> View:
         title = (Span("a core file of this stop", "good"), Span(f"about {human_bytes(core.nbytes)}", "dim"))
         return _contents(title, core.holds, core.left_out)
     path = Path(os.path.expanduser(file.strip("\"'")))
-    if path.suffix not in ("", SUFFIX) and not path.is_dir():
+    if path.suffix not in ("", SUFFIX) and not os.path.isdir(path):
         raise BadArguments(f"{path.suffix} is no core file", f"dump {path.stem}{SUFFIX}")
     written = write_core(session, path, most=most)
-    name = str(Path(file.strip("\"'")).with_name(written.path.name)) if not path.is_dir() else written.path
+    name = (
+        str(Path(file.strip("\"'")).with_name(written.path.name)) if not os.path.isdir(path) else written.path
+    )
     title = (Span(f"written to {name}", "good"), Span(human_bytes(written.nbytes), "dim"))
     return _contents(title, list(written.holds), list(written.left_out))
 

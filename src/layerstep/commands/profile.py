@@ -228,7 +228,7 @@ def _save(state: State, rest: str) -> Notice:
 
 
 def _is_saved(state: State, name: str) -> bool:
-    return name in state.saved or (name.endswith(".json") and Path(os.path.expanduser(name)).exists())
+    return name in state.saved or (name.endswith(".json") and os.path.exists(os.path.expanduser(name)))
 
 
 def _compare(state: State, rest: str) -> View:

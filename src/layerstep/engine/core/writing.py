@@ -50,7 +50,7 @@ class CoreWritten:
 
 def path_for(path: Path, name: str = "") -> Path:
     """Where a core goes: a directory gets a file named after the module and the process."""
-    if path.is_dir():
+    if os.path.isdir(path):
         words = "-".join(filter(None, ("core", name.replace("|", "-").replace("<", "").replace(">", ""))))
         path = path / f"{words}-{os.getpid()}"
         return path.with_name(path.name + SUFFIX)
