@@ -25,12 +25,20 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
+    import copyreg
+    from collections import OrderedDict
+
+    import torch
     from torch import nn
     from torch.nn.modules import module
 
-    before = nn.Module.__call__
+    def replaced() -> tuple[object, ...]:
+        scripting = torch.jit._recursive.create_script_module
+        return nn.Module.__call__, nn.Module._call_impl, scripting, copyreg.dispatch_table.get(OrderedDict)
+
+    before = replaced()
     yield
-    assert nn.Module.__call__ is before
+    assert replaced() == before
     assert not module._global_forward_hooks and not module._global_forward_pre_hooks
 
 

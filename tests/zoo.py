@@ -7,12 +7,14 @@ bit that a debugger might disturb; `differences` compares two such runs.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import io
 import random
 import signal
 import sys
 import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -927,6 +929,9 @@ def global_state() -> dict[str, Any]:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     return {
         "Module.__call__": nn.Module.__call__,
+        "Module._call_impl": nn.Module._call_impl,
+        "reducer": copyreg.dispatch_table.get(OrderedDict),
+        "TorchScript": torch.jit._recursive.create_script_module,
         "Module.__setattr__": nn.Module.__setattr__,
         "global hooks": {name: dict(getattr(torch_module, name)) for name in _GLOBAL_DICTS},
         "SIGINT": signal.getsignal(signal.SIGINT),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from layerstep.analysis.timing import Cost
 from layerstep.engine.guard import observing
-from layerstep.engine.timing import Clock, Kind, TimedForward
+from layerstep.engine.timing import Clock, Kind, TimedCall
 
 __all__ = ["calibrate"]
 
@@ -51,8 +51,8 @@ def _beyond(module: nn.Module, *, grad: bool) -> float:
 
     with torch.set_grad_enabled(grad):
         bare = min(_seconds(run) for _ in range(ROUNDS))
-        stand_in = TimedForward(module, clock, 0)
-        module.__dict__["forward"] = stand_in
+        stand_in = TimedCall(module, clock, 0)
+        stand_in.place()
         try:
             found = []
             for _ in range(ROUNDS):

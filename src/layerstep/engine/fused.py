@@ -2,14 +2,13 @@
 
 `nn.TransformerEncoderLayer` in eval mode without gradients runs as one kernel that calls none of the modules
 inside it, and any hook on or in the layer makes it take the plain path, whose last digits differ. So, while
-a layer is tapped, its `forward` is a stand-in: the kernel computes the result, and the plain path is played
-beside it for whoever wants to stop inside.
+a layer is tapped, each of its calls runs a stand-in for its `forward`: the kernel computes the result, and
+the plain path is played beside it for whoever wants to stop inside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import MethodType
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ def has_kernel(module: nn.Module) -> bool:
     return (
         isinstance(module, nn.TransformerEncoderLayer)
         and type(module).forward is nn.TransformerEncoderLayer.forward
-        and getattr(module.__dict__.get("forward"), "is_ours", "forward" not in module.__dict__)
+        and "forward" not in module.__dict__
     )
 
 
@@ -52,25 +51,29 @@ def with_kernels(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 class FusedForward:
-    """Stands in for the `forward` of a layer while taps are on or in it.
+    """Stands in for the `forward` of a layer in one call, while taps are on or in it.
 
-    An attribute of the instance, unlike a hook, leaves torch's test for hooks alone, and a call that has
-    begun ends as it began even if the debugger detaches meanwhile. `is_tap` tells our hooks from the user's:
-    with one of theirs the layer takes the plain path anyway. `beside` runs the plain path, undisturbing.
+    A call that has begun ends as it began even if the debugger detaches meanwhile. `is_tap` tells our hooks
+    from the user's: with one of theirs the layer takes the plain path anyway. `beside` runs the plain path,
+    undisturbing.
     """
+
+    __slots__ = ("_beside", "_forward", "_is_tap", "_module")
 
     def __init__(
         self,
         module: nn.Module,
+        forward: Callable[..., Any],
         is_tap: Callable[[Any], bool],
         beside: Callable[[nn.Module, Callable[[], Any]], None],
     ) -> None:
         self._module = module
+        self._forward = forward
         self._is_tap = is_tap
         self._beside = beside
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        forward = MethodType(type(self._module).forward, self._module)
+        forward = self._forward
         if not self._is_fused(args, kwargs):
             return forward(*args, **kwargs)
         with hooks_hidden(self._module):
@@ -90,11 +93,3 @@ class FusedForward:
                 return False
         tables = [table for module in self._module.modules() for table in hook_tables(module).values()]
         return all(self._is_tap(hook) for table in tables for hook in table.values())
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy of the layer gets its own forward, as if nothing had stood in for it."""
-        twin = memo.get(id(self._module), self._module)
-        return MethodType(type(twin).forward, twin)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self._module, "forward")

@@ -17,27 +17,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Around", "Timeable", "is_whole", "places_of"]
 
-COMPILED_CALL = "_compiled_call_impl"
-"""What `module.compile()` puts on a module, and its call looks up."""
-
 
 @dataclass(frozen=True, slots=True)
 class Timeable:
-    """A module, and the attribute that a stand-in can be put for; None: it cannot be timed at all."""
+    """A module whose calls are timed."""
 
     module: nn.Module
     path: str
     is_root: bool
-    attribute: str | None = "forward"
     is_whole: bool = False
     """Is nothing inside of it timed?"""
+    is_compiled: bool = False
+    """Was it compiled in place, by `module.compile()`?"""
 
 
 def is_whole(module: nn.Module) -> bool:
     """Is it timed as one piece?
 
-    A stand-in inside of compiled code would be compiled, too. One inside of a DataParallel would be copied
-    into each replica and run the forward of the original there.
+    Compiled code calls no modules, and a DataParallel calls copies of them.
     """
     is_replicated = isinstance(module, nn.DataParallel) and len(module.device_ids) > 1
     return is_compiled(module) or is_replicated
@@ -68,15 +65,14 @@ def places_of(models: Models, model: Model, *, outermost: bool) -> Iterator[Time
 def _opened(module: nn.Module, path: str, closed: set[int], *, is_root: bool) -> Iterator[Timeable]:
     if is_scripted(module) or not callable(getattr(module, "forward", None)):
         closed |= {id(part) for part in module.modules()}
-        yield Timeable(module, path, is_root, None, is_whole=True)
+        yield Timeable(module, path, is_root, is_whole=True)
     elif type(module).forward is not nn.Module.forward or "forward" in module.__dict__:
         yield Timeable(module, path, is_root)  # a ModuleList is never called
 
 
 def _whole(module: nn.Module, path: str, *, is_root: bool) -> Timeable:
-    is_called_compiled = module.__dict__.get(COMPILED_CALL) is not None
-    attribute = COMPILED_CALL if is_called_compiled and not is_wrapper(module) else "forward"
-    return Timeable(module, path, is_root, attribute, is_whole=True)
+    in_place = is_compiled(module) and not is_wrapper(module)
+    return Timeable(module, path, is_root, is_whole=True, is_compiled=in_place)
 
 
 class Around:

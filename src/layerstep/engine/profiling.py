@@ -19,7 +19,7 @@ from layerstep.engine.messages import Message
 from layerstep.engine.profile_lines import Lines
 from layerstep.engine.profile_places import Around, Timeable, places_of
 from layerstep.engine.profile_steps import Cycle, Recorder, Timed, TimedStep, counts_of, first_line, size_of
-from layerstep.engine.timing import Clock, Kind, TimedForward
+from layerstep.engine.timing import Clock, Kind, TimedCall, TimedCompiled, timed_call_of
 from layerstep.engine.timing_pace import Pace
 from layerstep.engine.timing_stamps import DeviceStamps, HostStamps, stamps_for
 from layerstep.engine.training import Stepped
@@ -85,7 +85,7 @@ class Profile:
         self._cycle = Cycle()
         self._inspected: set[int] = set()
         self._tried: set[int] = set()
-        self._placed: dict[int, TimedForward] = {}
+        self._placed: dict[int, TimedCall] = {}
         self._keys: dict[int, int] = {}
         self._spoiled = False
         self._step = TimedStep([], False)
@@ -147,16 +147,13 @@ class Profile:
             training.after.insert(0, self._stepped)
 
     def _place(self, place: Timeable) -> None:
-        module, path, attribute = place.module, place.path, place.attribute
+        module, path = place.module, place.path
         if place.is_whole:
             self.untimed.append(path)
-        if attribute is None:
-            return
         key = self._keys.get(id(module))
         if key is not None and self.modules[key].path != path:  # a second model was found
             self.modules[key] = replace(self.modules[key], path=path)
-        now = module.__dict__.get(attribute)
-        if isinstance(now, TimedForward) and now.clock is self.clock:
+        if timed_call_of(module, self.clock) is not None:
             return
         if key is None or self.modules[key].reference() is not module:
             key = self._keys[id(module)] = len(self.modules)
@@ -165,8 +162,9 @@ class Profile:
             kind = type(unwrap(module)).__name__
             self.modules.append(Timed(path, kind, count, place.is_root, weakref.ref(module)))
         around = Around(self, module) if place.is_root else None
-        stand_in = TimedForward(module, self.clock, key, around, attribute=attribute)
-        module.__dict__[attribute] = stand_in
+        kind_of_call = TimedCompiled if place.is_compiled else TimedCall
+        stand_in = kind_of_call(module, self.clock, key, around)
+        stand_in.place()
         self._placed[id(module)] = stand_in
 
     def _remove(self) -> None:
@@ -201,7 +199,7 @@ class Profile:
     def cost(self) -> list[str]:
         if not self.is_on:
             return []
-        what = f"a stand-in for the forward of {len(self._placed)} modules"
+        what = f"a stand-in for the calls of {len(self._placed)} modules"
         return [f"profile: {what}, about 2 µs a call, 10 with a backward"]
 
     def _is_where(self) -> str:

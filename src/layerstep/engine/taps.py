@@ -1,7 +1,7 @@
 """Taps: the only place that puts anything on a module.
 
-A tap is installed on a module while a plan wants it and is gone otherwise. It copies and
-pickles as a no-op, so a model stays copyable and savable while it is being debugged.
+A tap is installed on a module while a plan wants it and is gone otherwise. It is no part of the model: the
+model is copied, pickled, scripted and compiled without its taps.
 """
 
 from __future__ import annotations
@@ -12,28 +12,25 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
+from layerstep.engine._torch import hook_tables
+from layerstep.engine._torch.cells import swap_forward
+from layerstep.engine._torch.unseen import Unseen, UnseenHook
 from layerstep.engine.events import Phase
 from layerstep.engine.fused import FusedForward, has_kernel
 
 if TYPE_CHECKING:
-    from torch.utils.hooks import RemovableHandle
-
     from layerstep.engine.points import Point
 
-__all__ = ["Sink", "Taps", "Wanted", "no_tap", "watching_calls", "watching_output"]
+__all__ = ["Sink", "Taps", "Wanted", "watching_calls", "watching_output"]
 
 Wanted = Mapping[Phase, tuple["Point", ...]]
 """What a plan wants at a module: the points to ask at each phase (none: only the stepper)."""
 
-
-no_tap: Callable[..., None] = contextlib.nullcontext().__exit__
-"""What a tap turns into when its module is copied or pickled: takes anything, does nothing.
-
-Out of the standard library, so that a model saved while it was debugged loads where layerstep is not
-installed.
-"""
+_is_compiling = torch.compiler.is_dynamo_compiling
+"""Dynamo knows the answer while it compiles: a tap leaves nothing in compiled or exported code."""
 
 
 class Sink:
@@ -57,22 +54,28 @@ class Sink:
         self.raised = raised
 
 
-class _Tap:
+class _Tap(UnseenHook):
+    """A hook of ours, registered to be called with keyword arguments.
+
+    Torch calls it without them in two cases, in which it has nothing to report. It was removed while an
+    earlier hook of the same call stood still: torch goes through the hooks that it found when the call
+    began. Or torch has put it on another module, as quantization does: it takes itself off there.
+    """
+
     __slots__ = ("points", "sink")
 
     def __init__(self, sink: Sink, points: tuple[Point, ...]) -> None:
         self.sink = sink
         self.points = points
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
-        return no_tap
-
     def __reduce__(self) -> str | tuple[Any, ...]:
+        """Reached only where a tap is copied by itself, out of its table: it takes anything, does nothing."""
         return getattr, (contextlib.nullcontext(), "__exit__")
 
-
-def _is_tap(hook: object) -> bool:
-    return isinstance(hook, _Tap)
+    def _leave(self, module: nn.Module) -> None:
+        for table in hook_tables(module).values():
+            for key in [key for key, hook in table.items() if hook is self]:
+                del table[key]
 
 
 class EnterTap(_Tap):
@@ -80,9 +83,13 @@ class EnterTap(_Tap):
 
     __slots__ = ()
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def __call__(self, module: nn.Module, args: Any, *kwargs: Any) -> Any:
+        if _is_compiling():
+            return None
+        if not kwargs:
+            return self._leave(module)
         if self.points or self.sink.listening or self.sink.noting:
-            return self.sink.report(Phase.ENTER, self.points, module, args, kwargs, None)
+            return self.sink.report(Phase.ENTER, self.points, module, args, kwargs[0], None)
         return None
 
 
@@ -91,8 +98,12 @@ class RootTap(EnterTap):
 
     __slots__ = ()
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return self.sink.report(Phase.ENTER, self.points, module, args, kwargs, None)
+    def __call__(self, module: nn.Module, args: Any, *kwargs: Any) -> Any:
+        if _is_compiling():
+            return None
+        if not kwargs:
+            return self._leave(module)
+        return self.sink.report(Phase.ENTER, self.points, module, args, kwargs[0], None)
 
 
 class ExitTap(_Tap):
@@ -100,43 +111,81 @@ class ExitTap(_Tap):
 
     __slots__ = ()
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, *output: Any) -> Any:
+        if _is_compiling():
+            return None
+        if not output:  # the last of the three is the output then
+            return self._leave(module)
         if self.points or self.sink.listening or self.sink.noting:
-            return self.sink.report(Phase.EXIT, self.points, module, args, kwargs, output)
+            return self.sink.report(Phase.EXIT, self.points, module, args, kwargs, output[0])
         return None
 
 
 class RaisedTap(_Tap):
-    """A forward hook that torch also runs when the module is left by an exception (`always_call`)."""
+    """A forward pre-hook that lets the forward of this call report what it raises.
+
+    A forward hook with `always_call` would be called inside of a loop over the table of hooks: what the
+    user does at the stop changes that table, and the loop would raise in place of the program's exception.
+    """
 
     __slots__ = ()
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        # A module that is called in somebody's `except` block has an exception around it, too: that of
-        # this call has come through the frame that runs the hooks.
-        error = sys.exception()
-        trace = error.__traceback__ if error is not None else None
-        if error is not None and trace is not None and trace.tb_frame is sys._getframe(1):
-            self.sink.raised(error, self.points)
+    def __call__(self, module: nn.Module, args: Any, *kwargs: Any) -> None:
+        if _is_compiling():
+            return
+        if not kwargs:
+            self._leave(module)
+            return
+        swap_forward(sys._getframe(1), module, self._reporting)
+
+    def _reporting(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def reporting(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return forward(*args, **kwargs)
+            except Exception as error:
+                self.sink.raised(error, self.points)
+                raise
+
+        return reporting
+
+
+class FusedTap(_Tap):
+    """A forward pre-hook of a layer that may be one kernel: while it is tapped, the kernel still computes."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, *kwargs: Any) -> None:
+        if _is_compiling():
+            return
+        if not kwargs:
+            self._leave(module)
+            return
+
+        def standing_in(forward: Callable[..., Any]) -> Callable[..., Any]:
+            return FusedForward(module, forward, _is_tap, self.sink.beside)
+
+        swap_forward(sys._getframe(1), module, standing_in)
+
+
+def _is_tap(hook: object) -> bool:
+    return isinstance(hook, _Tap)
 
 
 class _Installed:
-    """The taps on one module, and the stand-in for its forward if it has a fused kernel."""
+    """The taps on one module."""
 
-    __slots__ = ("handles", "is_stood_in", "module", "taps")
+    __slots__ = ("handles", "in_place_of_kernel", "module", "taps")
 
     def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module)
         self.taps: dict[Phase, _Tap] = {}
-        self.handles: dict[Phase, RemovableHandle] = {}
-        self.is_stood_in = has_kernel(module)
+        self.handles: dict[Phase, Unseen] = {}
+        self.in_place_of_kernel: Unseen | None = None
 
     def remove(self) -> None:
-        for handle in self.handles.values():
-            handle.remove()
-        module = self.module()
-        if self.is_stood_in and module is not None:
-            module.__dict__.pop("forward", None)
+        for handle in (*self.handles.values(), self.in_place_of_kernel):
+            if handle is not None:
+                handle.remove()
 
 
 class Taps:
@@ -162,9 +211,11 @@ class Taps:
         for key, (module, wanted) in plan.items():
             entry = self._installed.get(key)
             if entry is None or entry.module() is not module:
+                if entry is not None:
+                    entry.remove()
                 entry = self._installed[key] = _Installed(module)
-                if entry.is_stood_in:
-                    module.__dict__["forward"] = FusedForward(module, _is_tap, self.sink.beside)
+                if has_kernel(module):
+                    entry.in_place_of_kernel = _put_before(module, FusedTap(self.sink, ()))
             for phase in [phase for phase in entry.handles if phase not in wanted]:
                 entry.handles.pop(phase).remove()
                 del entry.taps[phase]
@@ -180,17 +231,15 @@ class Taps:
         self.apply({id(root): (root, dict.fromkeys(phases, ())) for root in roots})
 
     def _install(self, entry: _Installed, module: nn.Module, phase: Phase, points: tuple[Point, ...]) -> None:
-        # Called through the class: a ScriptModule refuses its own register methods, yet
-        # runs hooks that are registered this way (its outermost call, which is the leaf we want).
         if phase is Phase.ENTER:
             tap: _Tap = (RootTap if id(module) in self.roots else EnterTap)(self.sink, points)
-            handle = nn.Module.register_forward_pre_hook(module, tap, with_kwargs=True)  # type: ignore[arg-type]
+            handle = _put_before(module, tap)
         elif phase is Phase.RAISED:
             tap = RaisedTap(self.sink, points)
-            handle = nn.Module.register_forward_hook(module, tap, with_kwargs=True, always_call=True)
+            handle = _put_before(module, tap)
         else:
             tap = ExitTap(self.sink, points)
-            handle = nn.Module.register_forward_hook(module, tap, with_kwargs=True)
+            handle = Unseen(module, nn.Module.register_forward_hook(module, tap, with_kwargs=True))
         entry.taps[phase] = tap
         entry.handles[phase] = handle
 
@@ -201,6 +250,12 @@ class Taps:
         """Remove every tap."""
         for key in list(self._installed):
             self._remove(key)
+
+
+def _put_before(module: nn.Module, tap: _Tap) -> Unseen:
+    # Called through the class, as in `_install`: a ScriptModule refuses its own register methods, yet runs
+    # hooks that are registered this way (its outermost call, which is the leaf we want).
+    return Unseen(module, nn.Module.register_forward_pre_hook(module, tap, with_kwargs=True))  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Time at the boundaries of module calls: a stand-in for `forward` that notes two stamps.
+"""Time at the boundaries of module calls: a stand-in for the call that notes two stamps.
 
 It costs a tenth of a pair of hooks and leaves fused kernels on. The backward needs no module hooks: autograd
 runs its nodes in the falling order of the numbers that they got in the forward, so a stamp at the nodes on
@@ -7,22 +7,21 @@ the boundary of a call, and the range of numbers of each call, say whose time it
 
 from __future__ import annotations
 
-import copy
-import operator
 import threading
 from collections.abc import Callable
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from layerstep.engine._torch import at_end_of_backward, autograd_count, graph_task
+from layerstep.engine._torch.calls import StandIn, stand_in_of
+from layerstep.engine._torch.dynamo import keep_dynamo_out
 from layerstep.engine.timing_stamps import HostStamps, Mark, Stamps
 
-__all__ = ["Clock", "Kind", "TimedForward"]
+__all__ = ["Clock", "Kind", "TimedCall", "TimedCompiled", "timed_call_of"]
 
-_is_compiling = torch.compiler.is_dynamo_compiling
+_tracing = torch._C._get_tracing_state
 _is_grad_enabled = torch.is_grad_enabled
 _thread = threading.get_ident
 _RAISED = object()
@@ -175,33 +174,40 @@ class _AtNode:
             self.clock.fail(error)
 
 
-class TimedForward:
-    """Stands in for the `forward` of a module, and notes when it begins and ends."""
+class TimedCall(StandIn):
+    """Stands in for the calls of a module, and notes when each begins and ends."""
 
-    __slots__ = ("around", "attribute", "clock", "inner", "key", "module")
+    __slots__ = ("around", "clock", "key")
 
-    is_ours = True
-    """Tells it from a `forward` that the user has put on the module."""
-
-    def __init__(
-        self, module: nn.Module, clock: Clock, key: int, around: Any = None, *, attribute: str = "forward"
-    ) -> None:
-        self.module = module
-        self.attribute = attribute
-        self.inner: Callable[..., Any] = getattr(module, attribute)
+    def __init__(self, module: nn.Module, clock: Clock, key: int, around: Any = None) -> None:
+        super().__init__(module)
         self.clock = clock
         self.key = key
         self.around = around
         """Of an outermost module: told before and after, with what it was called with."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         clock = self.clock
-        if _is_compiling():
-            return self.inner(*args, **kwargs)
+        if _tracing() is not None:
+            return self.inner(module, *args, **kwargs)
         if clock.is_silent():
-            return self._inspected(args, kwargs) if clock.inspect is not None else self.inner(*args, **kwargs)
+            if clock.inspect is not None:
+                return self._inspected(module, args, kwargs)
+            return self.inner(module, *args, **kwargs)
         if clock.thread != _thread() if clock.depth else not clock.takes_turn():
-            return self.inner(*args, **kwargs)
+            return self.inner(module, *args, **kwargs)
+        generation = clock.generation
+        self._begins(args, kwargs)
+        output = _RAISED
+        try:
+            output = self.inner(module, *args, **kwargs)
+            return output
+        finally:
+            if clock.generation == generation:
+                self._ended(args, kwargs, output)
+
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        clock = self.clock
         generation = clock.generation
         try:
             if self.around is not None:
@@ -210,13 +216,6 @@ class TimedForward:
                 clock.enter(self.key, args, kwargs)
         except Exception as error:
             clock.fail(error)
-        output = _RAISED
-        try:
-            output = self.inner(*args, **kwargs)
-            return output
-        finally:
-            if clock.generation == generation:
-                self._ended(args, kwargs, output)
 
     def _ended(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         clock = self.clock
@@ -229,35 +228,65 @@ class TimedForward:
         except Exception as error:
             clock.fail(error)
 
-    def _inspected(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _inspected(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inspect = self.clock.inspect
         inspect.enter(self.key)
         try:
-            return self.inner(*args, **kwargs)
+            return self.inner(module, *args, **kwargs)
         finally:
             inspect.leave()
 
+
+class TimedCompiled(TimedCall):
+    """The same for a module that was compiled in place: its calls run what `module.compile()` has put on it.
+
+    No copy and no file has that attribute: torch leaves it out.
+    """
+
+    __slots__ = ("_compiled",)
+
+    def place(self) -> None:
+        module = self.module()
+        if module is not None:
+            compiled: Any = module._compiled_call_impl
+            self._compiled = compiled
+            self.inner = lambda module, *args, **kwargs: compiled(*args, **kwargs)
+            module._compiled_call_impl = _Bound(self)
+
     def remove(self) -> None:
         """Put back what was there; what somebody has put over it since stays."""
-        names = self.module.__dict__
-        if names.get(self.attribute) is not self:
-            return
-        is_class_forward = isinstance(self.inner, MethodType) and self.inner.__func__ is getattr(
-            type(self.module), "forward", None
-        )
-        if is_class_forward:
-            del names[self.attribute]
-        else:
-            names[self.attribute] = self.inner
+        module = self.module()
+        now = module._compiled_call_impl if module is not None else None
+        if module is not None and isinstance(now, _Bound) and now.timed is self:
+            module._compiled_call_impl = self._compiled
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy of the module gets its own forward, as if nothing had stood in for it."""
-        if isinstance(self.inner, MethodType) and self.inner.__self__ is self.module:
-            twin = memo.get(id(self.module), self.module)
-            return MethodType(self.inner.__func__, twin)
-        return copy.deepcopy(self.inner, memo)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(self.inner, MethodType) and self.inner.__self__ is self.module:
-            return getattr, (self.module, "forward")
-        return operator.itemgetter(0), ((self.inner,),)
+class _Bound:
+    """What a compiled module calls instead."""
+
+    __slots__ = ("timed",)
+
+    def __init__(self, timed: TimedCompiled) -> None:
+        self.timed = timed
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self.timed.module()
+        assert module is not None  # it is being called
+        return self.timed(module, *args, **kwargs)
+
+
+def timed_call_of(module: nn.Module, clock: Clock) -> TimedCall | None:
+    """The stand-in by which this clock times the module."""
+    compiled = module.__dict__.get("_compiled_call_impl")
+    found: Any = compiled.timed if isinstance(compiled, _Bound) else stand_in_of(module)
+    while isinstance(found, TimedCall):
+        if found.clock is clock:
+            return found
+        found = found.inner
+    return None
+
+
+for _function in (TimedCall._begins, TimedCall._ended, TimedCall._inspected):
+    keep_dynamo_out(_function, callees=_function is not TimedCall._inspected)
+keep_dynamo_out(TimedCall.__call__, callees=False)
+keep_dynamo_out(_Bound.__call__, callees=False)
