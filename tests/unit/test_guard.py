@@ -12,8 +12,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerstep.engine._torch import is_tracing, module_call_code
-from layerstep.engine.guard import RandomState, fingerprint, observing, undisturbed
+from layerstep.engine.guard import fingerprint, observing, undisturbed
 from layerstep.engine.models import Models
+from layerstep.engine.randomness import RandomState
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from layerstep.engine.guard import RandomState
+from layerstep.engine._torch.traces import parametrizations_kept
+from layerstep.engine.randomness import RandomState
 from layerstep.errors import UserError
 
 __all__ = ["Check", "Checked", "Difference", "GradCheck"]
@@ -84,13 +85,16 @@ class GradCheck(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Check:
         if sum(tensor.numel() for tensor in self.module.parameters()) > MOST_VALUES:
             raise UserError(f"it has more than {MOST_VALUES:,} parameters", "name a part of it")
-        with torch.enable_grad():
+        streams = RandomState()
+        with torch.enable_grad(), parametrizations_kept(empty=True):
             try:
                 return _check(_Trial(self.module, args, kwargs, dtype=torch.float64))
             except UserError:
                 raise
             except Exception:  # some kernels take single precision only
                 return _check(_Trial(self.module, args, kwargs, dtype=torch.float32))
+            finally:
+                streams.restore()  # each evaluation turns them back
 
 
 def _check(trial: _Trial) -> Check:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from layerstep.engine._torch import set_eager_stance
-from layerstep.engine.guard import RandomState
+from layerstep.engine._torch.traces import global_hooks_silent
 from layerstep.engine.plan import make_plan
+from layerstep.engine.randomness import OtherThreads, RandomState
 from layerstep.engine.stepper import Intent, Reach
 from layerstep.engine.taps import Sink, Taps
 from layerstep.views import Notice
@@ -98,13 +99,15 @@ class Arming:
             f"{kind} is one kernel: its inside is played beside it",
             "its result is the kernel's; last digits inside may differ",
         )
-        streams = RandomState()
+        streams, threads = RandomState(), OtherThreads()
         try:
-            plain()
+            with global_hooks_silent():  # the kernel calls none of the modules inside
+                plain()
         except Exception as error:
             self._tell(f"{kind} cannot be played beside its kernel: {error}", "break at the layer itself")
         finally:
-            streams.restore()
+            if streams.changed() and not threads.have_run():
+                streams.restore()
 
     def _tell(self, text: str, hint: str) -> None:
         if text not in self._told:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from layerstep.engine.randomness import copy_of_generator, is_generator
 from layerstep.errors import UserError
 
 __all__ = ["Copies", "Moment", "clone_of", "is_cache", "is_freed"]
@@ -51,6 +52,8 @@ class Copies:
 
         if isinstance(value, Tensor):
             return _clone_of_input(value)
+        if is_generator(value):
+            return copy_of_generator(value)
         if not depth or isinstance(value, nn.Module | type):
             return value
         if type(value) in (tuple, list):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,14 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from layerstep.engine._torch import functions_on, hooks_hidden
-from layerstep.engine.attributes import attributes_kept
+from layerstep.engine._torch import functions_on
+from layerstep.engine._torch.traces import parametrizations_kept
 from layerstep.engine.copies import Copies, Moment, is_freed
-from layerstep.engine.guard import observing, undisturbed
+from layerstep.engine.guard import observing
 from layerstep.engine.memory.graph import inner_tensors, nodes_behind
 from layerstep.engine.memory.places import Places
-from layerstep.engine.rerun import length_of
-from layerstep.engine.scope import stdout_of_this_thread
+from layerstep.engine.rerun import leaving_no_trace, length_of
 from layerstep.errors import UserError
 
 if TYPE_CHECKING:
@@ -130,13 +128,8 @@ def count_flops(
     found = Flops()
     places = Places(session.models)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(session.evaluating())
-        stack.enter_context(undisturbed(session.models, deep=False))
-        stack.enter_context(attributes_kept(module))
-        stack.enter_context(hooks_hidden(module))
-        stack.enter_context(stdout_of_this_thread())
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # the program has been told already
+        stack.enter_context(leaving_no_trace(session, module))
+        stack.enter_context(parametrizations_kept(empty=True))
         with observing():
             copies = Copies(Moment.DURING, length_of(args, kwargs))
             args, kwargs = copies.of(args), copies.of(kwargs)

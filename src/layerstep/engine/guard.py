@@ -7,7 +7,6 @@ put back, buffers that called modules changed are put back, and what was changed
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 import zlib
 from collections.abc import Iterator
@@ -25,10 +24,13 @@ from layerstep.engine._torch import (
     set_version,
     transforms_off,
 )
+from layerstep.engine._torch.traces import parametrizations_kept
 from layerstep.engine.models import Models
+from layerstep.engine.randomness import Generators, OtherThreads, RandomState
+from layerstep.engine.reach import Reach
 from layerstep.engine.taps import watching_calls
 
-__all__ = ["Evaluations", "Outcome", "RandomState", "fingerprint", "observing", "undisturbed"]
+__all__ = ["Evaluations", "Outcome", "fingerprint", "observing", "undisturbed"]
 
 _Versions = dict[str, tuple[int, int]]
 
@@ -49,41 +51,6 @@ def observing() -> Iterator[None]:
         yield
 
 
-class RandomState:
-    """The random streams of a process: torch on every device in use, `random`, numpy."""
-
-    def __init__(self) -> None:
-        self.torch = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        self.python = random.getstate()
-        self.numpy: Any = np.random.get_state()
-
-    def changed(self) -> list[str]:
-        """The streams that have moved since."""
-        moved = []
-        if not torch.equal(torch.get_rng_state(), self.torch):
-            moved.append("torch")
-        if self.cuda and any(map(_differ, torch.cuda.get_rng_state_all(), self.cuda)):
-            moved.append("cuda")
-        if random.getstate() != self.python:
-            moved.append("random")
-        now: Any = np.random.get_state()
-        if now[2] != self.numpy[2] or not np.array_equal(now[1], self.numpy[1]):
-            moved.append("numpy")
-        return moved
-
-    def restore(self) -> None:
-        torch.set_rng_state(self.torch)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
-        random.setstate(self.python)
-        np.random.set_state(self.numpy)
-
-
-def _differ(one: Tensor, other: Tensor) -> bool:
-    return not torch.equal(one, other)
-
-
 class Evaluations(threading.local):
     """How many evaluations of ours a thread is inside of: its taps are silent meanwhile."""
 
@@ -98,6 +65,8 @@ class Outcome:
     """Put back: random streams, buffers of modules that the line called."""
     changed: list[str] = field(default_factory=list)
     """Left as the line made it: parameters, buffers, gradients."""
+    unsure: list[str] = field(default_factory=list)
+    """Random streams that moved while other threads ran, which may have drawn: not put back."""
 
 
 @contextlib.contextmanager
@@ -106,16 +75,20 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
     outcome = Outcome()
     saved = _Buffers()
     with observing():
-        streams = RandomState()
+        streams, threads = RandomState(), OtherThreads()
         before = _versions(models) if deep else {}
     try:
-        with watching_calls(saved.save), _own_saved_tensors():
+        with watching_calls(saved.save), _own_saved_tensors(), parametrizations_kept():
             yield outcome
     finally:
         with observing():
-            if moved := streams.changed():
+            if (moved := streams.changed()) and threads.have_run():
+                outcome.unsure += moved
+            elif moved:
                 streams.restore()
                 outcome.restored.append(f"random streams ({', '.join(moved)})")
+            if drawn := saved.generators.restore():
+                outcome.restored.append(f"generators of modules ({', '.join(dict.fromkeys(drawn))})")
             undone = saved.restore()
             if undone:
                 outcome.restored.extend(_names_of(models, undone))
@@ -138,17 +111,23 @@ def _changed(before: _Versions, after: _Versions, undone: set[int]) -> list[str]
 
 
 class _Buffers:
-    """The buffers of modules that a line calls, as they were before each was called first."""
+    """The buffers and generators of modules that a line calls, as they were before each was called first."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
         self._dicts: dict[int, tuple[nn.Module, dict[str, Tensor | None]]] = {}
         self._values: dict[int, tuple[Tensor, Tensor, int]] = {}
+        self._reach = Reach(tensors=False)
+        self.generators = Generators()
 
     def save(self, module: nn.Module) -> None:
         if threading.get_ident() != self._thread or id(module) in self._dicts:
             return  # the hook is process-wide; what other threads run is the run
         self._dicts[id(module)] = (module, dict(module._buffers))
+        if not self._reach.has(module):
+            self._reach.add_module("", module)
+            for generator in self._reach.generators:
+                self.generators.add(generator)
         with observing():
             for buffer in module._buffers.values():
                 if buffer is not None and id(buffer) not in self._values:

@@ -7,6 +7,8 @@ hooks are not called, points are silent, nothing is recorded for a backward, dro
 from __future__ import annotations
 
 import contextlib
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +18,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from layerstep.engine._torch import function_modes, functions_off, functions_on, hooks_hidden
+from layerstep.engine._torch.traces import global_hooks_silent
 from layerstep.engine.attributes import attributes_kept
 from layerstep.engine.copies import Copies, Moment, is_freed
-from layerstep.engine.guard import RandomState, observing, undisturbed
+from layerstep.engine.guard import observing, undisturbed
+from layerstep.engine.randomness import RandomState
 from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.errors import UserError
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Rerun", "Watcher", "length_of", "rerun"]
+__all__ = ["Rerun", "Watcher", "leaving_no_trace", "length_of", "rerun"]
 
 _DROPOUTS = {
     F.dropout,
@@ -79,6 +83,24 @@ class Watcher(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+@contextlib.contextmanager
+def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list[str], list[Any]]]:
+    """Meanwhile the module may be run: no hook is called, nothing is printed, and all state is put back.
+
+    Gives the names of what a run adds to, which are known afterwards, and the hooks on and in the module.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(session.evaluating())
+        stack.enter_context(undisturbed(session.models, deep=False))
+        grew = stack.enter_context(attributes_kept(module))
+        hooks = stack.enter_context(hooks_hidden(module))
+        stack.enter_context(global_hooks_silent())
+        stack.enter_context(stdout_of_this_thread())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # the program has been told already
+        yield grew, hooks
+
+
 def rerun(
     session: Session,
     module: nn.Module,
@@ -93,11 +115,7 @@ def rerun(
         path = session.models.path_of(module)
         raise UserError(f"{path} cannot be run again: not all of its weights are in memory at this stop")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(session.evaluating())
-        stack.enter_context(undisturbed(session.models, deep=False))
-        grew = stack.enter_context(attributes_kept(module))
-        hooks = stack.enter_context(hooks_hidden(module))
-        stack.enter_context(stdout_of_this_thread())
+        grew, hooks = stack.enter_context(leaving_no_trace(session, module))
         stack.enter_context(torch.no_grad())
         _leave_autocast_cache(stack)
         with observing():

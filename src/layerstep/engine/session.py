@@ -28,7 +28,7 @@ from layerstep.engine.conversation import Conversation
 from layerstep.engine.crashes import Crashes
 from layerstep.engine.discover import Discovery
 from layerstep.engine.events import Event, Kind, Phase, Resume
-from layerstep.engine.guard import Evaluations, Outcome, RandomState, fingerprint, undisturbed
+from layerstep.engine.guard import Evaluations, Outcome, fingerprint, undisturbed
 from layerstep.engine.interrupts import Interrupts, wake_main_thread
 from layerstep.engine.judge import Judge
 from layerstep.engine.kept import Kept, Results
@@ -37,6 +37,7 @@ from layerstep.engine.models import Model, Models
 from layerstep.engine.opstep import Opstep
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point, Points
+from layerstep.engine.randomness import RandomState
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
 from layerstep.engine.stack import Frame, build_stack, is_ours

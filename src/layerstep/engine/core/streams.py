@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerstep.engine.guard import RandomState
+from layerstep.engine.randomness import RandomState, same_state
 from layerstep.errors import RecordingError
 
 __all__ = ["Streams"]
@@ -116,13 +116,7 @@ class Streams:
             "torch": encode(state.torch, "random.torch"),
             "cuda": encode(list(state.cuda), "random.cuda"),
             "python": encode(state.python, "random.python"),
-            "numpy": [
-                str(state.numpy[0]),
-                np.asarray(state.numpy[1]).tolist(),
-                int(state.numpy[2]),
-                int(state.numpy[3]),
-                float(state.numpy[4]),
-            ],
+            "numpy": _encoded(state.numpy),
         }
 
     @classmethod
@@ -130,11 +124,11 @@ class Streams:
         state = RandomState()
         state.torch, state.cuda = decode(data["torch"]), decode(data["cuda"])
         state.python = decode(data["python"])
-        name, words, *rest = data["numpy"]
-        state.numpy = (name, np.array(words, dtype=np.uint32), *rest)
         try:
+            state.bits, state.numpy = None, _decoded(data["numpy"])
             random.Random().setstate(state.python)
-            np.random.RandomState().set_state(state.numpy)
+            if state.numpy is not None:
+                np.random.RandomState().set_state(state.numpy)
             torch.Generator().set_state(state.torch)
         except (ValueError, TypeError, RuntimeError):
             raise RecordingError("its random streams cannot be read") from None
@@ -147,16 +141,20 @@ class Streams:
         for number, one in enumerate(state.cuda[: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(one, number)
         random.setstate(state.python)
-        np.random.set_state(state.numpy)
+        if state.numpy is not None and _is_twister(np.random.get_state(legacy=False)):
+            np.random.set_state(state.numpy)
 
     def before(self, start: Streams, end: Streams) -> Streams | None:
         """These streams turned back by what was drawn from `start` to `end`; None where that cannot be."""
         turned = RandomState()
         turned.torch, turned.cuda = self.state.torch, list(self.state.cuda)
         turned.python, turned.numpy = self.state.python, self.state.numpy
+        turned.bits = self.state.bits
         trio = [_twisters(streams.state) for streams in (self, start, end)]
         for name in ("torch", "python", "numpy"):
             mine, first, last = (twisters.get(name) for twisters in trio)
+            if name == "numpy" and same_state(start.state.numpy, end.state.numpy):
+                continue
             if mine is None or first is None or last is None:
                 return None
             drawn = first.behind(last)
@@ -185,9 +183,41 @@ def _twisters(state: RandomState) -> dict[str, Twister]:
     found = {
         "torch": _torch_twister(state.torch),
         "python": Twister(np.array(numbers[:-1], dtype=np.uint32), numbers[-1]),
-        "numpy": Twister(np.asarray(state.numpy[1], dtype=np.uint32), int(state.numpy[2])),
+        "numpy": _numpy_twister(state.numpy),
     }
     return {name: twister for name, twister in found.items() if twister is not None}
+
+
+def _is_twister(state: Any) -> bool:
+    return isinstance(state, dict) and state.get("bit_generator") == "MT19937"
+
+
+def _numpy_twister(state: Any) -> Twister | None:
+    if not _is_twister(state):  # the program has chosen another bit generator: it is not turned back
+        return None
+    return Twister(np.asarray(state["state"]["key"], dtype=np.uint32), int(state["state"]["pos"]))
+
+
+def _encoded(state: Any) -> list[Any] | None:
+    """As files have it; None for another bit generator than numpy's own."""
+    if not _is_twister(state):
+        return None
+    words, used = state["state"]["key"], state["state"]["pos"]
+    return [
+        "MT19937",
+        np.asarray(words).tolist(),
+        int(used),
+        int(state["has_gauss"]),
+        float(state["gauss"]),
+    ]
+
+
+def _decoded(data: Any) -> Any:
+    if data is None:
+        return None
+    name, words, used, has_gauss, gauss = data
+    state = {"key": np.array(words, dtype=np.uint32), "pos": used}
+    return {"bit_generator": name, "state": state, "has_gauss": has_gauss, "gauss": gauss}
 
 
 def _turn(state: RandomState, name: str, twister: Twister) -> None:
@@ -197,7 +227,7 @@ def _turn(state: RandomState, name: str, twister: Twister) -> None:
         version, _, gauss = state.python
         state.python = (version, (*map(int, twister.words), twister.used), gauss)
     else:
-        state.numpy = (state.numpy[0], twister.words, twister.used, *state.numpy[3:])
+        state.numpy = {**state.numpy, "state": {"key": twister.words, "pos": twister.used}}
 
 
 def _turn_cuda(state: Tensor, start: Tensor, end: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ everything is as the real call left it.
 from __future__ import annotations
 
 import contextlib
-import warnings
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from layerstep.engine._torch import hooks_hidden, modes_off, set_version
-from layerstep.engine.attributes import attributes_kept
+from layerstep.engine._torch import modes_off, set_version
 from layerstep.engine.backpass import tensors_of
 from layerstep.engine.copies import Copies, Moment, clone_of
-from layerstep.engine.guard import RandomState, observing, undisturbed
-from layerstep.engine.rerun import length_of
-from layerstep.engine.scope import stdout_of_this_thread
+from layerstep.engine.guard import observing
+from layerstep.engine.randomness import Generators, RandomState
+from layerstep.engine.reach import Reach
+from layerstep.engine.rerun import leaving_no_trace, length_of
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -42,6 +42,7 @@ class Snapshot:
     kwargs: dict[str, Any]
     forward: int
     streams: RandomState
+    generators: Generators
     buffers: list[tuple[Tensor, Tensor]]
     grad: bool
     inference: bool
@@ -82,11 +83,27 @@ def take(
         kwargs,
         forward=forward,
         streams=RandomState(),
+        generators=_generators_of(module),
         buffers=buffers,
         grad=torch.is_grad_enabled(),
         inference=torch.is_inference_mode_enabled(),
         autocast=[(device, torch.get_autocast_dtype(device)) for device in on],
     )
+
+
+_known: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()
+
+
+def _generators_of(module: nn.Module) -> Generators:
+    """Those of the module's own, as they are now. They are looked for once: this is done at each call."""
+    if module not in _known:
+        reach = Reach(tensors=False)
+        reach.add_module("", module)
+        _known[module] = reach.generators
+    found = Generators()
+    for generator in _known[module]:
+        found.add(generator)
+    return found
 
 
 def _copies_of_buffers(modules: list[nn.Module]) -> list[tuple[Tensor, Tensor]]:
@@ -103,14 +120,9 @@ def replaying(session: Session, snapshot: Snapshot) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.arming.held())
         stack.enter_context(modes_off())
-        stack.enter_context(session.evaluating())
         stack.enter_context(_buffers_at_start(snapshot))
-        stack.enter_context(undisturbed(session.models, deep=False))
-        stack.enter_context(attributes_kept(snapshot.module))
-        stack.enter_context(hooks_hidden(snapshot.module))
-        stack.enter_context(stdout_of_this_thread())
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # the run has been warned
+        stack.enter_context(leaving_no_trace(session, snapshot.module))
+        stack.callback(RandomState().restore)  # we have turned them back, whoever else has drawn
         stack.enter_context(torch.inference_mode(snapshot.inference))
         stack.enter_context(torch.set_grad_enabled(snapshot.grad))
         for device in ("cpu", "cuda"):
@@ -120,6 +132,7 @@ def replaying(session: Session, snapshot: Snapshot) -> Iterator[None]:
                     torch.autocast(device, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
                 )
         snapshot.streams.restore()
+        snapshot.generators.rewind()
         yield
 
 

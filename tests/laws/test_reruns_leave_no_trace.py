@@ -1,0 +1,254 @@
+"""What runs a module once more calls no hook for all modules, draws from no stream, and fills no cache."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.nn.utils import parametrize
+
+from layerstep.engine.guard import undisturbed
+from layerstep.engine.models import Models
+from layerstep.engine.randomness import OtherThreads
+from zoo import console_on
+
+RERUNS = ("ops", "stability", "shadow fp64", "flops", "grad check", "attention", "again", "why out")
+
+
+def lines_at(stop: str, *lines: str) -> list[str]:
+    return [stop, "continue", *lines, "delete", "continue"]
+
+
+@pytest.mark.parametrize("line", RERUNS)
+def test_hooks_for_all_modules_are_called_by_the_run_alone(line: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1), nn.Linear(4, 4))
+    calls: list[str] = []
+    note: Callable[[str], Any] = lambda kind: lambda *given: calls.append(kind)  # noqa: E731
+    handles = [
+        torch_module.register_module_forward_pre_hook(note("before")),
+        torch_module.register_module_forward_hook(note("after")),
+        torch_module.register_module_full_backward_hook(note("backward")),
+        torch_module.register_module_full_backward_pre_hook(note("before backward")),
+    ]
+    tables = [torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks]
+    before = [list(table.items()) for table in tables]
+    try:
+        console, seen = console_on(model, lines_at("break Sequential", line))
+        with console:
+            output = model(torch.randn(2, 4, requires_grad=True))
+        assert (calls.count("before"), calls.count("after"), len(calls)) == (4, 4, 8)
+        output.sum().backward()
+        assert calls.count("backward") == calls.count("before backward") == 4
+        assert [list(table.items()) for table in tables] == before
+        assert not seen.bugs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def test_a_hook_for_all_modules_is_called_in_other_threads_during_a_rerun() -> None:
+    other = nn.Linear(2, 2)
+    calls: list[int] = []
+
+    class Asks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            thread = threading.Thread(target=lambda: other(torch.ones(2)))
+            thread.start()
+            thread.join(20)
+            return x
+
+    handle = torch_module.register_module_forward_hook(lambda *given: calls.append(threading.get_ident()))
+    try:
+        model = nn.Sequential(Asks())
+        console, _ = console_on(model, lines_at("break Sequential", "ops", "again"))
+        with console:
+            model(torch.ones(2))
+    finally:
+        handle.remove()
+    assert calls.count(threading.get_ident()) == 2
+    assert len(calls) == 5
+
+
+SHARED = np.random.default_rng(5)
+
+
+class Noisy(nn.Module):
+    """Draws from generators that it holds in every way there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self.own = torch.Generator().manual_seed(1)
+        self.held = {"numpy": [np.random.default_rng(1)], "old": np.random.RandomState(2)}
+        self.helper = Helper()
+        closed = random.Random(3)
+        self.draw = lambda: closed.random()
+        self.part = functools.partial(lambda generator: generator.random(), random.Random(4))
+
+    def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        noise = self.held["numpy"][0].random() + self.held["old"].random()  # type: ignore[index,union-attr]
+        noise += self.draw() + self.part() + self.helper.draw() + SHARED.random()
+        return self.lin(x) + torch.rand(4, generator=self.own) + torch.rand(4, generator=generator) + noise
+
+
+class Helper:
+    def __init__(self) -> None:
+        self.bits = np.random.PCG64(6)
+
+    def draw(self) -> float:
+        return float(self.bits.random_raw() % 97)
+
+
+@pytest.mark.parametrize("line", [*RERUNS, "mod(inp[0])"])
+def test_generators_of_the_programs_own_are_put_back(line: str) -> None:
+    def outputs(*lines: str) -> list[Tensor]:
+        global SHARED
+        SHARED = np.random.default_rng(5)
+        torch.manual_seed(0)
+        model, given = Noisy(), torch.Generator().manual_seed(7)
+        console, seen = console_on(model, lines)
+        with console:
+            found = [model(torch.ones(2, 4), given) for _ in range(2)]
+        assert not seen.bugs
+        return found
+
+    for bare, debugged in zip(outputs("continue"), outputs(*lines_at("break Noisy", line)), strict=True):
+        assert torch.equal(bare, debugged)
+
+
+def test_the_search_for_a_nan_draws_what_the_call_drew() -> None:
+    class Rooted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = torch.Generator().manual_seed(3)
+            self.scale = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            drawn = torch.rand(1, generator=self.own)
+            return torch.sqrt(x * self.scale * (-1.0 if drawn < 0.02 else 1.0))
+
+    model = Rooted()
+    console, seen = console_on(model, ["catch nan", "continue", "perturbed?", "continue"])
+    with console:
+        for _ in range(200):
+            model(torch.ones(3))
+    assert "sqrt" in seen.text and "not reproducible" not in seen.text
+
+
+def threads_that_draw() -> Iterator[tuple[str, Callable[[], float]]]:
+    yield "numpy", lambda: float(np.random.rand())
+    yield "random", random.random
+    yield "torch", lambda: float(torch.rand(()))
+
+
+@pytest.mark.parametrize(("stream", "draw"), list(threads_that_draw()))
+def test_what_another_thread_draws_during_a_line_is_not_drawn_twice(
+    stream: str, draw: Callable[[], float]
+) -> None:
+    random.seed(0), np.random.seed(0), torch.manual_seed(0)
+    drawn: list[float] = []
+    asked: queue.Queue[bool] = queue.Queue()
+    done = threading.Semaphore(0)
+
+    def produce() -> None:
+        while asked.get():
+            drawn.append(draw())
+            done.release()
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    model = nn.Linear(4, 4)
+    model.draw = lambda: (asked.put(True), done.acquire(timeout=20))[0]
+    console, seen = console_on(model, ["break Linear", "continue", *["mod.draw()", "continue"] * 3])
+    with console:
+        for _ in range(3):
+            model(torch.ones(2, 4))
+    asked.put(False)
+    thread.join(20)
+    assert len(set(drawn)) == len(drawn) == 3
+    assert not seen.bugs
+
+
+def test_what_a_line_draws_is_put_back_though_other_threads_wait() -> None:
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait, args=(60,), daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(1000):  # until they all wait
+        others = OtherThreads()
+        time.sleep(0.005)
+        if not others.have_run():
+            break
+    models = Models()
+    models.add(nn.Linear(2, 2), "model")
+    before = torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["pos"], random.getstate()
+    with undisturbed(models, deep=True) as outcome:
+        torch.rand(3), np.random.rand(3), random.random()
+    after = torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["pos"], random.getstate()
+    end.set()
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+    assert outcome.restored == ["random streams (torch, random, numpy)"]
+
+
+@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.Philox, np.random.SFC64, np.random.MT19937])
+def test_any_bit_generator_of_numpy_is_put_back(kind: Any) -> None:
+    usual = np.random.get_bit_generator()
+    np.random.set_bit_generator(kind(1))
+    try:
+        expected = kind(1).random_raw(1).tolist()
+        model = nn.Linear(2, 2)
+        console, seen = console_on(
+            model, lines_at("break Linear", "where", "__import__('numpy').random.rand(3)", "ops")
+        )
+        with console:
+            model(torch.ones(1, 2))
+        assert not seen.bugs
+        assert np.random.get_bit_generator().random_raw(1).tolist() == expected
+    finally:
+        np.random.set_bit_generator(usual)
+
+
+class Jitter(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + torch.randn_like(weight)
+
+
+class Cached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pre = nn.Identity()
+        self.lin = nn.Linear(4, 4)
+        parametrize.register_parametrization(self.lin, "weight", Jitter())
+
+    def forward(self, x: Tensor) -> Tensor:
+        with parametrize.cached():
+            x = self.pre(x)
+            return self.lin(torch.tanh(self.lin(x)))
+
+
+@pytest.mark.parametrize("line", [*RERUNS, "lin.weight", "stats lin.weight", "weights", "flops lin"])
+@pytest.mark.parametrize("stop", ["break pre", "break lin enter", "break lin.parametrizations.weight.0"])
+def test_a_look_leaves_cached_parametrizations_as_they_are(stop: str, line: str) -> None:
+    def run(*lines: str) -> tuple[Tensor, Tensor | None, Tensor]:
+        torch.manual_seed(0)
+        model = Cached()
+        console, _ = console_on(model, lines)
+        with console:
+            output = model(torch.ones(2, 4))
+            output.sum().backward()
+        return output, model.lin.bias.grad, torch.get_rng_state()
+
+    for bare, debugged in zip(run("continue"), run(*lines_at(stop, line)), strict=True):
+        assert bare is not None and debugged is not None
+        assert torch.equal(bare, debugged)
