@@ -11,7 +11,7 @@ import os
 import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_type_hints
 
 from layerstep.errors import BadArguments
 
@@ -40,6 +40,8 @@ class Config:
     """stop where a module raises, if there is somebody to ask"""
     pager: bool = True
     """show long answers through $PAGER on a terminal"""
+    theme: Literal["auto", "light", "dark", "plain"] = "auto"
+    """colours of the screen: auto, light, dark or plain (none); auto asks COLORFGBG for the background"""
 
     def with_value(self, name: str, text: str) -> Config:
         """The same settings but one, given as text."""
@@ -59,6 +61,11 @@ def _parse(name: str, current: Any, text: str) -> Any:
         if text in ("off", "false", "0", "no"):
             return False
         raise BadArguments(f"{name} is on or off, not {text!r}")
+    if isinstance(current, str):
+        words = get_args(get_type_hints(Config)[name])
+        if text not in words:
+            raise BadArguments(f"{name} is {', '.join(words[:-1])} or {words[-1]}, not {text!r}")
+        return text
     try:
         value = int(text.replace("_", ""))
     except ValueError:

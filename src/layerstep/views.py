@@ -185,7 +185,7 @@ class Plot:
     y_label: str = ""
     note: str = ""
     log: bool = False
-    """The values by powers of ten; zero and less are then gaps."""
+    """The values by powers of ten; zero and less are then gaps. In a heatmap: the sizes, zero is blank."""
     cell: tuple[int, int] = (1, 1)
     """Of how many rows and columns of the whole each value of a heatmap is the mean."""
 

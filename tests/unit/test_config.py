@@ -45,3 +45,9 @@ def test_only_0_disables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_disabled()
     monkeypatch.setenv("LAYERSTEP", "0")
     assert is_disabled()
+
+
+def test_a_setting_of_words_takes_only_those() -> None:
+    assert Config().with_value("theme", "Light").theme == "light"
+    with pytest.raises(BadArguments, match="theme is auto, light, dark or plain, not 'pink'"):
+        Config().with_value("theme", "pink")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import math
@@ -338,8 +339,53 @@ def test_an_export_without_its_extra_names_it(tmp_path: Path, monkeypatch: pytes
         registry.find_export(".png").write(PLOTS["line"], tmp_path / "a.png")  # type: ignore[union-attr]
 
 
+def test_a_pdf_has_a_page_for_each_screenful(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "a.pdf"
+    lines = Text("\n".join(f"line {i}" for i in range(150)))
+    registry.find_export(".pdf").write(Group((lines, PLOTS["heatmap"])), path)  # type: ignore[union-attr]
+    data = path.read_bytes()
+    assert data.startswith(b"%PDF-") and data.rstrip().endswith(b"%%EOF")
+    assert len(re.findall(rb"/Type /Page\b(?!s)", data)) == 3  # 66 lines to a page
+
+
+def test_a_page_is_whole_escaped_and_without_anything_to_load(tmp_path: Path) -> None:
+    path = tmp_path / "a <b>.html"
+    view = Group((Notice("<script>alert(1)</script> & \x1b[31m", "hint", "warn"), PLOTS["heatmap"]))
+    registry.find_export(".html").write(view, path)  # type: ignore[union-attr]
+    text = path.read_text()
+    assert "<script" not in text and "\x1b" not in text and "&lt;script&gt;" in text
+    assert "<title>a &lt;b&gt;</title>" in text and 'content="light dark"' in text
+    assert not re.search(r"(?:src|href)=|url\(|@import", text)
+    shown = html.unescape(re.sub(r"<[^>]+>", "", text.partition("<body>")[2]))
+    plain = to_text(PLOTS["heatmap"], width=100).splitlines()
+    assert all(line.strip() in shown for line in plain)
+
+
+def test_pictures_have_the_figures_and_the_names_of_axes_that_the_screen_has(console: DebugConsole) -> None:
+    view = console.execute("heatmap head.weight --log")
+    assert view is not None
+    text = to_svg(view)
+    shown = " ".join(each.text or "" for each in XML.fromstring(text).iter())
+    assert "dimension 0" in shown and "dimension 1" in shown and "powers of ten" in shown
+    assert "μ" in shown and "head.weight" in shown
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_heatmap_by_powers_of_ten_shows_small_values(signed: bool) -> None:
+    row = [1.0, 1e-3, 1e-6, 1e-9, 0.0] + ([-1.0, -1e-6] if signed else [])
+    plain = to_text(Plot("heatmap", (tuple(row),)), width=80).splitlines()[0]
+    by_powers = to_text(Plot("heatmap", (tuple(row),), log=True), width=80)
+    cells = by_powers.splitlines()[0].partition("│")[2]
+    assert len(set(plain.partition("│")[2])) <= 3
+    assert len(set(cells)) >= 4 and "1e-9" in by_powers and "powers of ten" in by_powers
+    assert cells[6:8] != "  "  # 1e-9 is told from zero
+
+
 def test_an_export_registers_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [each.suffix for each in registry.all_exports()][:4] == [".csv", ".json", ".png", ".svg"]
+    assert {".csv", ".html", ".json", ".pdf", ".png", ".svg"} <= {
+        each.suffix for each in registry.all_exports()
+    }
     monkeypatch.setattr(registry, "_exports", dict(registry._exports))
 
     @registry.export(".own")
@@ -380,7 +426,7 @@ def answer(console: DebugConsole, line: str) -> str:
 def test_export_writes_what_was_shown_last(console: DebugConsole, tmp_path: Path) -> None:
     assert "nothing was shown yet" in answer(console, f"export {tmp_path}/a.svg")
     answer(console, "heatmap head.weight")
-    for suffix in ("svg", "png", "json", "csv"):
+    for suffix in ("svg", "png", "json", "csv", "html", "pdf"):
         assert answer(console, f"export {tmp_path}/a.{suffix}").startswith("✓")
         assert (tmp_path / f"a.{suffix}").stat().st_size > 50
     assert len(elements((tmp_path / "a.svg").read_text(), "cell")) == 12
@@ -388,12 +434,12 @@ def test_export_writes_what_was_shown_last(console: DebugConsole, tmp_path: Path
     assert answer(console, f"export {tmp_path}/a.svg").startswith("✓")
     assert "Linear" in (tmp_path / "a.svg").read_text()
     assert answer(console, f"export {tmp_path}/a.csv").startswith("✗ no plot and no table")
-    assert answer(console, f"export {tmp_path}/a.png").startswith("✗ no plot")
+    assert answer(console, f"export {tmp_path}/a.png").startswith("✓")
 
 
 def test_export_refuses_in_one_line(console: DebugConsole, tmp_path: Path) -> None:
     answer(console, "heatmap head.weight")
-    known = ".csv, .json, .png, .svg, .trace.json"
+    known = ".csv, .html, .json, .pdf, .png, .svg, .trace.json"
     assert answer(console, "export a.xyz") == f"✗ .xyz is unknown here; there are {known}"
     assert "without a suffix" in answer(console, "export a")
     assert "needs a file" in answer(console, "export")

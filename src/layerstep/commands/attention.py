@@ -13,6 +13,7 @@ from layerstep.analysis.grid import grid_of
 from layerstep.analysis.kinds import dense_values
 from layerstep.analysis.shapes import tensors_in
 from layerstep.analysis.words import number
+from layerstep.commands.heatmap import without_log
 from layerstep.commands.inspect import value_of
 from layerstep.engine._torch import below_everything
 from layerstep.engine.copies import Moment
@@ -39,13 +40,14 @@ class _Wish:
     head: int | None
     batch: int | None
     tokens: str
+    log: bool
 
 
 @command(
     "attention",
     group="look",
-    usage="[WHERE] [--head N] [--batch N] [--tokens EXPR]",
-    examples=("attention", "attention blocks.1 --head 0", 'attention blocks.1 --tokens "a b c d e"'),
+    usage="[WHERE] [--head N] [--batch N] [--tokens EXPR] [--log]",
+    examples=("attention", "attention blocks.1 --head 0 --log", 'attention blocks.1 --tokens "a b c d e"'),
     complete="where",
 )
 def attention(session: Session, rest: str) -> View:
@@ -59,7 +61,8 @@ def attention(session: Session, rest: str) -> View:
     gives the module's own output. `$` is then the weights: [batch, heads, queries, keys].
     Entropy is in nats; spread is its share of the greatest possible. First, own, prev, future and padding are
     shares of the mass. All are means over the queries that have a choice, of all batch elements or of one.
-    EXPR is text, or a list of words or ids: the tokens on the axes of the maps.
+    EXPR is text, or a list of words or ids: the tokens on the axes of the maps. `--log` shades the maps by
+    powers of ten: small weights are seen next to large ones.
     """
     wish = _parse(rest)
     calls = calls_at(session, wish.where) if wish.where else calls_here(session)
@@ -101,17 +104,18 @@ def _run_again(session: Session, call: Call, wish: _Wish) -> tuple[AttentionWatc
 
 
 def _parse(rest: str) -> _Wish:
+    rest, log = without_log(rest)
     where, *pairs = re.split(r"(?:^|\s+)--(head|batch|tokens)(?:\s+|=|$)", rest)
     options = dict(zip(pairs[::2], pairs[1::2], strict=True))
     if len(where.split()) > 1 or where.startswith("-"):
         raise BadArguments(
-            f"{where!r} is too much", "attention [WHERE] [--head N] [--batch N] [--tokens EXPR]"
+            f"{where!r} is too much", "attention [WHERE] [--head N] [--batch N] [--tokens EXPR] [--log]"
         )
     for name in ("head", "batch"):
         if name in options and not options[name].strip().isdecimal():
             raise BadArguments(f"--{name} needs a number, from 0", f"--{name} 0")
     head, batch = (int(options[name]) if name in options else None for name in ("head", "batch"))
-    return _Wish(where.strip(), head, batch, options.get("tokens", "").strip())
+    return _Wish(where.strip(), head, batch, options.get("tokens", "").strip(), log)
 
 
 def _shown(session: Session, wish: _Wish, call: Call, done: Rerun, seen: Attention, alone: bool) -> View:
@@ -266,6 +270,7 @@ def _maps(wish: _Wish, seen: Attention, heads: list[int], tokens: list[str]) -> 
                 x_label="keys",
                 y_label="queries",
                 note=grid.note,
+                log=wish.log,
                 cell=grid.block,
             )
         )

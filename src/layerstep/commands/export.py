@@ -13,15 +13,15 @@ from layerstep.views import Notice
     "export",
     group="keep",
     usage="FILE",
-    examples=("hist out\nexport out.svg", "stats out\nexport out.json"),
+    examples=("hist out\nexport out.svg", "stats out\nexport out.json", "tree\nexport tree.html"),
     complete="file",
 )
 def export(session: Session, rest: str) -> Notice:
     """Write what was shown last to a file.
 
-    Its suffix says how: a plot as .svg or .png, a plot or a table as .csv, anything as .json, and as the
-    text of the screen in an .svg. The steps of a profile go into a .trace.json, for Perfetto. A file of that
-    name is written over.
+    Its suffix says how. A .html, .svg, .png or .pdf file holds what the screen shows, a .json file the data,
+    and a .csv file the numbers of the last plot or table. .png and .pdf need the extra `plots`. The steps of
+    a profile go into a .trace.json file, for Perfetto. A file of that name is written over.
     """
     if not rest:
         raise BadArguments("export needs a file")

@@ -16,14 +16,16 @@ from layerstep.views import Group, Plot, View
 
 MOST = (32, 72)  # rows and columns: a screen of 80 shows all of them
 
+__all__ = ["without_log"]
+
 _DIMS = re.compile(r"^(.*?)\s*(?:^|\s)(-?\d+)\s+(-?\d+)$", re.DOTALL)
 
 
 @command(
     "heatmap",
     group="look",
-    usage="[X] [ROWS COLUMNS]",
-    examples=("heatmap out", "heatmap blocks.0.attn.qkv.weight", "heatmap out 2 1"),
+    usage="[X] [ROWS COLUMNS] [--log]",
+    examples=("heatmap out", "heatmap blocks.0.attn.qkv.weight", "heatmap out 2 1", "heatmap out --log"),
     complete="expression",
 )
 def heatmap(session: Session, rest: str) -> View:
@@ -32,8 +34,9 @@ def heatmap(session: Session, rest: str) -> View:
     The last two, or those that two numbers after X name: `heatmap out 1 2`. The other dimensions are taken
     at 0; index X to see more of them. A matrix larger than the screen is drawn by the means of blocks, and
     a block with a NaN or an infinity in it is marked. If both signs occur, zero is in the middle of the
-    scale.
+    scale. `--log` shades by powers of ten: small values are seen next to large ones.
     """
+    rest, log = without_log(rest)
     text, dims = _arguments(rest)
     name, tensor = one_tensor(session, text)
     if dims is not None:
@@ -41,8 +44,22 @@ def heatmap(session: Session, rest: str) -> View:
     with observing():
         grid = grid_of(tensor, dims, most=MOST)
     title = f"{name}  {grid.place}".strip()
-    plot = Plot("heatmap", grid.rows, title, note=grid.note, cell=grid.block)
+    across, down = (f"dimension {dim}" if tensor.dim() > 1 else "" for dim in _dims(tensor, dims)[::-1])
+    plot = Plot(
+        "heatmap", grid.rows, title, x_label=across, y_label=down, note=grid.note, log=log, cell=grid.block
+    )
     return Group((tensor_view(tensor, limit=session.config.sample_above), plot))
+
+
+def without_log(rest: str) -> tuple[str, bool]:
+    """The line without `--log`, and whether it had it."""
+    kept = re.sub(r"(?:^|\s)--log(?=\s|$)", "", rest)
+    return kept.strip(), kept != rest
+
+
+def _dims(tensor: torch.Tensor, dims: tuple[int, int] | None) -> tuple[int, int]:
+    rank = max(tensor.dim(), 2)
+    return (rank - 2, rank - 1) if dims is None else (dims[0] % rank, dims[1] % rank)
 
 
 def _arguments(rest: str) -> tuple[str, tuple[int, int] | None]:

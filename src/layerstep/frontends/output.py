@@ -21,6 +21,7 @@ from layerstep.frontends.bars import Bars
 from layerstep.frontends.progress import ProgressLine
 from layerstep.render.json import to_line
 from layerstep.render.screen import make_console, to_rich, to_text
+from layerstep.render.theme import theme_named
 from layerstep.views import Text
 from layerstep.visible import one_line, visible
 
@@ -36,6 +37,7 @@ class Screen:
         with contextlib.suppress(AttributeError, ValueError):
             file.reconfigure(errors="replace")  # type: ignore[attr-defined]  # a C locale has no μ
         self.console = console or make_console(file)
+        self._has_colour = not self.console.no_color
         self.typed: str | None = None
         self.can_page = False
         self._session = session
@@ -45,7 +47,9 @@ class Screen:
         self._lock = threading.RLock()
 
     def __call__(self, message: Message) -> None:
-        with self._lock:
+        theme = self._session.config.theme
+        self.console.no_color = theme == "plain" or not self._has_colour
+        with self._lock, self.console.use_theme(theme_named(theme)):
             if message.kind == "progress":
                 if isinstance(message.view, Text) and not self._bars.are_there:
                     self._progress.draw(one_line(message.view.text))

@@ -13,7 +13,9 @@ from rich.text import Text as RichText
 from layerstep.analysis.bars import position
 from layerstep.analysis.grid import block_means
 from layerstep.analysis.words import number
+from layerstep.render.names import shortened_all
 from layerstep.render.pen import Pen, fitted
+from layerstep.render.scale import Scale
 from layerstep.views import Plot
 
 __all__ = ["Shading", "block_note", "draw_heatmap", "shading_of"]
@@ -28,18 +30,28 @@ Cell = tuple[str, str]
 
 
 class Shading:
-    """How a value of the matrix is shown: from `low` to `high`, about zero if both signs occur."""
+    """How a value of the matrix is shown: from `low` to `high`, about zero if both signs occur.
 
-    def __init__(self, low: float, high: float) -> None:
-        self.diverging = low < 0 < high
+    By powers of ten if `least` is given, the smallest size that is told from zero.
+    """
+
+    def __init__(self, low: float, high: float, *, least: float = 0.0) -> None:
+        self.diverging = low < 0 < high or (low < 0 and least > 0)
         if self.diverging:
             high = max(-low, high)
             low = -high
-        self.low, self.high = low, high
+        self.low, self.high, self.least = low, high, least
+        self._powers = Scale(least, high, log=True) if 0 < least < high else None
 
     def place(self, value: float) -> float:
         """From 0 to 1; a half for all if they are all the same."""
-        return position(value, self.low, self.high) if self.high > self.low else 0.5
+        if not self.least:
+            return position(value, self.low, self.high) if self.high > self.low else 0.5
+        size = 0.0
+        if value:
+            size = self._powers.place(max(abs(value), self.least)) if self._powers else 1.0
+            size = 0.25 + 0.75 * size  # the smallest is seen, too
+        return size if not self.diverging else 0.5 + math.copysign(size / 2, value)
 
     def cell(self, value: float, pen: Pen) -> Cell:
         """A character and its style."""
@@ -47,28 +59,57 @@ class Shading:
             return "✗", "bold red"
         place = self.place(value)
         if pen.colours > 16:
-            return "█", _mixed(DIVERGING if self.diverging else SEQUENTIAL, place)
+            colour = _mixed(DIVERGING if self.diverging else SEQUENTIAL, place)
+            return "█", f"{colour} on {colour}"
         if not self.diverging:
             return SHADES[round(place * 4)], "cyan"
         level = round(place * 8) - 4
         return (SHADES[level], "red") if level >= 0 else (STROKES[-level], "blue")
 
-    def key(self, pen: Pen) -> list[Cell]:
+    def steps(self, count: int) -> list[float]:
+        """So many values for the key, from the lowest to the highest."""
+        if not self.least:
+            half = self.high / 2 - self.low / 2  # 1e308 - -1e308 is no number
+            return [self.low + half * 2 * i / (count - 1) for i in range(count)]
+        half_count = count // 2 if self.diverging else count
+        last = max(half_count - 1, 1)
+        ratio = math.log10(self.high / self.least)
+        sizes = [self.least * 10 ** (ratio * i / last) for i in range(half_count)]
+        return [*(-size for size in reversed(sizes)), 0.0, *sizes] if self.diverging else sizes
+
+    def ends(self) -> tuple[str, str]:
+        """The numbers at the two ends of the key."""
+        return number(self.low if self.diverging or not self.least else self.least), number(self.high)
+
+    def note(self) -> str:
+        if not self.least:
+            return ""
+        return f"powers of ten, sizes from {number(self.least)} to {number(self.high)}"
+
+    def key(self, pen: Pen, room: int) -> list[Cell]:
         """The scale, from the lowest value to the highest."""
-        if self.low == self.high:
-            return [(f"all {number(self.low)}", "dim")]
+        if self.low == self.high or (self.least and self.least >= self.high):
+            return [(f"all {number(self.low)}" if not self.least else f"size {number(self.high)}", "dim")]
+        low, high = self.ends()
         count = 24 if pen.colours > 16 else 9 if self.diverging else 5
-        values = [self.low + (self.high / 2 - self.low / 2) * 2 * i / (count - 1) for i in range(count)]
-        cells = [self.cell(value, pen) for value in values]
-        return [(f"{number(self.low)} ", "dim"), *cells, (f" {number(self.high)}", "dim")]
+        count = max(3, min(count, room - len(low) - len(high) - 2))
+        cells = [self.cell(value, pen) for value in self.steps(count)]
+        return [(f"{low} ", "dim"), *cells, (f" {high}", "dim")]
+
+
+DECADES = 12
+"""By powers of ten, what is smaller than this beside the largest is shown as the smallest."""
 
 
 def shading_of(plot: Plot) -> Shading | None:
     """The scale of a heatmap; None if it has no cells."""
     known = [value for row in plot.values for value in row if math.isfinite(value)]
-    if known:
+    if not known:
+        return Shading(0.0, 0.0) if any(plot.values) else None
+    sizes = [abs(value) for value in known if value] if plot.log else []
+    if not sizes:
         return Shading(min(known), max(known))
-    return Shading(0.0, 0.0) if any(plot.values) else None
+    return Shading(min(known), max(known), least=max(min(sizes), max(sizes) * 10.0**-DECADES))
 
 
 def block_note(block: tuple[int, int]) -> str:
@@ -91,8 +132,10 @@ def draw_heatmap(plot: Plot, pen: Pen) -> Iterator[RichText]:
     if plot.y_label:
         yield pen.line((" " * (gutter + 1) + plot.y_label, "dim"))
     every = max(1, -(-len(matrix) // 8))
+    shown = shortened_all(plot.names, gutter)
     for index, row in enumerate(matrix.tolist()):
         name = _name(plot, index, block[0], down, every)
+        name = shown.get(name, name).split("\n")[-1]
         yield pen.line(
             (f"{_right(name, gutter)} │", "dim"), *_runs([shading.cell(v, pen) for v in row], width)
         )
@@ -103,8 +146,14 @@ def draw_heatmap(plot: Plot, pen: Pen) -> Iterator[RichText]:
         yield pen.line((" " * (gutter + 2) + plot.x_label, "dim"))
     note = block_note(block)
     marked = "✗ not finite" if not np.isfinite(matrix).all() else ""
-    words = "   ".join(filter(None, (marked, note)))
-    yield pen.line(" " * (gutter + 2), *shading.key(pen), (f"   {words}", "dim"))
+    words = "   ".join(filter(None, (marked, shading.note(), note)))
+    key = pen.line(*shading.key(pen, pen.width))
+    indent = " " * (gutter + 2 if gutter + 2 + key.cell_len <= pen.width else 0)
+    if words and len(indent) + key.cell_len + 3 + cell_len(words) <= pen.width:
+        key, words = key.append(f"   {pen.text(words)}", "dim"), ""
+    yield pen.line(indent).append_text(key)
+    if words:
+        yield pen.words((words, "dim"))
 
 
 def _gutter(plot: Plot) -> int:

@@ -40,6 +40,12 @@ class Pen:
         pieces = [(self.text(text), style) for text, style in plain]
         return RichText.assemble(*pieces, no_wrap=True, overflow="ellipsis")
 
+    def words(self, *parts: str | tuple[str, str]) -> RichText:
+        """Text that goes on in the next line where it is too long."""
+        line = self.line(*parts)
+        line.no_wrap, line.overflow = False, "fold"
+        return line
+
     def text(self, text: str) -> str:
         return text.translate(_PLAIN) if self.ascii_only else text
 

@@ -21,6 +21,7 @@ from rich.text import Text as RichText
 from layerstep.analysis.bars import sparkline
 from layerstep.analysis.words import number
 from layerstep.render.heatmap import draw_heatmap
+from layerstep.render.names import shortened_all
 from layerstep.render.pen import SERIES, Pen, fitted
 from layerstep.render.scale import Scale, count_scale, scale_of
 from layerstep.views import Plot
@@ -50,7 +51,7 @@ class Drawing:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         plot, pen = self.plot, Pen.of(console, options)
         if plot.title and plot.kind != "sparkline":
-            yield pen.line((plot.title, "key"))
+            yield pen.words((plot.title, "key"))
         lines = list(_KINDS[plot.kind](plot, pen))
         yield from lines or [pen.line(("nothing to draw", "dim"))]
         if plot.note:
@@ -161,7 +162,7 @@ def _legend(plot: Plot, pen: Pen, *, fine: bool) -> RichText:
     parts: list[tuple[str, str]] = []
     for index, name in enumerate(names[: len(plot.values)]):
         parts += [("━━ " if fine else f"{MARKERS[index % 6]} ", SERIES[index % 6]), (f"{name}   ", "")]
-    return pen.line(*parts)
+    return pen.words(*parts)
 
 
 def _room(left: dict[int, str], pen: Pen) -> int:
@@ -207,7 +208,8 @@ def _bar(plot: Plot, pen: Pen) -> Lines:
     if scale is None:
         return
     labels = [plot.labels[i] if i < len(plot.labels) else str(i) for i in range(len(values))]
-    names = min(max(map(cell_len, labels)), pen.width * 2 // 5)
+    names = min(max(map(cell_len, labels)), max(8, pen.width * 2 // 5))
+    shown = shortened_all(labels, names)
     figures = [number(value) for value in values]
     digits = max(map(len, figures))
     room = max(1, pen.width - names - digits - 3)
@@ -216,7 +218,9 @@ def _bar(plot: Plot, pen: Pen) -> Lines:
         place = scale.place(value)
         bar = "" if math.isnan(place) else _bar_text(place * room, zero, value)
         colour = SERIES[5] if value < 0 else SERIES[0]
-        yield pen.line(fitted(label, names), f"  {figure:>{digits}} ", (bar, colour))
+        *above, last = shown[label].split("\n")
+        yield from (pen.line(line) for line in above)
+        yield pen.line(fitted(last, names), f"  {figure:>{digits}} ", (bar, colour))
     if len(plot.values[0]) > MOST_BARS:
         yield pen.line((f"… {len(plot.values[0]) - MOST_BARS} more", "dim"))
 
@@ -241,8 +245,13 @@ def _sparkline(plot: Plot, pen: Pen) -> Lines:
         yield pen.line((head, "key"), ("nothing to draw", "dim"))
         return
     tail = f"  min {number(min(known))} max {number(max(known))} last {number(values[-1])}"
-    room = max(8, pen.width - cell_len(head) - len(tail))
-    yield pen.line((head, "key"), (sparkline(values, width=room), SERIES[0]), (tail, "dim"))
+    room = pen.width - cell_len(head) - len(tail)
+    if room >= 8:
+        yield pen.line((head, "key"), (sparkline(values, width=room), SERIES[0]), (tail, "dim"))
+        return
+    yield pen.words((head.rstrip(), "key"))
+    yield pen.line((sparkline(values, width=pen.width), SERIES[0]))
+    yield pen.words((tail.strip(), "dim"))
 
 
 _KINDS: dict[str, Callable[[Plot, Pen], Any]] = {

@@ -11,14 +11,14 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.console import Group as RichGroup
 from rich.padding import Padding
 from rich.syntax import Syntax
-from rich.table import Table as RichTable
 from rich.text import Text as RichText
-from rich.theme import Theme
 
+from layerstep.render.fields import FieldLines
 from layerstep.render.plot import Drawing
 from layerstep.render.spelled import spelled_out
 from layerstep.render.table import TableLines
 from layerstep.render.tensorline import TensorLine
+from layerstep.render.theme import CODE, theme_named
 from layerstep.views import (
     Fields,
     Group,
@@ -38,21 +38,6 @@ from layerstep.views import (
 
 __all__ = ["Themed", "make_console", "to_rich", "to_text"]
 
-_THEME = Theme(
-    {
-        "plain": "",
-        "path": "bold cyan",
-        "type": "magenta",
-        "shape": "bold",
-        "dim": "dim",
-        "code": "green",
-        "good": "green",
-        "warn": "yellow",
-        "bad": "bold red",
-        "key": "bold",
-        "prompt": "bold blue",
-    }
-)
 _SIGNS = {"info": ("·", "dim"), "good": ("✓", "good"), "warn": ("!", "warn"), "error": ("✗", "bad")}
 
 
@@ -63,7 +48,9 @@ class _Console(Console):
         raise
 
 
-def make_console(file: IO[str], *, width: int | None = None, colour: bool | None = None) -> Console:
+def make_console(
+    file: IO[str], *, width: int | None = None, colour: bool | None = None, theme: str = "auto"
+) -> Console:
     """The one place that decides about colour: rich honours NO_COLOR, FORCE_COLOR and TERM."""
     forced: dict[str, Any] = {}
     if colour is not None:
@@ -74,7 +61,7 @@ def make_console(file: IO[str], *, width: int | None = None, colour: bool | None
         }
     return _Console(
         file=file,
-        theme=_THEME,
+        theme=theme_named(theme),
         width=width,
         highlight=False,
         emoji=False,
@@ -100,7 +87,7 @@ class Themed:
         self.view = view
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        with console.use_theme(_THEME):
+        with console.use_theme(theme_named("auto")):
             segments = list(console.render(to_rich(self.view), options))
         yield from segments
 
@@ -138,12 +125,8 @@ def _(view: Fields) -> RenderableType:
     if view.title:
         parts.append(_spans(view.title))
     if view.items:
-        grid = RichTable.grid(padding=(0, 2, 0, 0))
-        grid.add_column(style="dim", no_wrap=True, max_width=32, overflow="ellipsis")
-        grid.add_column(overflow="fold", ratio=1)
-        for label, value in view.items:
-            grid.add_row(label, _drawn(value))
-        parts.append(Padding(grid, (0, 0, 0, 2)) if view.title else grid)
+        lines = FieldLines([(label, _drawn(value)) for label, value in view.items])
+        parts.append(Padding(lines, (0, 0, 0, 2)) if view.title else lines)
     return RichGroup(*parts)
 
 
@@ -166,14 +149,9 @@ def _(view: Tree) -> RenderableType:
     return RichGroup(*lines, RichText(view.note, "dim")) if view.note else RichGroup(*lines)
 
 
-def _branches(node: Node, here: str, below: str) -> Iterator[RichText]:
+def _branches(node: Node, here: str, below: str) -> Iterator[_Branch]:
     """A node and what hangs below it; rich's own tree takes three times as long."""
-    line = RichText.assemble(
-        (here, "dim"), (node.label, "path"), "  ", (node.kind, "type"), no_wrap=True, overflow="ellipsis"
-    )
-    if node.mark:
-        line.append(f"  {node.mark}", "warn")
-    yield line.append(f"  {node.detail}", "dim") if node.detail else line
+    yield _Branch(node, here)
     for child in node.children:
         last = child is node.children[-1]
         yield from _branches(
@@ -181,9 +159,24 @@ def _branches(node: Node, here: str, below: str) -> Iterator[RichText]:
         )
 
 
+class _Branch:
+    """One line of a tree; where it is too long, the detail is left out as a whole, or the line is folded."""
+
+    def __init__(self, node: Node, here: str) -> None:
+        mark = f"  {node.mark}" if node.mark else ""
+        self.line = RichText.assemble(
+            (here, "dim"), (node.label, "path"), "  ", (node.kind, "type"), (mark, "warn"), overflow="fold"
+        )
+        self.detail = RichText(f"  {node.detail}" if node.detail else "", "dim")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        fits = self.line.cell_len + self.detail.cell_len <= options.max_width
+        yield self.line.copy().append_text(self.detail if fits else RichText(" …", "dim"))
+
+
 @_drawn.register
 def _(view: Source) -> RenderableType:
-    code = Syntax("", "python", background_color="default").highlight("\n".join(view.lines))
+    code = Syntax("", "python", theme=CODE, background_color="default").highlight("\n".join(view.lines))
     digits = len(str(view.first + len(view.lines)))
     name = RichText.assemble((os.path.basename(view.file), "path"), "  ", (view.title, "dim"))
     lines: list[RenderableType] = [name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from xml.etree import ElementTree as XML
 
@@ -17,9 +17,9 @@ from layerstep.render.heatmap import block_note, shading_of
 from layerstep.render.scale import Scale, count_scale, scale_of
 from layerstep.render.screen import to_text
 from layerstep.render.spelled import spelled_out
-from layerstep.views import Plot, View
+from layerstep.views import Group, Plot, View
 
-__all__ = ["to_svg"]
+__all__ = ["parts_of", "to_svg"]
 
 WIDTH, HEIGHT = 720, 300
 TOP, RIGHT, BOTTOM = 40, 20, 44
@@ -49,26 +49,65 @@ svg { color: #e6edf3; background: #0d1117 }
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+def parts_of(view: View, *, width: int = 100) -> list[Plot | list[str]]:
+    """The plots of a view, and between them the lines of everything else."""
+    parts: list[Plot | list[str]] = []
+    rest: list[View] = []
+    for each in (*_flat(spelled_out(view)), None):
+        if each is not None and not isinstance(each, Plot):
+            rest.append(each)
+            continue
+        if rest:
+            parts.append(to_text(Group(tuple(rest)), width=width).splitlines())
+            rest = []
+        if each is not None:
+            parts.append(each)
+    return parts
+
+
+def _flat(view: View) -> list[View]:
+    if isinstance(view, Group):
+        return [each for part in view.views for each in _flat(part)]
+    return [view]
+
+
 def to_svg(view: View) -> str:
-    """The picture of a plot; of any other view, the text that the screen shows."""
+    """All that the screen shows: plots as pictures, everything else as text, one below the other."""
     picture = _Picture()
-    if isinstance(view, Plot):
-        _plot(picture, spelled_out(view))
-    else:
-        lines = to_text(view, width=100).splitlines()
-        for row, line in enumerate(lines):
-            picture.text(16, 28 + row * 18, line, "mono")
-        picture.width, picture.height = 16 + 8 * max(map(len, [*lines, ""])) + 16, 28 + len(lines) * 18
+    for part in parts_of(view):
+        picture.begin()
+        if isinstance(part, Plot):
+            _plot(picture, part)
+        else:
+            _text(picture, part)
+        picture.end()
     return picture.written()
 
 
+def _text(picture: _Picture, lines: Sequence[str]) -> None:
+    for row, line in enumerate(lines):
+        picture.text(16, 28 + row * 18, line, "mono")
+    picture.width, picture.height = 16 + 8 * max(map(len, [*lines, ""])) + 16, 28 + len(lines) * 18
+
+
 class _Picture:
-    """An SVG document in the making."""
+    """An SVG document in the making; `width` and `height` are those of the part that is drawn."""
 
     def __init__(self) -> None:
+        self.document = XML.Element("svg", {"xmlns": "http://www.w3.org/2000/svg"})
+        XML.SubElement(self.document, "style").text = _STYLE + _DARK
+        self.whole_width, self.whole_height = 0, 0
+        self.begin()
+
+    def begin(self) -> None:
+        """A part, below those that are there."""
         self.width, self.height = WIDTH, HEIGHT + TOP + BOTTOM
-        self.root = XML.Element("svg", {"xmlns": "http://www.w3.org/2000/svg"})
-        XML.SubElement(self.root, "style").text = _STYLE + _DARK
+        self.root = XML.Element("g", {"transform": f"translate(0 {self.whole_height})"})
+
+    def end(self) -> None:
+        self.document.append(self.root)
+        self.whole_width = max(self.whole_width, self.width)
+        self.whole_height += self.height
 
     def add(self, tag: str, kind: str, **attributes: float | str) -> XML.Element:
         plain = {
@@ -93,10 +132,10 @@ class _Picture:
             XML.SubElement(element, "title").text = _NO_XML.sub("�", tip)
 
     def written(self) -> str:
-        self.root.set("viewBox", f"0 0 {self.width} {self.height}")
-        self.root.set("width", str(self.width))
-        self.root.set("height", str(self.height))
-        return XML.tostring(self.root, encoding="unicode") + "\n"
+        self.document.set("viewBox", f"0 0 {self.whole_width} {self.whole_height}")
+        self.document.set("width", str(self.whole_width))
+        self.document.set("height", str(self.whole_height))
+        return XML.tostring(self.document, encoding="unicode") + "\n"
 
 
 def _plot(picture: _Picture, plot: Plot) -> None:
@@ -227,13 +266,15 @@ def _heatmap(picture: _Picture, plot: Plot) -> bool:
     picture.height = round(floor + (60 if plot.x_label else 44))
     picture.text(left, floor + 34, plot.x_label)
     picture.text(left, TOP - 6, plot.y_label, "dim")
-    low, high = number(shading.low), number(shading.high)
+    low, high = shading.ends()
     picture.text(left, picture.height, low, "dim")
     start = left + 8 + 7 * len(low)
-    for step in range(21):
+    steps = shading.steps(21)
+    for step, value in enumerate(steps):
         box = (start + step * 8, picture.height - 10, 8.0, 12.0)
-        _cell(picture, box, "", place=step / 20, diverging=shading.diverging, kind="key")
-    picture.text(start + 21 * 8 + 8, picture.height, high, "dim")
+        tip = number(value)
+        _cell(picture, box, tip, place=shading.place(value), diverging=shading.diverging, kind="key")
+    picture.text(start + len(steps) * 8 + 8, picture.height, f"{high}  {shading.note()}".rstrip(), "dim")
     picture.height += 20
     return True
 

@@ -20,12 +20,13 @@ from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.output import ColorDepth, Output, create_output
+from prompt_toolkit.styles import DynamicStyle
 
 from layerstep.config import state_dir
 from layerstep.engine.session import Session
 from layerstep.frontends.completion import complete
 from layerstep.frontends.output import PROMPT, Screen
-from layerstep.frontends.terminal.style import STYLE, LineLexer
+from layerstep.frontends.terminal.style import LineLexer, style_named
 from layerstep.lines import is_complete
 
 __all__ = ["Terminal"]
@@ -84,7 +85,7 @@ class Terminal:
             complete_while_typing=False,
             auto_suggest=AutoSuggestFromHistory(),
             lexer=LineLexer(),
-            style=STYLE,
+            style=DynamicStyle(lambda: style_named(session.config.theme)),
             bottom_toolbar=self._toolbar,
             prompt_continuation="... ",
             multiline=Condition(lambda: not is_complete(self._prompt.default_buffer.text)),

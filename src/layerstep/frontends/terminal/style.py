@@ -7,31 +7,20 @@ from collections.abc import Callable
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.lexers import Lexer, PygmentsLexer
-from prompt_toolkit.styles import Style, merge_styles
-from prompt_toolkit.styles.pygments import style_from_pygments_cls
+from prompt_toolkit.styles import Style
 from pygments.lexers.python import PythonLexer
-from pygments.styles import get_style_by_name
 
 from layerstep.errors import UserError
 from layerstep.lines import WORD, is_python_after
 from layerstep.registry import find_command
+from layerstep.render.theme import prompt_styles
 
-__all__ = ["STYLE", "LineLexer"]
+__all__ = ["LineLexer", "style_named"]
 
-STYLE = merge_styles(
-    [
-        style_from_pygments_cls(get_style_by_name("default")),
-        Style.from_dict(
-            {
-                "prompt": "bold ansiblue",
-                "command": "bold",
-                "bottom-toolbar": "noreverse ansibrightblack",
-                "toolbar": "noreverse ansibrightblack",
-                "auto-suggestion": "ansibrightblack",
-            }
-        ),
-    ]
-)
+
+def style_named(setting: str) -> Style:
+    """The style of the prompt line for a setting of `config theme`."""
+    return Style.from_dict(prompt_styles(setting))
 
 
 class LineLexer(Lexer):
