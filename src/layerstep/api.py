@@ -100,11 +100,13 @@ class DebugConsole:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self.session.is_attached:
-            tell_silent_points(self.session)
-        if isinstance(error, Exception) and not is_disabled():
-            self.session.crashes.left(error)
-        self.detach()
+        try:
+            if kind is None and self.session.is_attached:
+                tell_silent_points(self.session)
+            if isinstance(error, Exception) and not is_disabled():
+                self.session.crashes.left(error)
+        finally:
+            self.detach()
         if kind is KeyboardInterrupt and self.session.quitting is not None:
             raise Quit from None  # `quit` in another thread, which interrupts this one
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import keyword
 import shlex
 from typing import Any
@@ -57,7 +58,12 @@ class Dispatcher:
         command, rest = find(session, text)
         if command is None:
             return _python(session, text)
-        answer = _run(session, command, rest)
+        # Ctrl-C after `continue` or `step` is for the run that goes on, so it does not cancel these.
+        is_cancelled = (
+            contextlib.nullcontext() if command.group == "run" else session.interrupts.cancellable()
+        )
+        with is_cancelled:
+            answer = _run(session, command, rest)
         if command.repeats:
             self._repeat = text
         return answer
@@ -146,6 +152,11 @@ def expand_alias(session: Session, text: str) -> str:
 
 
 def _python(session: Session, text: str) -> View | None:
+    with session.interrupts.cancellable():
+        return _evaluate(session, text)
+
+
+def _evaluate(session: Session, text: str) -> View | None:
     try:
         value, printed, outcome = session.evaluate(text, deep=may_act(text))
     except EvaluationFailed as failure:

@@ -235,11 +235,12 @@ def test_quit_ends_the_process_with_130(thread: str) -> None:
     """Also from a stop in another thread, while the main one waits for something else."""
     program = textwrap.dedent(
         f"""
-        import io, os, threading
+        import io, os, signal, threading
         import torch
         from torch import nn
         import layerstep
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` has it ignored
         model = nn.Sequential(nn.Linear(2, 2))
         console = layerstep.DebugConsole(
             model, commands=["break 0", "continue", "quit"], output=io.StringIO()

@@ -48,19 +48,32 @@ def source(session: Session, rest: str) -> View:
     """
     if not rest:
         raise BadArguments("source needs a file")
+    file = Path(os.path.expanduser(rest)).resolve()
+    running: list[Path] = session.memory.setdefault("source", [])
+    if file in running:
+        raise UserError(f"{rest} is being run already", "a file cannot source itself")
     try:
-        text = Path(os.path.expanduser(rest)).read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {rest}", getattr(error, "strerror", None) or "it is no text") from None
+    running.append(file)
+    try:
+        views = _run_lines(session, rest, text)
+    finally:
+        running.remove(file)
+    return Notice(f"{len(views)} commands from {rest}", level="good") if views else Group(())
+
+
+def _run_lines(session: Session, name: str, text: str) -> list[View]:
     views: list[View] = []
     offset = session.points.last
     for line in joined(text):
-        view, resume = session.conversation.run_line(_renumbered(line, offset), origin=rest)
+        view, resume = session.conversation.run_line(_renumbered(line, offset), origin=name)
         if resume is not None:
-            views.append(Notice(f"{line!r} in {rest} would resume; left out", level="warn"))
+            views.append(Notice(f"{line!r} in {name} would resume; left out", level="warn"))
         elif view is not None:
             views.append(view)
-    return Notice(f"{len(views)} commands from {rest}", level="good") if views else Group(())
+    return views
 
 
 def _renumbered(line: str, offset: int) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from layerstep.engine.events import Kind, Resume
 from layerstep.engine.guard import undisturbed
+from layerstep.engine.interrupts import is_from_a_signal
 from layerstep.engine.messages import Interpreter
-from layerstep.engine.pause import Inbox, Pause
+from layerstep.engine.pause import POLL_SECONDS, Inbox, Pause
 from layerstep.errors import UserError
 from layerstep.views import Notice, Text, View
 
@@ -30,12 +31,13 @@ class Conversation:
         self._interpreter = interpreter
         self._inbox = Inbox()
 
-    def refuse(self, reason: str) -> None:
-        """Nobody will answer the lines that are still here."""
-        self._inbox.refuse(reason)
+    def end(self) -> None:
+        """The run goes on: lines that are still here find no answer."""
+        self._inbox.close("the run has gone on")
 
     def serve(self, pause: Pause) -> Resume:
         """Say where the run stands, then take lines until one of them resumes it."""
+        self._inbox.open()
         own = pause.point.commands if pause.point is not None else ()
         if not (own and own[0] == "silent") and not pause.is_start:
             self._describe(pause)
@@ -62,22 +64,34 @@ class Conversation:
         return resume_or_none or Resume(Kind.DETACH)
 
     def _describe(self, pause: Pause) -> None:
-        with self._session.evaluating(), undisturbed(self._session.models, deep=False):
-            view = self._interpreter.describe(self._session, pause)
-        self._session.say(view, "stop")
+        self._session.say(self._description(pause), "stop")
 
     def show(self, pause: Pause) -> None:
         """Say what a pause would say, without one."""
-        with self._session.evaluating(), undisturbed(self._session.models, deep=False):
-            view = self._interpreter.describe(self._session, pause)
-        self._session.say(view)
+        self._session.say(self._description(pause))
+
+    def _description(self, pause: Pause) -> View:
+        """A stop as a view. Ctrl-C ends the work on it, and no exception of a `__repr__` ends the run."""
+        session = self._session
+        try:
+            quiet = undisturbed(session.models, deep=False)
+            with session.evaluating(), quiet, session.interrupts.cancellable():
+                return self._interpreter.describe(session, pause)
+        except Exception:
+            raise
+        except BaseException as error:
+            if is_from_a_signal(error):
+                raise
+            what = "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+            place = pause.stack[0].path if pause.stack else "the program"
+            return Notice(f"stopped at {place}; {what} before its values were shown", "`where`", level="warn")
 
     def explain(self, crash: Crash) -> str:
         """An exception in a few lines, for those who see it elsewhere."""
         with self._session.evaluating(), undisturbed(self._session.models, deep=False):
             return self._interpreter.explain(crash)
 
-    def submit_end(self) -> Future[View | None]:
+    def submit_end(self) -> Future[View | None] | None:
         """The end of input: the run starts if it has not, else it goes on alone."""
         return self._inbox.post(END_OF_INPUT)
 
@@ -97,16 +111,7 @@ class Conversation:
         if line == END_OF_INPUT:
             starting = self._session.pause is not None and self._session.pause.is_start
             return None, Resume(Kind.CONTINUE if starting else Kind.DETACH)
-        try:
-            with self._session.evaluating(), undisturbed(self._session.models, deep=False):
-                answer = self._interpreter.interpret(self._session, line)
-        except UserError as error:
-            answer = Notice(error.message, error.hint, level="error")
-        except KeyboardInterrupt:
-            answer = Notice("interrupted", level="warn")
-        except Exception as error:
-            text = f"a bug in layerstep, in {line.split()[0]!r}: {type(error).__name__}: {error}"
-            answer = Notice(text, "the run is as it was", level="error")
+        answer = self._answer(line)
         if isinstance(answer, Resume):
             self._session.say(Text(""), "resume", line, origin=origin)
             return None, answer
@@ -114,10 +119,44 @@ class Conversation:
         self._session.say(answer if answer is not None else Text(""), "answer", line, origin=origin)
         return answer, None
 
+    def _answer(self, line: str) -> View | Resume | None:
+        """What the interpreter says. An exception of any kind is the line's own and ends nothing else."""
+        session = self._session
+        session.interrupts.came_late = False
+        try:
+            with session.evaluating(), undisturbed(session.models, deep=False):
+                return self._interpreter.interpret(session, line)
+        except UserError as error:
+            return Notice(error.message, error.hint, level="error")
+        except KeyboardInterrupt:
+            return Notice("interrupted", level="warn")
+        except BaseException as error:
+            if is_from_a_signal(error):
+                raise
+            if not isinstance(error, Exception):  # SystemExit, GeneratorExit: of the line, or of a `__repr__`
+                text = f"{type(error).__name__}: {error}".rstrip(": ")
+                return Notice(text, "the run is as it was; `quit` ends the program", level="error")
+            words = line.split()[:1]
+            where = f", in {words[0]!r}" if words else ""
+            text = f"a bug in layerstep{where}: {type(error).__name__}: {error}"
+            return Notice(text, "the run is as it was", level="error")
+
     def submit(self, line: str) -> Future[View | None]:
         """Hand in a line from any thread; the paused thread answers, or this one if nothing is paused."""
-        if self._session.pause is not None and self._session.pause.thread != threading.get_ident():
-            return self._inbox.post(line)
+        session = self._session
+        while True:  # a pause may begin or end meanwhile
+            pause = session.pause
+            is_elsewhere = pause is not None and pause.thread != threading.get_ident()
+            if is_elsewhere and (posted := self._inbox.post(line)) is not None:
+                return posted
+            if session.turn.acquire(timeout=POLL_SECONDS):
+                break
+        try:
+            return self._answer_here(line)
+        finally:
+            session.turn.release()
+
+    def _answer_here(self, line: str) -> Future[View | None]:
         future: Future[View | None] = Future()
         view, resume = self.run_line(line)
         if resume is not None:

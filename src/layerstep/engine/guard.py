@@ -25,6 +25,7 @@ from layerstep.engine._torch import (
     transforms_off,
 )
 from layerstep.engine._torch.traces import parametrizations_kept
+from layerstep.engine.interrupts import not_now
 from layerstep.engine.models import Models
 from layerstep.engine.randomness import Generators, OtherThreads, RandomState
 from layerstep.engine.reach import Reach
@@ -74,14 +75,14 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
     """Run a line at the prompt or a condition. `deep` also names the state that it changed on purpose."""
     outcome = Outcome()
     saved = _Buffers()
-    with observing():
+    with not_now(), observing():
         streams, threads = RandomState(), OtherThreads()
         before = _versions(models) if deep else {}
     try:
         with watching_calls(saved.save), _own_saved_tensors(), parametrizations_kept():
             yield outcome
     finally:
-        with observing():
+        with not_now(), observing():
             if (moved := streams.changed()) and threads.have_run():
                 outcome.unsure += moved
             elif moved:

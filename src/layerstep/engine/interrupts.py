@@ -1,68 +1,221 @@
-"""Ctrl-C while the model runs: stop at the next module boundary; twice quickly, KeyboardInterrupt."""
+"""Ctrl-C: one press stops at the next module, or cancels the line at the prompt; two go to the program.
+
+One handler serves all sessions of the process. It is there while a session that can ask is attached, and what
+the program had before is put back afterwards, in whatever order the sessions leave.
+"""
 
 from __future__ import annotations
 
-import _thread
+import contextlib
+import ctypes
+import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["Interrupts", "wake_main_thread"]
+__all__ = ["Interrupts", "is_from_a_signal", "not_now", "wake_main_thread"]
 
 TWICE_WITHIN = 2.0
 """Seconds in which a second Ctrl-C means it."""
+STUCK_AFTER = 5.0
+"""Seconds after which a main thread that has not moved is taken to wait for ever."""
+
+
+class _Keyboard:
+    """SIGINT of this process. Python runs its handlers in the main thread alone, so no lock is needed."""
+
+    def __init__(self) -> None:
+        self.sessions: list[Interrupts] = []
+        self.before: Any = None
+        self.last = float("-inf")
+        self.held = 0
+        self.is_waiting = False
+
+    @property
+    def is_ours(self) -> bool:
+        """The program may have set its own handler since: then Ctrl-C is its business."""
+        return signal.getsignal(signal.SIGINT) == self.handle
+
+    def join(self, session: Interrupts) -> bool:
+        if not self.sessions:
+            self.before = signal.getsignal(signal.SIGINT)
+            if self.before in (None, signal.SIG_IGN):  # set from C; or by `nohup` and `&`, for a reason
+                return False
+            self.last = float("-inf")
+            signal.signal(signal.SIGINT, self.handle)
+        self.sessions.append(session)
+        return True
+
+    def leave(self, session: Interrupts) -> None:
+        self.sessions.remove(session)
+        if not self.sessions and self.is_ours:
+            signal.signal(signal.SIGINT, self.before)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if self.held:
+            self.is_waiting = True
+            return
+        now = time.monotonic()
+        twice = now - self.last < TWICE_WITHIN
+        self.last = now
+        latest_first = sorted(reversed(self.sessions), key=lambda each: each.has_pause(), reverse=True)
+        if not twice and any(session.interrupted() for session in latest_first):
+            return
+        self.last = float("-inf")
+        self._pass_on(number, frame)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Do what Ctrl-C does without us."""
+        if callable(self.before):
+            self.before(number, frame)
+        else:
+            signal.signal(signal.SIGINT, self.before)
+            signal.raise_signal(signal.SIGINT)
+
+    @contextlib.contextmanager
+    def held_back(self) -> Iterator[None]:
+        self.held += 1
+        try:
+            yield
+        finally:
+            self.held -= 1
+            if self.is_waiting and not self.held:
+                self.is_waiting = False
+                self.handle(signal.SIGINT, None)
+
+
+_keyboard = _Keyboard()
+
+
+def not_now() -> contextlib.AbstractContextManager[None]:
+    """Ctrl-C waits until the end of this block, which must not be left half done."""
+    if threading.current_thread() is threading.main_thread():
+        return _keyboard.held_back()
+    return contextlib.nullcontext()
 
 
 class Interrupts:
-    """Our SIGINT handler, only in the main thread and only while somebody can be asked."""
+    """What one session does about Ctrl-C, while it is attached and somebody can be asked."""
 
-    def __init__(self, interrupted: Callable[[], bool]) -> None:
-        self._interrupted = interrupted
-        self._before: Any = None
-        self._last = float("-inf")
+    def __init__(self, interrupted: Callable[[], bool], has_pause: Callable[[], bool]) -> None:
+        self.interrupted = interrupted
+        """Told of a first Ctrl-C; False where the program should have it."""
+        self.has_pause = has_pause
+        self.came_late = False
+        """Ctrl-C came while the run stood still and nothing could be cancelled."""
+        self._cancellable: int | None = None
+        """The thread in which a line or a stop is being worked out."""
+        self._leaving = threading.Lock()
 
     @property
     def is_on(self) -> bool:
-        return self._before is not None
+        return self in _keyboard.sessions
 
     def start(self) -> None:
-        if self.is_on or threading.current_thread() is not threading.main_thread():
-            return
-        self._before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
-        signal.signal(signal.SIGINT, self._handle)
-
-    def forget(self) -> None:
-        """A stop has come between: the next Ctrl-C is a first one."""
-        self._last = float("-inf")
+        if not self.is_on and threading.current_thread() is threading.main_thread():
+            _keyboard.join(self)
 
     def stop(self) -> None:
         if self.is_on and threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGINT) == self._handle:  # the program may have set its own since
-                signal.signal(signal.SIGINT, self._before)
-            self._before = None
+            _keyboard.leave(self)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        twice = now - self._last < TWICE_WITHIN
-        self._last = now
-        if twice or not self._interrupted():
-            self._last = float("-inf")
+    def forget(self) -> None:
+        """A stop has come between: the next Ctrl-C is a first one."""
+        _keyboard.last = float("-inf")
+        self.came_late = False
+
+    @contextlib.contextmanager
+    def cancellable(self) -> Iterator[None]:
+        """Ctrl-C meanwhile raises KeyboardInterrupt in this thread, once, and not after the block."""
+        me = threading.get_ident()
+        outer, self._cancellable = self._cancellable, me
+        try:
+            yield
+        finally:
+            if me == threading.main_thread().ident:
+                self._cancellable = outer
+            else:
+                with self._leaving:
+                    _raise_in(me, None)  # one that was sent and has not arrived would hit the program
+                    self._cancellable = outer
+
+    def cancel(self) -> bool:
+        """Interrupt what is being worked out; False if nothing is."""
+        thread = self._cancellable
+        if thread is None:
+            return False
+        self.forget()
+        if thread == threading.get_ident():
+            self._cancellable = None  # so that a second one cannot come while this one is being dealt with
             raise KeyboardInterrupt
+        with self._leaving:
+            if self._cancellable == thread:
+                self._cancellable = None
+                _raise_in(thread, KeyboardInterrupt)
+        return True
 
 
-def wake_main_thread() -> bool:
-    """Interrupt the main thread and say so, if this is another one: it may wait for what will not come.
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an exception in another thread at its next line of Python; None takes one back."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), ctypes.py_object(error) if error is not None else None
+    )
 
-    By a real signal where there are such: `interrupt_main` does not end a wait for a lock.
+
+def is_from_a_signal(error: BaseException) -> bool:
+    """Did a signal handler of the program raise this, as `sys.exit()` at SIGTERM? Then the program gets it.
+
+    A handler runs wherever the main thread is, also at the prompt.
+    """
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {code for handler in handlers if (code := _code_of(handler)) is not None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """The code of a handler that is written in Python, save our own."""
+    if handler == _keyboard.handle:
+        return None
+    function = getattr(handler, "__func__", handler)
+    code = getattr(function, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def wake_main_thread(error: type[SystemExit]) -> bool:
+    """From another thread: end the main one by an exception, because it may wait for what will not come.
+
+    A signal ends a wait for a lock. Where the program ignores SIGINT or has its own handler, the exception
+    is raised at the main thread's next line; if it comes to none, the process ends without it.
     """
     main = threading.main_thread()
     if threading.current_thread() is main or main.ident is None:
         return False
-    if hasattr(signal, "pthread_kill"):
+    is_usual = _keyboard.is_ours or signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_usual and hasattr(signal, "pthread_kill"):
         signal.pthread_kill(main.ident, signal.SIGINT)
-    else:
-        _thread.interrupt_main()
+        return True
+    _raise_in(main.ident, error)
+    watch = threading.Thread(target=_end_if_stuck, args=(main.ident, error().code), daemon=True)
+    watch.start()
     return True
+
+
+def _end_if_stuck(thread: int, code: Any) -> None:
+    at = _place_of(thread)
+    time.sleep(STUCK_AFTER)
+    if at is not None and _place_of(thread) == at:
+        os._exit(code)
+
+
+def _place_of(thread: int) -> tuple[int, int] | None:
+    frame = sys._current_frames().get(thread)
+    return (id(frame), frame.f_lasti) if frame is not None else None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from layerstep.engine.traces import Crash
     from layerstep.engine.watched import Watchpoint
 
-__all__ = ["Frontend", "Instrument", "Interpreter", "Measuring", "Message", "Watch"]
+__all__ = ["Frontend", "Instrument", "Interpreter", "Measuring", "Message", "Watch", "is_lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,14 @@ class Message:
     line: str = ""
     origin: str = ""
     """Where the line came from, if nobody typed it: a point's commands, a file."""
+
+
+def is_lost(error: Exception) -> bool:
+    """Does this exception of a listener mean that it has nowhere to write: a full disk, a closed file?
+
+    Any other one, such as too deep a recursion where it was called, may be gone the next time.
+    """
+    return isinstance(error, OSError) or (isinstance(error, ValueError) and "closed file" in str(error))
 
 
 class Frontend(Protocol):

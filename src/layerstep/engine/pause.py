@@ -105,11 +105,34 @@ class Inbox:
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[tuple[str, Future[View | None]]] = queue.SimpleQueue()
+        self._is_open = False
+        self._opening = threading.Lock()
 
-    def post(self, line: str) -> Future[View | None]:
-        future: Future[View | None] = Future()
-        self._lines.put((line, future))
-        return future
+    def open(self) -> None:
+        """Take lines from now on."""
+        with self._opening:
+            self._is_open = True
+
+    def close(self, reason: str) -> None:
+        """Take no more lines; those that are still here are refused."""
+        with self._opening:
+            self._is_open = False
+        while True:
+            try:
+                _, future = self._lines.get_nowait()
+            except queue.Empty:
+                return
+            if future.set_running_or_notify_cancel():
+                future.set_exception(UserError(reason))
+
+    def post(self, line: str) -> Future[View | None] | None:
+        """Hand in a line; None if no thread is there to answer it."""
+        with self._opening:  # or a line that comes as the pause ends would wait for ever
+            if not self._is_open:
+                return None
+            future: Future[View | None] = Future()
+            self._lines.put((line, future))
+            return future
 
     def serve(
         self,
@@ -129,20 +152,14 @@ class Inbox:
                 continue
             if not future.set_running_or_notify_cancel():
                 continue
-            view, resume = run(line)
-            if resume is not None:
-                leaving()
+            try:
+                view, resume = run(line)
+                if resume is not None:
+                    leaving()
+            except BaseException:
+                future.set_result(None)  # whoever asked must not wait for it
+                raise
             future.set_result(view)
             if resume is not None:
                 return resume
         return None
-
-    def refuse(self, reason: str) -> None:
-        """Nobody will answer what is still here."""
-        while True:
-            try:
-                _, future = self._lines.get_nowait()
-            except queue.Empty:
-                return
-            if future.set_running_or_notify_cancel():
-                future.set_exception(UserError(reason))

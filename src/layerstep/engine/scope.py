@@ -20,6 +20,7 @@ from torch import nn
 from layerstep.engine._torch import unwrap
 from layerstep.engine.backward import State
 from layerstep.engine.expression import PAST_NAME, PATH_NAME, RESULTS_NAME, rewrite
+from layerstep.engine.interrupts import is_from_a_signal
 from layerstep.engine.kept import Kept, Results
 from layerstep.engine.models import Models
 from layerstep.engine.recordings import Recordings
@@ -270,6 +271,8 @@ def run_python(
         except UserError:
             raise
         except Exception as error:
+            if is_from_a_signal(error):
+                raise
             raise EvaluationFailed(error) from error
     if isinstance(value, PathRef):
         value = value.module

@@ -29,10 +29,10 @@ from layerstep.engine.crashes import Crashes
 from layerstep.engine.discover import Discovery
 from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.guard import Evaluations, Outcome, fingerprint, undisturbed
-from layerstep.engine.interrupts import Interrupts, wake_main_thread
+from layerstep.engine.interrupts import Interrupts, is_from_a_signal, not_now, wake_main_thread
 from layerstep.engine.judge import Judge
 from layerstep.engine.kept import Kept, Results
-from layerstep.engine.messages import Frontend, Instrument, Interpreter, Message, Watch
+from layerstep.engine.messages import Frontend, Instrument, Interpreter, Message, Watch, is_lost
 from layerstep.engine.models import Model, Models
 from layerstep.engine.opstep import Opstep
 from layerstep.engine.pause import Pause
@@ -96,11 +96,13 @@ class Session:
         self.memory: dict[str, Any] = {}
         """What commands keep for themselves between lines, by their names."""
         self.discovery = Discovery(self._arrived, self.crashes.raised)
-        self.interrupts = Interrupts(self._interrupted)
+        self.interrupts = Interrupts(self._interrupted, has_pause=lambda: self.pause is not None)
         self.judge = Judge(self)
         self.conversation = Conversation(self, interpreter)
         self._listeners: list[Callable[[Message], None]] = []
-        self._turn = threading.RLock()
+        self.turn = threading.RLock()
+        """Whose it is to pause or to answer: one thread at a time."""
+        self._arming = threading.RLock()
         self._here = Evaluations()
         leave_forked_children(self)
 
@@ -127,11 +129,13 @@ class Session:
         self._listeners.append(listener)
 
     def say(self, view: View, kind: str = "notice", line: str = "", *, origin: str = "") -> None:
-        for listener in list(self._listeners):
-            try:
-                listener(Message(kind, view, line, origin))
-            except Exception:  # a full disk, a closed pipe: never a reason for the run to end
-                self._listeners.remove(listener)
+        with not_now():
+            for listener in list(self._listeners):
+                try:
+                    listener(Message(kind, view, line, origin))
+                except Exception as error:  # never a reason for the run to end
+                    if is_lost(error) and listener in self._listeners:
+                        self._listeners.remove(listener)
 
     def attach(self, *, discover: bool = False) -> None:
         """Let points take effect; `discover` also finds models as they are called."""
@@ -145,6 +149,10 @@ class Session:
 
     def detach(self) -> None:
         """Take everything off the run."""
+        with not_now(), self._arming:
+            self._take_off()
+
+    def _take_off(self) -> None:
         self.is_attached = False
         self.discovery.stop()
         self.interrupts.stop()
@@ -170,10 +178,12 @@ class Session:
 
     def rearm(self) -> None:
         """Make the taps what the points and the intent need."""
-        if self.is_attached:
-            enclosing = [f.module for f in self.pause.stack if f.module is not None] if self.pause else []
-            self.opstep.arm()
-            self.arming.apply(self.intent, enclosing)
+        with not_now(), self._arming:
+            if self.is_attached:
+                pause = self.pause
+                enclosing = [f.module for f in pause.stack if f.module is not None] if pause else []
+                self.opstep.arm()
+                self.arming.apply(self.intent, enclosing)
 
     def report(
         self, phase: Phase, points: tuple[Point, ...], module: Any, args: Any, kwargs: Any, output: Any
@@ -213,6 +223,9 @@ class Session:
                 self._stop(event, frame, hit, trouble)
 
     def fail(self, error: Exception) -> None:
+        """Take a bug of ours off the run; what a signal handler of the program raised is passed on to it."""
+        if is_from_a_signal(error):
+            raise error
         with contextlib.suppress(Exception):
             self.detach()
         with contextlib.suppress(Exception):
@@ -275,7 +288,7 @@ class Session:
 
     def hold(self, pause: Pause) -> None:
         """Stand still in this thread until a line resumes; a second thread waits its turn."""
-        with self._turn:
+        with self.turn:
             if not (self.is_attached or pause.is_start or pause.is_over):
                 return
             if pause.is_caught and pause.point is not None:
@@ -294,7 +307,9 @@ class Session:
                 pause.release()
                 self.results.let_go()
                 self.pause = None
-                self.conversation.refuse("the run has gone on")
+                self.conversation.end()
+        if self.interrupts.came_late and self.is_attached:
+            self._stop_soon()  # it came while a line that resumes was on its way
 
     def _leave(self, pause: Pause, resume: Resume) -> None:
         if pause.is_over:
@@ -302,7 +317,7 @@ class Session:
         if resume.kind is Kind.QUIT:
             self.quitting = threading.current_thread()
             self.detach()
-            if wake_main_thread():
+            if wake_main_thread(Quit):
                 raise SystemExit(QUIT_EXIT_CODE)  # threading keeps silent about this class, not about others
             raise Quit
         if resume.kind is Kind.DETACH:
@@ -329,11 +344,12 @@ class Session:
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
         """Meanwhile taps in this thread stay silent: an expression that runs the model does not re-enter."""
-        self._here.depth += 1
+        before = self._here.depth
+        self._here.depth = before + 1
         try:
             yield
         finally:
-            self._here.depth -= 1
+            self._here.depth = before  # also where Ctrl-C has cut off the end of an inner one
 
     def evaluate(self, text: str, *, deep: bool = True) -> tuple[Any, str, Outcome]:
         """Python in the paused frame: its value, what it printed, and what it did to the run."""
@@ -352,9 +368,13 @@ class Session:
             raise Quit
         if not self.is_attached:
             return False
-        if self.pause is not None:
-            return not self._here.depth
+        if self.pause is None:
+            self._stop_soon()
+        elif not self.interrupts.cancel():
+            self.interrupts.came_late = True
+        return True
+
+    def _stop_soon(self) -> None:
         self.intent = stepper.interrupt()
         self.rearm()
         self.say(Notice("stopping at the next module", "Ctrl-C again interrupts the program"))
-        return True

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import IO
 
 from layerstep.engine.session import Session
+from layerstep.errors import UserError
 from layerstep.frontends.output import PROMPT, Screen
 from layerstep.lines import is_complete
 
@@ -64,7 +65,8 @@ class Plain:
                     return
                 if self._ask is not None or self._is_terminal:
                     self._screen.typed = text
-                self._session.conversation.submit(text).result()
+                with contextlib.suppress(UserError):  # the run went on by another hand as the line was sent
+                    self._session.conversation.submit(text).result()
         except Exception as error:
             self._is_over = True
             self._session.conversation.give_up(error)

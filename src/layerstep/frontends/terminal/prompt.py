@@ -6,6 +6,7 @@ program may already run one (a notebook, an async trainer), so it gets its own t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -24,6 +25,7 @@ from prompt_toolkit.styles import DynamicStyle
 
 from layerstep.config import state_dir
 from layerstep.engine.session import Session
+from layerstep.errors import UserError
 from layerstep.frontends.completion import complete
 from layerstep.frontends.output import PROMPT, Screen
 from layerstep.frontends.terminal.style import LineLexer, style_named
@@ -135,7 +137,9 @@ class Terminal:
         except KeyboardInterrupt:
             return
         except EOFError:
-            self._session.conversation.submit_end().exception()
+            ending = self._session.conversation.submit_end()
+            if ending is not None:
+                ending.exception()
             return
         except _Cancelled:
             return
@@ -146,7 +150,8 @@ class Terminal:
             self.guide.popleft()
         if self._is_seen:
             self._screen.typed = line
-        self._session.conversation.submit(line).result()
+        with contextlib.suppress(UserError):  # the run went on by another hand as the line was sent
+            self._session.conversation.submit(line).result()
 
     def _toolbar(self) -> StyleAndTextTuples:
         """Path, forward number, points and mode."""
