@@ -6,16 +6,19 @@ PROCESSOR := .venv/share/perfetto/trace_processor.wasm
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test test-apps lint docs bench clean
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*##\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
 
 demo: $(STAMP)  ## install into .venv and play a short session
 	$(BIN)/layerstep demo
 
 test: lint $(PROCESSOR)  ## lint, types, layers and the test suite
 	LAYERSTEP_TEST_ALL=1 $(BIN)/python -m pytest
+
+test-apps: .venv-apps/.installed  ## programs of other packages, bare and debugged
+	LAYERSTEP_TEST_APPS=1 .venv-apps/bin/python -m pytest tests/apps
 
 lint: $(STAMP)-test  ## lint, format, types and layers
 	$(BIN)/ruff check
@@ -31,7 +34,7 @@ bench: $(STAMP)-bench  ## measure against the bare model and other tools
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove .venv, builds and caches
-	rm -rf .venv dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-apps dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -43,6 +46,12 @@ $(STAMP): pyproject.toml constraints.txt | .venv/bin/python
 # test, docs and bench: the same with the extra of that name
 $(STAMP)-%: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e '.[$*]'
+	@touch $@
+
+# In an environment of its own: torchvision's wheel is not built for a CPU torch, and transformers would import it.
+.venv-apps/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-apps
+	.venv-apps/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[apps]'
 	@touch $@
 
 # Perfetto's trace processor, which the tests ask about exported traces. Its own wheel fetches a binary from a host

@@ -5,9 +5,12 @@ This directory is importable for every test: `play`, `zoo`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
+
+collect_ignore = [] if os.environ.get("LAYERSTEP_TEST_APPS") else ["apps"]  # see `make test-apps`
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
