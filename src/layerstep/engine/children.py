@@ -20,7 +20,7 @@ def leave_forked_children(session: Session) -> None:
         child = reference()
         if child is not None and child.is_attached:
             child.frontend = None
-            child.interrupts.stop()
+            child.begin_turns()  # another thread, which is not here, may have had one
             child.detach()
 
     os.register_at_fork(after_in_child=in_child)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+from layerstep.engine import workers
+
 __all__ = ["Interrupts", "is_from_a_signal", "not_now", "wake_main_thread"]
 
 TWICE_WITHIN = 2.0
@@ -48,12 +50,25 @@ class _Keyboard:
             self.last = float("-inf")
             signal.signal(signal.SIGINT, self.handle)
         self.sessions.append(session)
+        self.tell_workers()
         return True
 
     def leave(self, session: Interrupts) -> None:
         self.sessions.remove(session)
+        self.tell_workers()
         if not self.sessions and self.is_ours:
             signal.signal(signal.SIGINT, self.before)
+
+    def tell_workers(self) -> None:
+        workers.debugger_takes(bool(self.sessions) and self.is_ours)
+        workers.forget_notes()
+
+    def in_child(self) -> None:
+        """A forked process has no session; it has the handler that the program would have."""
+        self.sessions.clear()
+        self.held, self.is_waiting = 0, False
+        if self.is_ours:
+            signal.signal(signal.SIGINT, workers.shielded(self.before))
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         if self.held:
@@ -66,6 +81,7 @@ class _Keyboard:
         if not twice and any(session.interrupted() for session in latest_first):
             return
         self.last = float("-inf")
+        workers.pass_on()
         self._pass_on(number, frame)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
@@ -89,6 +105,8 @@ class _Keyboard:
 
 
 _keyboard = _Keyboard()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keyboard.in_child)
 
 
 def not_now() -> contextlib.AbstractContextManager[None]:
@@ -127,6 +145,8 @@ class Interrupts:
         """A stop has come between: the next Ctrl-C is a first one."""
         _keyboard.last = float("-inf")
         self.came_late = False
+        if self.is_on:
+            _keyboard.tell_workers()
 
     @contextlib.contextmanager
     def cancellable(self) -> Iterator[None]:

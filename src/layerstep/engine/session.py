@@ -100,11 +100,14 @@ class Session:
         self.judge = Judge(self)
         self.conversation = Conversation(self, interpreter)
         self._listeners: list[Callable[[Message], None]] = []
-        self.turn = threading.RLock()
-        """Whose it is to pause or to answer: one thread at a time."""
-        self._arming = threading.RLock()
+        self.begin_turns()
         self._here = Evaluations()
         leave_forked_children(self)
+
+    def begin_turns(self) -> None:
+        """One thread at a time pauses or answers, and one arms."""
+        self.turn = threading.RLock()
+        self._arming = threading.RLock()
 
     def scope_at(self, frame: Frame | None) -> Scope:
         """The names at a place in the run."""
