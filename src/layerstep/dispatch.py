@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import keyword
+import re
 import shlex
 from typing import Any
+
+import torch
 
 from layerstep.analysis.opview import op_view
 from layerstep.analysis.origin import origin_view
@@ -21,7 +24,7 @@ from layerstep.engine.messages import Watch
 from layerstep.engine.pause import Pause
 from layerstep.engine.scope import EvaluationFailed
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame, location_at, location_of
+from layerstep.engine.stack import Frame, function_label, location_at, location_of
 from layerstep.engine.traces import Crash
 from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
 from layerstep.lines import WORD, is_python_after
@@ -301,12 +304,37 @@ def _describe_crash(session: Session, pause: Pause, crash: Crash) -> View:
 
 
 def _describe_line(session: Session, pause: Pause) -> View:
-    title = [Span(pause.reason or "paused", "good")]
     inner = pause.stack[0] if pause.stack else None
-    if isinstance(inner, Frame) and inner.module is not None:
-        title += [Span(inner.path, "path"), Span(type(inner.module).__name__, "type")]
+    title: list[Span] = []
     items: list[tuple[str, View]] = []
+    if inner is not None and inner.within is not None and inner.at_line:
+        title.append(Span(function_label(inner.within), "key"))
+        if inner.has_output:
+            title.append(Span("returns", "good"))
+    if inner is not None and inner.module is not None:
+        title += [Span(inner.path, "path"), Span(type(inner.module).__name__, "type")]
+    title.append(Span(pause.reason or ("" if title else "paused"), "dim" if title else "good"))
     if pause.python is not None:
         items.append(("at", Text(location_of(pause.python))))
+    limit = session.config.sample_above
+    if inner is not None and inner.at_line:
+        items += _values("returns", inner.output, limit) if inner.has_output else _locals(inner, limit)
     items += [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
-    return Fields(tuple(title), tuple(items))
+    stop = Fields(tuple(span for span in title if span.text), tuple(items))
+    return Group((Notice(pause.trouble, level="error"), stop)) if pause.trouble else stop
+
+
+def _locals(frame: Frame, limit: int) -> list[tuple[str, View]]:
+    """The tensors of the function that runs: first those that the line names."""
+    assert frame.within is not None
+    named = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", location_of(frame.within).partition("  ")[2]))
+    known = frame.within.f_locals
+    tensors = {
+        name: known[name] for name in (*named, *known) if issubclass(type(known.get(name)), torch.Tensor)
+    }
+    rows: list[tuple[str, View]] = [
+        (name, tensor_view(value, limit=limit)) for name, value in list(tensors.items())[:_MOST_SHOWN]
+    ]
+    if len(tensors) > _MOST_SHOWN:
+        rows.append(("more", Text(f"{len(tensors) - _MOST_SHOWN} more tensors: `info locals`")))
+    return rows

@@ -27,6 +27,7 @@ CAUGHT_EXIT_CODE = 3
 def debug(program: Program, session: Session) -> int:
     """Run a program with a session on it, from the prompt before it starts to its end."""
     use_session(session)
+    session.source_lines.script = program.file
     session.attach(discover=True)
     try:
         if session.frontend is not None:
@@ -65,6 +66,11 @@ class Program:
         except OSError as error:
             raise UserError(f"cannot read {script}", error.strerror or "") from None
 
+    @property
+    def file(self) -> str:
+        """The file that runs as `__main__`."""
+        return os.path.abspath(self.script)
+
     def run(self, crashed: Callable[[BaseException], None] | None = None) -> int:
         """The exit code of the program; its own exception is shown as python shows it.
 
@@ -91,7 +97,7 @@ class Program:
     def _execute(self) -> None:
         if not sys.flags.safe_path:
             sys.path[0] = os.path.dirname(os.path.realpath(self.script))
-        file = os.path.abspath(self.script)
+        file = self.file
         module = types.ModuleType("__main__")
         module.__dict__.update(__file__=file, __builtins__=builtins, __spec__=None, __cached__=None)
         sys.modules["__main__"] = module
@@ -112,8 +118,16 @@ class ModuleProgram(Program):
             found = None
         finally:
             sys.path.pop(0)
+        self._spec = found
         if found is None:
             raise UserError(f"no module named {self.script}", "-m takes a name as `import` does")
+
+    @property
+    def file(self) -> str:
+        found = self._spec
+        if found is not None and found.submodule_search_locations:  # a package runs its `__main__`
+            return os.path.join(found.submodule_search_locations[0], "__main__.py")
+        return (found.origin if found is not None else None) or ""
 
     def _execute(self) -> None:
         if not sys.flags.safe_path:

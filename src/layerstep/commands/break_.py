@@ -6,12 +6,13 @@ from layerstep.engine.events import Phase
 from layerstep.engine.expression import Expression
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.session import Session
+from layerstep.engine.source_lines.places import Place, find_function, find_place, parse_place
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments, UnknownPath
 from layerstep.registry import command
 from layerstep.views import Notice
 
-__all__ = ["add_point", "described", "said", "set_or_leave_pending", "split_condition"]
+__all__ = ["add_point", "described", "place_named", "said", "set_or_leave_pending", "split_condition"]
 
 
 def split_condition(text: str) -> tuple[str, Expression | None]:
@@ -31,12 +32,48 @@ def add_point(session: Session, text: str, *, temporary: bool = False) -> Point:
     words = place.split()
     if words and words[-1] in ("enter", "exit", "backward"):
         phase = Phase(words.pop())
+    line = place_named(session, " ".join(words))
+    if line is not None:
+        return _add_line_point(session, line, phase, condition=condition, temporary=temporary)
     if len(words) > 1:
         usage = "break WHERE [enter|exit|backward] [if EXPR]"
         raise BadArguments(f"{' '.join(words[1:])!r} is too much", usage)
     where = Where.parse(words[0] if words else _here(session))
     point = session.points.add(PointKind.BREAK, where, phase=phase, condition=condition, temporary=temporary)
     set_or_leave_pending(session, point)
+    return point
+
+
+def place_named(session: Session, text: str) -> Place | None:
+    """The line or function that a text names; None where it names modules.
+
+    A bare number is a line at a stop at a line, elsewhere a module if there is one of that name.
+    """
+    script = session.source_lines.script
+    here, at_line = script, False
+    if session.pause is not None and session.pause.frame is not None:
+        frame = session.pause.frame
+        here, at_line = frame.python.f_code.co_filename if frame.python is not None else script, frame.at_line
+    if text.isdigit() and not at_line and session.models.ending_in(text):
+        return None
+    place = parse_place(text, here=here)
+    if place is not None:
+        find_place(place, script)
+        return place
+    if session.models.ending_in(text) or session.models.at(text) is not None:
+        return None
+    return find_function(text, script)
+
+
+def _add_line_point(
+    session: Session, place: Place, phase: Phase, *, condition: Expression | None, temporary: bool
+) -> Point:
+    if phase is not Phase.EXIT:
+        raise BadArguments(f"a line has no {phase.value}", "break FILE:LINE [if EXPR]")
+    point = session.points.add(
+        PointKind.BREAK, None, source_line=place, phase=Phase.LINE, condition=condition, temporary=temporary
+    )
+    session.rearm()
     return point
 
 
@@ -82,6 +119,8 @@ def _here(session: Session) -> str:
 
 def described(point: Point) -> str:
     """Where a point is, in a few words."""
+    if point.source_line is not None:
+        return point.source_line.label
     if point.where is None and point.check is not None:
         return "the models"
     if point.op:
@@ -136,13 +175,16 @@ def break_(session: Session, rest: str) -> Notice:
 def said(point: Point, words: str = "", *, what: str = "") -> Notice:
     """The answer to setting a point."""
     text = f"{point.kind} {point.number}{what} at {described(point)}{words}"
+    if point.source_line is not None:
+        waits = f"{text}, pending until such a file is loaded"
+        return Notice(waits if point.is_pending else text, point.source_line.moved, level="good")
     if point.trouble:
         return Notice(f"{text}, pending", point.trouble, level="warn")
     return Notice(f"{text}, pending until a model runs" if point.is_pending else text, level="good")
 
 
 def _suffix(point: Point) -> str:
-    words = f" {point.phase}" if point.phase is not Phase.EXIT else ""
+    words = f" {point.phase}" if point.phase not in (Phase.EXIT, Phase.LINE) else ""
     return words + (f" if {point.condition.text}" if point.condition is not None else "")
 
 

@@ -6,14 +6,22 @@ from layerstep.errors import UserError
 from layerstep.registry import command
 
 
-@command("finish", "r", group="run", examples=("finish",), repeats=True, needs_pause=True)
+@command("finish", "r", "return", group="run", examples=("finish",), repeats=True, needs_pause=True)
 def finish(session: Session, rest: str) -> Resume:
     """Run until the enclosing module has finished.
 
-    After a module has finished that is the one that called it; at its entry it is the module itself.
+    After a module has finished that is the one that called it; at its entry it is the module itself. At a
+    line of another function: until that function returns, with the value that it returns.
     """
     pause = session.pause
     assert pause is not None
+    inner = pause.stack[0]
+    if inner.at_line and inner.module is None and inner.within is not None:
+        if inner.has_output:
+            raise UserError(f"{inner.path} returns already", "`next line` goes on in its caller")
+        if inner.within.f_code.co_name == "<module>":
+            raise UserError("no function is running here", "`continue` runs on")
+        return Resume(Kind.RETURN)
     if pause.phase is not None and pause.phase.is_end and pause.depth <= 1:
         name = pause.stack[0].path
         raise UserError(

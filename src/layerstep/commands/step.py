@@ -37,20 +37,20 @@ def step_ops(session: Session, kind: Kind, text: str) -> Resume:
 
 
 def _candidates(session: Session, rest: str) -> Iterable[str]:
-    return [word for word in ("op",) if word.startswith(rest)]
+    return [word for word in ("op", "line") if word.startswith(rest)]
 
 
 @command(
     "step",
     "s",
     group="run",
-    usage="[N] | op [N]",
-    examples=("step", "step 3", "step op", "step op 3"),
+    usage="[N] | op [N] | line [N]",
+    examples=("step", "step 3", "step op", "step op 3", "step line"),
     complete=_candidates,
     repeats=True,
 )
 def step(session: Session, rest: str) -> Resume:
-    """Run until the next module, or the next op, has finished.
+    """Run until the next module, op or line.
 
     Each step computes one more module output, at any depth. With N, that many of them. An empty line
     repeats it.
@@ -58,8 +58,12 @@ def step(session: Session, rest: str) -> Resume:
     inside the module that the run is stopped in, its children included; after an exit that is the module
     around it. `out` is then the result of the op, `inp` its tensors. When no op is left it stops at the
     module's exit. `stepi` does the same with aten ops.
+    `step line` stops at the next line of the program's own code: in a function that it calls, in the forward
+    of a module, or in the caller. Torch, Python's own library and installed packages run without a stop.
     """
     word, _, more = rest.partition(" ")
     if word == "op":
         return step_ops(session, Kind.OP, more.strip())
+    if word == "line":
+        return Resume(Kind.LINE, count_of(more.strip()))
     return Resume(Kind.STEP, count_of(rest))

@@ -6,11 +6,14 @@ import textwrap
 
 from torch import nn
 
+from layerstep.analysis.silent_lines import why_line_silent
 from layerstep.analysis.silent_ops import why_silent
+from layerstep.commands.break_ import place_named
 from layerstep.engine._torch import is_scripted
 from layerstep.engine.models import Model
 from layerstep.engine.points import Point
 from layerstep.engine.session import Session
+from layerstep.engine.source_lines.places import Place
 from layerstep.errors import BadArguments
 from layerstep.registry import command
 from layerstep.views import Notice
@@ -21,7 +24,7 @@ __all__ = ["defined", "silence_of"]
 @command(
     "why-not",
     group="look",
-    usage="PATH | N",
+    usage="PATH | FILE:LINE | N",
     examples=("why-not blocks.0.attn", "why-not blocks"),
     complete="path",
 )
@@ -29,13 +32,16 @@ def why_not(session: Session, rest: str) -> Notice:
     """Say why a module or a point does not stop.
 
     Never called, called past its hooks, used by its parent, scripted, compiled, not reached yet: PATH is a
-    module, N the number of a point.
+    module, FILE:LINE a line, N the number of a point.
     """
     if not rest:
         raise BadArguments("why-not needs an argument")
     if rest.isdigit():
         point = session.points.get(rest)
         return Notice(silence_of(session, point) or f"point {rest} has stopped or logged {point.hits} times")
+    place = place_named(session, rest)
+    if place is not None:
+        return Notice(_of_line(session, place))
     inside = _inside_script(session, rest)
     if inside:
         return Notice(inside)
@@ -48,12 +54,27 @@ def why_not(session: Session, rest: str) -> Notice:
     )
 
 
+def _of_line(session: Session, place: Place) -> str:
+    """Of a line: what the points there have to say."""
+    same = [
+        (point, here)
+        for point in session.points.shown
+        if (here := point.source_line) is not None and (here.file, here.line) == (place.file, place.line)
+    ]
+    if not same:
+        return f"no point is set at {place.label}; `break {place.text}` sets one"
+    point = same[0][0]
+    return silence_of(session, point) or f"point {point.number} has stopped {point.hits} times"
+
+
 def silence_of(session: Session, point: Point) -> str:
     """Why a point has not fired, in one line; empty if it has."""
     if point.hits or point.kind == "until":
         return ""
     if not point.enabled:
         return "disabled"
+    if point.source_line is not None and not (point.condition is not None and point.tried):
+        return why_line_silent(session, point.source_line)
     if point.is_pending:
         return f"pending: {point.trouble}" if point.trouble else "pending: no model has run yet"
     if point.check is not None:
@@ -62,8 +83,10 @@ def silence_of(session: Session, point: Point) -> str:
         return f"reached {point.tried} times, the condition never held"
     if point.recomputed:
         return "never fired, because it was only recomputed in backward; `config recompute on` stops there"
-    if point.op:
-        return why_silent(session, point)
+    return why_silent(session, point) if point.op else _silence_of_modules(session, point)
+
+
+def _silence_of_modules(session: Session, point: Point) -> str:
     modules = [(path, session.models.at(path)) for path, _ in point.targets[:50]]
     if point.phase.is_backward and session.backpass.graph.calls:
         reasons = [session.backpass.why_unseen(module) for _, module in modules if module is not None]

@@ -24,6 +24,8 @@ class Phase(StrEnum):
     """A function of torch that the user's code calls has returned."""
     KERNEL = "kernel"
     """The same of an aten operator below it."""
+    LINE = "line"
+    """A line of the program's source is about to run."""
 
     @property
     def is_end(self) -> bool:
@@ -70,9 +72,19 @@ class Kind(StrEnum):
     """Until so many training steps are done."""
     OP = "step op"
     KERNEL = "stepi"
+    LINE = "step line"
+    NEXT_LINE = "next line"
+    UNTIL_LINE = "until line"
+    """Until a line of this function that is not above the given one, or its end."""
+    RETURN = "return"
+    """Until this function returns."""
     INTERRUPT = "interrupt"
     DETACH = "detach"
     QUIT = "quit"
+
+    @property
+    def is_by_line(self) -> bool:
+        return self in (Kind.LINE, Kind.NEXT_LINE, Kind.UNTIL_LINE, Kind.RETURN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +95,4 @@ class Resume:
     count: int = 1
     forward: int = 0
     step: int = 0
+    line: int = 0

@@ -93,6 +93,10 @@ class Judge:
             return op_frame(event, models)
         if event.call is not None:
             return Frame(models, event.module, state="backward done", call=event.call)
+        if event.phase is Phase.LINE:
+            place = Frame(models, None)
+            place.within, place.at_line = frame, True
+            return place
         caller = caller_of(frame) if frame is not None else None
         place = Frame(models, event.module, args=event.args, kwargs=event.kwargs, caller=caller)
         place.state = "entering"

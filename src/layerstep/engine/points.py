@@ -16,6 +16,7 @@ from layerstep.errors import BadArguments, UnknownPath
 
 if TYPE_CHECKING:
     from layerstep.engine.expression import Expression, Template
+    from layerstep.engine.source_lines.places import Place
     from layerstep.engine.stack import Frame
 
 __all__ = ["Point", "PointKind", "Points"]
@@ -38,6 +39,8 @@ class Point:
     where: Where | None
     """None is every module, as `until EXPR` wants it; of a catchpoint, none but what `root_phases` says."""
     phase: Phase = Phase.EXIT
+    source_line: Place | None = None
+    """Of a point at a line: the line. Then it is at no module."""
     op: str = ""
     """The operations that it stops after, inside of its modules: `softmax`, `*norm*`, `aten.mm`."""
     condition: Expression | None = None
@@ -84,6 +87,8 @@ class Point:
 
     @property
     def is_pending(self) -> bool:
+        if self.source_line is not None:
+            return self.source_line.is_pending
         return self.where is not None and not self.targets
 
     @property
@@ -104,9 +109,11 @@ class Point:
             return self.set_by
         word = "tbreak" if self.temporary else self.kind.value
         parts = [word, self.where.text if self.where else "**"]
+        if self.source_line is not None:
+            parts = [word, self.source_line.text]
         if self.op:
             parts = [word, f"op:{self.op}", *(("in", self.where.text) if self.where else ())]
-        if self.phase is not Phase.EXIT:
+        if self.phase is not Phase.EXIT and self.source_line is None:
             parts.append(self.phase.value)
         if self.template is not None:
             parts.append(self.template.quoted)

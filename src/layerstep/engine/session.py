@@ -40,6 +40,8 @@ from layerstep.engine.points import Point, Points
 from layerstep.engine.randomness import RandomState
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
+from layerstep.engine.source_lines.frames import line_stack
+from layerstep.engine.source_lines.watcher import SourceLines
 from layerstep.engine.stack import Frame, build_stack, is_ours
 from layerstep.engine.training import Steps
 from layerstep.engine.writes import Writes
@@ -93,6 +95,8 @@ class Session:
         """What commands install beside taps; told when the points change, and when everything goes."""
         self.writes = Writes(self)
         self.instruments.append(self.writes)
+        self.source_lines = SourceLines(self)
+        self.instruments.append(self.source_lines)
         self.memory: dict[str, Any] = {}
         """What commands keep for themselves between lines, by their names."""
         self.discovery = Discovery(self._arrived, self.crashes.raised)
@@ -269,21 +273,41 @@ class Session:
             self.points.delete(point)
         self.hold(pause)
 
-    def stop_here(self, frame: FrameType | None, reason: str) -> None:
-        """Pause at a line of the user's code, as `set_trace()` does."""
+    def stop_here(
+        self,
+        frame: FrameType | None,
+        reason: str,
+        *,
+        point: Point | None = None,
+        trouble: str = "",
+        output: tuple[Any, ...] = (),
+        in_trace: bool = False,
+    ) -> None:
+        """Pause at a line of the user's code: at a point, after a step by lines, or as `set_trace()` does.
+
+        `output`: the value that the function is about to return. `in_trace`: its trace function runs.
+        """
         while frame is not None and is_ours(frame):
             frame = frame.f_back
+        if frame is None:
+            return
         self.models.refresh()
-        stack = build_stack(frame, self.models, event=None)
-        root = stack[-1].module if stack else None
-        if root is not None and self.models.owner_of(root) is None:
-            self.add_model(root)
-        if stack:
-            stack[0].caller = frame
-        else:
-            stack = [Frame(self.models, None, caller=frame)]
-        self.hold(Pause(self.scope, stack, reason=reason, python=frame))
-        self.opstep.settle()
+        stack = line_stack(frame, self.models)
+        modules = [each.module for each in stack if each.module is not None]
+        if modules and self.models.owner_of(modules[-1]) is None:
+            self.add_model(modules[-1])
+        if output:
+            stack[0].output, stack[0].state = output[0], "returns"
+        if point is not None and point.number:
+            reason = f"{point.kind} {point.number}"
+        owner = self.models.owner_of(modules[0]) if modules else None
+        pause = Pause(self.scope, stack, reason=reason, point=point, trouble=trouble, python=frame)
+        pause.forward = owner.forwards if owner is not None else 0
+        pause.traced = frame if in_trace else None
+        if point is not None and point.temporary:
+            self.points.delete(point)
+        with self.opstep.pausing():
+            self.hold(pause)
 
     def start(self, *, ask: bool) -> None:
         """Take the lines that come before the run; `ask` for more when the given ones run out."""
@@ -304,7 +328,8 @@ class Session:
             self.scope.stack = pause.stack
             self.scope.frame = pause.frame
             try:
-                resume = self.conversation.serve(pause)
+                with self.source_lines.resting():
+                    resume = self.conversation.serve(pause)
                 self._leave(pause, resume)
             finally:
                 pause.release()
@@ -327,6 +352,7 @@ class Session:
             self.detach()
             return
         within = self.opstep.begin(pause, resume)
+        self.source_lines.begin(pause, resume)
         intent = stepper.begin(
             resume, phase=pause.phase, depth=pause.depth, thread=threading.get_ident(), within=within
         )

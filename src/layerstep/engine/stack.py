@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import linecache
 import os
+import re
 import sys
 from collections.abc import Iterator
 from types import FrameType
@@ -36,7 +38,9 @@ __all__ = [
     "call_text",
     "caller_of",
     "forget_locals",
+    "function_label",
     "is_ours",
+    "is_program_file",
     "location_at",
     "location_of",
 ]
@@ -46,6 +50,8 @@ _DEMO = os.path.join(OURS, "demo", "")
 """The demo is a user's program, though it lies among our files."""
 _MODULE_FILE = nn.Module._call_impl.__code__.co_filename
 _DYNAMO = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(_MODULE_FILE))), "_dynamo", "")
+_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(os.path.dirname(_DYNAMO)) + os.sep)
+_SITE = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 _NOTHING = object()
 
 
@@ -56,6 +62,7 @@ class Frame:
         "_models",
         "_path",
         "args",
+        "at_line",
         "call",
         "caller",
         "depth",
@@ -102,8 +109,10 @@ class Frame:
         self.line = 0
         """Where the caller was at an exception; 0: where it is."""
         self.within: FrameType | None = None
-        """At an exception: the innermost frame of the user's code, and at which line."""
+        """At an exception or a line: the frame of the user's code that runs here, and at which line."""
         self.within_line = 0
+        self.at_line = False
+        """At a stop at a line the names of the function go before `inp`, `out` and the like."""
 
     @property
     def path(self) -> str:
@@ -114,7 +123,7 @@ class Frame:
 
     def _find_path(self) -> str:
         if self.module is None:
-            return ""
+            return function_label(self.within) if self.at_line and self.within is not None else ""
         paths = self._models.paths_of(self.module)
         if len(paths) > 1 and self.caller is not None:
             name = _called_name(self.caller)
@@ -129,7 +138,9 @@ class Frame:
 
     @property
     def location(self) -> str:
-        """The line that made the call."""
+        """The line that made the call; at a stop at a line, the line that it is at."""
+        if self.at_line and self.within is not None:
+            return location_of(self.within)
         if self.caller is None:
             return ""
         return location_at(self.caller.f_code.co_filename, self.line or self.caller.f_lineno)
@@ -147,6 +158,16 @@ class Frame:
 def is_ours(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     return file.startswith(OURS) and not file.startswith(_DEMO)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_program_file(file: str) -> bool:
+    """Is this a file of the program itself: of no library, not even of Python's own?"""
+    if not file or file.startswith(_LIBRARIES) or _SITE.search(file):
+        return False
+    if file.startswith("<"):
+        return file.startswith(("<stdin>", "<ipython"))
+    return not file.startswith(OURS) or file.startswith(_DEMO)
 
 
 def caller_of(frame: FrameType) -> FrameType | None:
@@ -249,6 +270,14 @@ def location_at(file: str, line: int) -> str:
     """The same for a place that is known by its file and line; empty if it is not."""
     text = linecache.getline(file, line).strip()
     return f"{os.path.basename(file)}:{line}  {text}".rstrip() if file else ""
+
+
+def function_label(frame: FrameType) -> str:
+    """`train()`, `Net.forward()`, or the name of the file at its top level."""
+    code = frame.f_code
+    if code.co_name == "<module>":
+        return os.path.basename(code.co_filename)
+    return f"{code.co_qualname.replace('<locals>.', '')}()"
 
 
 def forget_locals(frame: FrameType) -> None:

@@ -67,6 +67,10 @@ _REACH = {
     Kind.CONTINUE: Reach.NOTHING,
     Kind.DETACH: Reach.NOTHING,
     Kind.QUIT: Reach.NOTHING,
+    Kind.LINE: Reach.NOTHING,  # lines have a stepper of their own, `source_lines.steps`
+    Kind.NEXT_LINE: Reach.NOTHING,
+    Kind.UNTIL_LINE: Reach.NOTHING,
+    Kind.RETURN: Reach.NOTHING,
     Kind.FORWARD: Reach.ROOTS,
     Kind.TRAINED: Reach.ROOTS,
     Kind.FINISH: Reach.ENCLOSING,

@@ -5,13 +5,14 @@ Seen on torch 2.13.0.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
-__all__ = ["blocks_around", "is_key_on", "keep_dynamo_out"]
+__all__ = ["blocks_around", "compiled_codes", "is_key_on", "keep_dynamo_out"]
 
 
 def keep_dynamo_out(function: Callable[..., Any], *, callees: bool) -> None:
@@ -49,3 +50,14 @@ def is_key_on() -> bool:
     """Is the dispatch key on by which torch asks the modes of this thread? Fallback: yes."""
     is_included = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", None)
     return is_included is None or bool(is_included(torch._C.DispatchKey.Python))
+
+
+def compiled_codes() -> list[CodeType]:
+    """The functions that dynamo has compiled: their lines do not run. Fallback: none is known."""
+    convert = sys.modules.get("torch._dynamo.convert_frame")
+    try:
+        entries: Any = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
+        seen = [reference() for reference in convert.input_codes.seen] if convert is not None else []
+        return [code for code in seen if code is not None and entries(code)]
+    except (AttributeError, TypeError):
+        return []
