@@ -44,6 +44,16 @@ class Dispatcher:
         self._repeat = ""
 
     def interpret(self, session: Session, line: str) -> View | Resume | None:
+        """Answer one line, and say of names where they are from if it is not the function that runs here."""
+        session.scope.borrowed.clear()
+        answer = self._interpret(session, line)
+        borrowed = session.scope.borrowed
+        if not borrowed or answer is None or isinstance(answer, Resume):
+            return answer
+        words = ", ".join(f"{name} from {origin}" for name, origin in list(borrowed.items())[:4])
+        return Group((answer, Notice(words)))
+
+    def _interpret(self, session: Session, line: str) -> View | Resume | None:
         """Answer one line; an empty one repeats the last step-like command."""
         text = line.strip()
         if not text:
@@ -307,13 +317,16 @@ def _describe_line(session: Session, pause: Pause) -> View:
     inner = pause.stack[0] if pause.stack else None
     title: list[Span] = []
     items: list[tuple[str, View]] = []
-    if inner is not None and inner.within is not None and inner.at_line:
+    is_line = inner is not None and inner.at_line
+    if not is_line:
+        title.append(Span(pause.reason or "paused", "good"))
+    elif inner is not None and inner.within is not None:
         title.append(Span(function_label(inner.within), "key"))
-        if inner.has_output:
-            title.append(Span("returns", "good"))
+        title.append(Span("returns" if inner.has_output else "", "good"))
     if inner is not None and inner.module is not None:
         title += [Span(inner.path, "path"), Span(type(inner.module).__name__, "type")]
-    title.append(Span(pause.reason or ("" if title else "paused"), "dim" if title else "good"))
+    if is_line:
+        title.append(Span(pause.reason, "dim"))
     if pause.python is not None:
         items.append(("at", Text(location_of(pause.python))))
     limit = session.config.sample_above

@@ -56,6 +56,8 @@ class Command:
     parser: argparse.ArgumentParser | None = None
     repeats: bool = False
     needs_pause: bool = False
+    whole_word: bool = False
+    """It is named only by its whole name, so that a prefix of an older command stays unique."""
     block: str = field(default="", kw_only=True)
     """The word that ends a multi-line form, if there is one."""
 
@@ -166,7 +168,7 @@ def find_command(word: str, *, prefix: bool = True) -> Command | None:
         return _commands[word]
     if not prefix or not word:
         return None
-    matches = {c.name: c for c in all_commands() if c.name.startswith(word)}
+    matches = {c.name: c for c in all_commands() if c.name.startswith(word) and not c.whole_word}
     if len(matches) == 1:
         return next(iter(matches.values()))
     if matches and word.isalpha():

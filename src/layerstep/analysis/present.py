@@ -15,7 +15,7 @@ from layerstep.engine._torch import below_everything
 from layerstep.engine.guard import observing
 from layerstep.views import Fields, Group, Span, TensorView, Text, View
 
-__all__ = ["module_line", "present", "short", "small_values", "tensor_view", "view_of"]
+__all__ = ["brief", "module_line", "present", "short", "small_values", "tensor_view", "view_of"]
 
 MOST_TENSORS = 12
 MOST_CHARACTERS = 2_000
@@ -26,6 +26,13 @@ def tensor_view(tensor: torch.Tensor, *, limit: int | None = None) -> TensorView
     """The tensor line; with a limit, of a sample of that many elements."""
     with observing():
         return view_of(summarize(tensor, limit=limit, brief=True))
+
+
+def brief(value: Any, *, limit: int | None = None) -> View:
+    """A value in one line: a tensor's, or a short text."""
+    if issubclass(type(value), torch.Tensor):
+        return tensor_view(value, limit=limit)
+    return Text(module_line(value) if isinstance(value, nn.Module) else short(value))
 
 
 def view_of(summary: Summary) -> TensorView:

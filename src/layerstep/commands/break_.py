@@ -10,7 +10,7 @@ from layerstep.engine.source_lines.places import Place, find_function, find_plac
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments, UnknownPath
 from layerstep.registry import command
-from layerstep.views import Notice
+from layerstep.views import Notice, View
 
 __all__ = ["add_point", "described", "place_named", "said", "set_or_leave_pending", "split_condition"]
 
@@ -47,14 +47,14 @@ def add_point(session: Session, text: str, *, temporary: bool = False) -> Point:
 def place_named(session: Session, text: str) -> Place | None:
     """The line or function that a text names; None where it names modules.
 
-    A bare number is a line at a stop at a line, elsewhere a module if there is one of that name.
+    A bare number is a line at a stop at a line; elsewhere it is one if no module has that name.
     """
     script = session.source_lines.script
     here, at_line = script, False
     if session.pause is not None and session.pause.frame is not None:
         frame = session.pause.frame
         here, at_line = frame.python.f_code.co_filename if frame.python is not None else script, frame.at_line
-    if text.isdigit() and not at_line and session.models.ending_in(text):
+    if text.isdigit() and not at_line and (not len(session.models) or session.models.ending_in(text)):
         return None
     place = parse_place(text, here=here)
     if place is not None:
@@ -140,7 +140,7 @@ def _modules(point: Point) -> str:
     "break",
     "b",
     group="stop",
-    usage="[WHERE] [enter|exit|backward] [if EXPR] | op:NAME [in WHERE] [if EXPR]",
+    usage="[WHERE] [enter|exit|backward] [if EXPR] | op:NAME [in WHERE] [if EXPR] | FILE:LINE [if EXPR]",
     examples=(
         "break blocks.1.attn",
         "break blocks.*.mlp enter",
@@ -152,11 +152,11 @@ def _modules(point: Point) -> str:
     ),
     complete="where",
 )
-def break_(session: Session, rest: str) -> Notice:
-    """Stop when a module has finished, is entered, or in backward.
+def break_(session: Session, rest: str) -> View:
+    """Stop at a module, an op, a line or a function.
 
     WHERE is a path or any unique tail of one (`1.attn`), a glob (`blocks.*.attn`; `**` crosses segments), a
-    `/regex/`, or `type:LayerNorm`. Without WHERE: the module that the run is stopped at.
+    `/regex/`, or `type:LayerNorm`; `break enter` alone is at the module that the run is stopped at.
     EXPR is Python over `inp`, `out`, `kwargs`, `mod`, `name`, `forward` and the caller's own variables;
     a condition that raises stops too and shows the error.
     `backward` stops when the backward pass has gone through the module: `grad_out` is the gradient of its
@@ -166,8 +166,17 @@ def break_(session: Session, rest: str) -> Notice:
     the last part of what the code calls (`F.softmax`, `torch.softmax` and `x.softmax` are `softmax`, `@` is
     `matmul`), or with `aten.` by the aten op below it, in the forward. Globs may be used. `inp` and `out` in
     EXPR are those of the op.
-    Before a script has made its model a point is pending, and says so when it is set.
+    FILE:LINE stops before a line of the program runs: FILE is any end of a path that is unique. `:LINE` is a
+    line of the file that runs here, and so is a bare LINE at a stop at a line. A line without code means the
+    next one that has some. `Class.method` and `function` stop at the first line of a function. EXPR is then
+    over the function's own variables.
+    Before a script has made its model a point is pending, and says so when it is set. Without arguments:
+    list the points.
     """
+    if not rest:
+        from layerstep.commands.info import breaks  # which asks this file how points are described
+
+        return breaks(session)
     point = add_point(session, rest)
     return said(point, _suffix(point))
 

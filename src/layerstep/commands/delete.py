@@ -1,15 +1,34 @@
 from __future__ import annotations
 
+from layerstep.commands.break_ import place_named
 from layerstep.commands.enable import points_named
+from layerstep.engine.points import Point
 from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
 from layerstep.registry import command
 from layerstep.views import Notice
 
 
-@command("delete", group="stop", usage="[N …]", examples=("delete 1",), complete="point")
+def _at_line(session: Session, text: str) -> list[Point]:
+    place = place_named(session, text)
+    spots = [(point, point.source_line) for point in session.points.shown]
+    same = [
+        point
+        for point, spot in spots
+        if spot is not None and place is not None and (spot.file, spot.line) == (place.file, place.line)
+    ]
+    if not same:
+        raise BadArguments(f"no point is at {text}", "`info breaks` lists them")
+    return same
+
+
+@command("delete", "clear", group="stop", usage="[N … | FILE:LINE]", examples=("delete 1",), complete="point")
 def delete(session: Session, rest: str) -> Notice:
-    """Delete points: those named (`1 3 5-7`), or all."""
-    points = points_named(session, rest)
+    """Delete points: those named (`1 3 5-7`), or all.
+
+    With FILE:LINE: the points at that line.
+    """
+    points = _at_line(session, rest) if ":" in rest else points_named(session, rest)
     for point in points:
         session.points.delete(point)
     session.rearm()

@@ -1,32 +1,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, ModuleType
 
+from layerstep.analysis.present import brief
 from layerstep.commands.break_ import described
 from layerstep.commands.why_not import defined, silence_of
 from layerstep.engine.events import Phase
 from layerstep.engine.points import Point
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments
+from layerstep.engine.stack import function_label
+from layerstep.errors import BadArguments, UserError
 from layerstep.registry import command
-from layerstep.views import Column, Notice, Table, View
+from layerstep.views import Column, Fields, Notice, Span, Table, Text, View
+
+__all__ = ["breaks"]
 
 
 @command(
     "info",
     group="stop",
-    usage="breaks | models | backward | cost",
-    examples=("info breaks", "info models", "info backward", "info cost"),
-    complete="choice:breaks models backward cost",
+    usage="breaks | locals | models | backward | cost",
+    examples=("info breaks", "info locals", "info models", "info backward", "info cost"),
+    complete="choice:breaks locals models backward cost",
 )
 def info(session: Session, rest: str) -> View:
-    """List points, models, what backward missed, or the cost.
+    """List points, variables, models, backward, or the cost.
 
     `info breaks` says of each point how often it was hit, and of a silent one the reason. `info backward`
     lists the modules through which the last backward pass was not seen to go, and why.
     """
     topics: dict[str, Callable[[Session], View]] = {
-        "breaks": _breaks,
+        "breaks": breaks,
+        "locals": _locals,
         "models": _models,
         "backward": _backward,
         "cost": _cost,
@@ -37,7 +43,7 @@ def info(session: Session, rest: str) -> View:
     return topics[matches[0]](session)
 
 
-def _breaks(session: Session) -> Table:
+def breaks(session: Session) -> Table:
     columns = (
         Column("no", right=True),
         Column("what", "code"),
@@ -62,6 +68,29 @@ def _point(session: Session, point: Point) -> tuple[str, ...]:
     if reason := silence_of(session, point):
         notes.append(reason)
     return (str(point.number), what, described(point), str(point.hits), "\n".join(notes))
+
+
+def _locals(session: Session) -> View:
+    """The variables of the function that runs here, the newest last; a tensor is its line."""
+    frame = session.pause.frame if session.pause is not None else None
+    running = frame.python if frame is not None else None
+    if running is None:
+        raise UserError("no function is running here", "`continue` to a stop")
+    shown = [(name, value) for name, value in running.f_locals.items() if not name.startswith("__")]
+    shown = [(name, value) for name, value in shown if not _is_definition(value)]
+    most = session.config.max_lines // 2
+    limit = session.config.sample_above
+    items = [(name, brief(value, limit=limit)) for name, value in shown[:most]]
+    if len(shown) > most:
+        items.append(("…", Text(f"{len(shown) - most} more")))
+    return Fields(
+        (Span(function_label(running), "key"), Span(f"{len(shown)} variables", "dim")), tuple(items)
+    )
+
+
+def _is_definition(value: object) -> bool:
+    """At the top of a file its imports, functions and classes are variables, too."""
+    return isinstance(value, ModuleType | FunctionType | BuiltinFunctionType | type)
 
 
 def _backward(session: Session) -> View:

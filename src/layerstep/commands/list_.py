@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import inspect
+import linecache
+import os
+import re
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -12,24 +16,87 @@ from layerstep.errors import UserError
 from layerstep.registry import command
 from layerstep.views import Source
 
+_RANGE = re.compile(r"(\d+)(?:\s*,\s*(\d+))?")
+MOST_LINES = 200
 
-@command("list", "l", group="look", usage="[PATH]", examples=("list", "list blocks.0.attn"), complete="path")
+
+@command(
+    "list",
+    "l",
+    group="look",
+    usage="[PATH | LINE[,LAST] | .]",
+    examples=("list", "list blocks.0.attn", "list 20,30"),
+    complete="path",
+)
 def list_(session: Session, rest: str) -> Source:
     """Show the source that is running, an arrow at its line.
 
     At a module's exit that is the forward of its caller, at the line of the call; at an entry it is the
-    module's own forward; at an exception, the line that raised it. With PATH: the forward of that module.
+    module's own forward; at an exception, the line that raised it; at a line, the function that it is in.
+    With PATH: the forward of that module. With LINE: the lines around it in the file that runs here; with
+    LINE,LAST those lines. `longlist` shows the whole function.
     """
-    if rest:
+    lines = _RANGE.fullmatch(rest)
+    if lines is not None and (lines[2] or not session.models.ending_in(rest)):
+        return _lines(session, int(lines[1]), int(lines[2]) if lines[2] else 0)
+    if rest and rest != ".":
         path, module = session.models.find(rest)
         return _forward(module, path)
+    if _is_entering(session):
+        frame = session.pause.frame if session.pause is not None else None
+        assert frame is not None and frame.module is not None
+        return _forward(frame.module, frame.path, at_start=True)
+    running, line = _running(session)
+    return source_around(running, session.config.context, line=line)
+
+
+@command("longlist", "ll", group="look", examples=("longlist",), needs_pause=True, whole_word=True)
+def longlist(session: Session, rest: str) -> Source:
+    """Show the whole function that is running.
+
+    An arrow is at its line. It is cut at 200 lines.
+    """
+    if _is_entering(session):
+        return list_(session, "")
+    running, line = _running(session)
+    return source_around(running, MOST_LINES, line=line)
+
+
+def _lines(session: Session, first: int, last: int) -> Source:
+    """The lines around one, or from one to another; a LAST below the first is a count, as in pdb."""
+    if session.pause is not None and session.pause.stack:
+        running, at = _running(session)
+        file, current = running.f_code.co_filename, at or running.f_lineno
+    else:
+        file, current = session.source_lines.script, 0
+    context = session.config.context
+    if not last:
+        first, last = max(first - context, 1), first + context
+    last = min(last if last >= first else first + last, first + MOST_LINES)
+    text = linecache.getlines(file)
+    shown = tuple(line.rstrip("\n") for line in text[first - 1 : last])
+    if not shown:
+        name = os.path.basename(file) or "the program"
+        raise UserError(f"{name} has no line {first}", f"it has {len(text)} lines")
+    return Source(file, first, shown, current if first <= current <= last else None)
+
+
+def _is_entering(session: Session) -> bool:
+    pause = session.pause
+    if pause is None or pause.frame is None:
+        return False
+    return pause.phase is Phase.ENTER and pause.selected == 0 and pause.frame.module is not None
+
+
+def _running(session: Session) -> tuple[FrameType, int]:
+    """The Python frame that is shown, and its line; 0 for the one that it is at."""
     pause = session.pause
     if pause is None or not pause.stack:
         raise UserError("nothing has stopped yet", "`list PATH` shows the forward of a module")
     frame = pause.frame
     assert frame is not None
-    if pause.phase is Phase.ENTER and pause.selected == 0 and frame.module is not None:
-        return _forward(frame.module, frame.path, at_start=True)
+    if frame.at_line and frame.within is not None:
+        return frame.within, 0
     # Frame i is in the middle of the call that frame i - 1 came from.
     from_ = pause.stack[max(pause.selected - 1, 0)] if frame.module is not None else frame
     running, line = from_.caller, from_.line
@@ -37,7 +104,7 @@ def list_(session: Session, rest: str) -> Source:
         running, line = frame.within, frame.within_line
     if running is None:
         raise UserError("there is no source here", "the call came from outside of Python")
-    return source_around(running, session.config.context, line=line)
+    return running, line
 
 
 def _forward(module: nn.Module, path: str, *, at_start: bool = False) -> Source:
@@ -49,5 +116,5 @@ def _forward(module: nn.Module, path: str, *, at_start: bool = False) -> Source:
         raise UserError(
             f"there is no source for {type(module).__name__}.forward", "it is not written in Python"
         ) from None
-    text = tuple(line.rstrip("\n") for line in lines[:200])
+    text = tuple(line.rstrip("\n") for line in lines[:MOST_LINES])
     return Source(file, first, text, first if at_start else None, f"{path}  {type(module).__name__}.forward")

@@ -11,6 +11,7 @@ from layerstep.views import Fields, View
 @command(
     "print",
     "p",
+    "pp",
     group="look",
     usage="EXPR",
     examples=("print out[0, 0, :3]", "p name"),

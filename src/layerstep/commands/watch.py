@@ -16,6 +16,7 @@ STOP = "--stop"
 
 @command(
     "watch",
+    "display",
     group="look",
     usage="[--stop] [EXPR]",
     examples=("watch out.std()", "watch", "watch --stop head.weight", "watch --stop out"),
@@ -78,7 +79,7 @@ def _numbers(session: Session, rest: str) -> list[str]:
     return [str(number) for number in session.watches if str(number).startswith(rest)]
 
 
-@command("unwatch", group="look", usage="[N]", examples=("unwatch",), complete=_numbers)
+@command("unwatch", "undisplay", group="look", usage="[N | EXPR]", examples=("unwatch",), complete=_numbers)
 def unwatch(session: Session, rest: str) -> Notice:
     """Stop watching an expression, or all of them."""
     if not rest:
@@ -86,6 +87,8 @@ def unwatch(session: Session, rest: str) -> Notice:
         session.watches.clear()
         session.rearm()
         return Notice(f"{count} dropped; nothing is watched now")
+    same = [str(n) for n, watch in session.watches.items() if watch.expression.text == rest]
+    rest = same[0] if same else rest
     if not rest.isdigit() or int(rest) not in session.watches:
         raise BadArguments(f"no watch {rest}", "`watch` lists them")
     dropped = session.watches.pop(int(rest))

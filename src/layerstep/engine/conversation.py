@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Conversation"]
 
 END_OF_INPUT = "\x04"
+_LEAVE = (END_OF_INPUT, "exit()", "quit()", "exit", "quit")
+"""What ends `interact`."""
 
 
 class Conversation:
@@ -30,6 +32,8 @@ class Conversation:
         self._session = session
         self._interpreter = interpreter
         self._inbox = Inbox()
+        self.interacting = False
+        """Is every line Python, until the end of input or `exit()`?"""
 
     def end(self) -> None:
         """The run goes on: lines that are still here find no answer."""
@@ -38,6 +42,7 @@ class Conversation:
     def serve(self, pause: Pause) -> Resume:
         """Say where the run stands, then take lines until one of them resumes it."""
         self._inbox.open()
+        self.interacting = False
         own = pause.point.commands if pause.point is not None else ()
         if not (own and own[0] == "silent") and not pause.is_start:
             self._describe(pause)
@@ -91,8 +96,12 @@ class Conversation:
         with self._session.evaluating(), undisturbed(self._session.models, deep=False):
             return self._interpreter.explain(crash)
 
-    def submit_end(self) -> Future[View | None] | None:
-        """The end of input: the run starts if it has not, else it goes on alone."""
+    def submit_end(self, *, is_final: bool = False) -> Future[View | None] | None:
+        """The end of input: it ends `interact`, else the run starts if it has not, or goes on alone.
+
+        `is_final`: no more lines can come, as at the end of a pipe.
+        """
+        self.interacting = self.interacting and not is_final
         return self._inbox.post(END_OF_INPUT)
 
     def give_up(self, error: Exception) -> None:
@@ -108,10 +117,15 @@ class Conversation:
 
     def run_line(self, line: str, *, origin: str = "") -> tuple[View | None, Resume | None]:
         """Interpret one line here and now, show the answer, and say whether the run goes on."""
+        if self.interacting and line.strip() in _LEAVE:
+            self.interacting = False
+            back = Notice("back at the debugger's prompt")
+            self._session.say(back, "answer", "" if line == END_OF_INPUT else line, origin=origin)
+            return back, None
         if line == END_OF_INPUT:
             starting = self._session.pause is not None and self._session.pause.is_start
             return None, Resume(Kind.CONTINUE if starting else Kind.DETACH)
-        answer = self._answer(line)
+        answer = self._answer(f"!{line}" if self.interacting and line.strip() else line)
         if isinstance(answer, Resume):
             self._session.say(Text(""), "resume", line, origin=origin)
             return None, answer

@@ -54,8 +54,9 @@ class Judge:
             try:
                 return self._decide(point, scope, event)
             finally:
-                if scope.has_looked and place.caller is not None:
-                    forget_locals(place.caller)
+                is_traced = place.at_line and self._session.source_lines.writes_back
+                if scope.has_looked and place.python is not None and not is_traced:
+                    forget_locals(place.python)
 
     def _decide(self, point: Point, scope: Scope, event: Event) -> tuple[bool, str]:
         if point.condition is not None:
@@ -116,6 +117,8 @@ class Judge:
             with self._session.evaluating(), self._quietly(condition.may_act):
                 return bool(condition.evaluate(scope)), ""
         except Exception as error:
+            if _is_to_come(error, scope.frame):
+                return False, ""
             text = f"condition {condition.text!r} raised {type(error).__name__}: {error}"
             return False, text.partition("\n")[0]
 
@@ -146,3 +149,11 @@ class Judge:
         if session.intent is intent:  # else Ctrl-C has come meanwhile, and must not be forgotten
             session.intent = after
         return stop
+
+
+def _is_to_come(error: Exception, frame: Frame | None) -> bool:
+    """Is this a variable of the function that the line before its first assignment does not have yet?"""
+    if not isinstance(error, NameError) or frame is None or not frame.at_line or frame.within is None:
+        return False
+    code = frame.within.f_code
+    return error.name in (*code.co_varnames, *code.co_cellvars, *code.co_names)

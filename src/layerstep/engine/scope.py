@@ -1,7 +1,8 @@
 """Names at the prompt and in conditions.
 
 `inp`, `kwargs`, `out`, `mod`, `name`, `model`, `forward`, `step`, `grad_in`, `grad_out`, `$1`…, module paths
-with `.input`, `.output` and every attribute of the module, then the paused frame's own locals and globals.
+with `.input`, `.output` and every attribute of the module, the paused frame's own locals and globals, then
+those of the functions around it. At a stop at a line the frame's own names come first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from layerstep.engine.interrupts import is_from_a_signal
 from layerstep.engine.kept import Kept, Results
 from layerstep.engine.models import Models
 from layerstep.engine.recordings import Recordings
+from layerstep.engine.source_lines.names import MISSING, find_outside, names_outside, running_loss
 from layerstep.engine.stack import Frame
 from layerstep.engine.training import Steps
 from layerstep.errors import UnknownPath, UserError
@@ -111,42 +114,86 @@ class Scope(dict[str, Any]):
         self.training = training
         self.has_looked = False
         """Were the caller's locals read? Then its frame holds a snapshot of them."""
+        self.borrowed: dict[str, str] = {}
+        """Names that were found in a function further out, and where; for the answer to say so."""
+        self.globals: dict[str, Any] | None = None
+        """The program's own, after its end."""
         self[RESULTS_NAME] = results
         self["__name__"] = "__layerstep__"
 
     def __missing__(self, key: str) -> Any:
-        if key in SPECIAL_NAMES:
-            return self._special(key)
         if key == PATH_NAME:
             return self.path  # kept in the dictionary it would be a cycle, and hold tensors
         if key == PAST_NAME:
             return self.past
-        caller = self.frame.python if self.frame is not None else None
-        if caller is not None:
+        value = self._nearby(key)
+        if value is not MISSING:
+            return value
+        found = find_outside(key, self._caller)
+        if found is not None:
+            self.borrowed[key] = found.origin
+            return found.value
+        if self.globals is not None and key in self.globals:
+            return self.globals[key]
+        if key in SPECIAL_NAMES:
+            return self._special(key)  # it says what is missing
+        value = self._of_training(key)
+        if value is MISSING:
+            raise KeyError(key)
+        return value
+
+    def _nearby(self, key: str) -> Any:
+        """A name of this function, of the debugger, or of a module; `MISSING` if it is none."""
+        is_special = key in SPECIAL_NAMES
+        caller = self._caller
+        is_at_line = self.frame is not None and self.frame.at_line
+        if caller is not None and (is_at_line or not is_special):
             self.has_looked = True
             if key in (local := caller.f_locals):
                 return local[key]
             if key in caller.f_globals:
                 return caller.f_globals[key]
+        if is_special:
+            return self._special(key) if self._is_at_hand(key) else MISSING
         if key == "torch":
             return torch
-        if self.models.ending_in(key):
-            return PathRef(self, key)
-        raise KeyError(key)
+        return PathRef(self, key) if self.models.ending_in(key) else MISSING
+
+    @property
+    def _caller(self) -> FrameType | None:
+        return self.frame.python if self.frame is not None else None
+
+    def _is_at_hand(self, key: str) -> bool:
+        if key == "model":
+            return self.models.main is not None
+        return key in ("step", "forward") or (self.frame is not None and self.frame.module is not None)
+
+    def _of_training(self, key: str) -> Any:
+        """`lr` and `loss` where no function has such a name."""
+        if key == "loss":
+            return running_loss(sys._getframe())
+        first = self.training.optimizers[:1] if self.training is not None and key == "lr" else []
+        optimizer = first[0].optimizer if first else None
+        if optimizer is None:
+            return MISSING
+        rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
+        return rates[0] if len(set(map(float, rates))) == 1 else rates
 
     def knows(self, key: str) -> bool:
         """Would this name be found, paths and builtins aside?"""
-        if key in self or key in SPECIAL_NAMES:
+        if key in self or key in SPECIAL_NAMES or key in (self.globals or {}):
             return True
-        caller = self.frame.python if self.frame is not None else None
-        return caller is not None and (key in caller.f_locals or key in caller.f_globals)
+        caller = self._caller
+        if caller is None:
+            return False
+        return key in caller.f_locals or key in caller.f_globals or find_outside(key, caller) is not None
 
     def names(self) -> list[str]:
         """What can be typed here, for completion."""
-        caller = self.frame.python if self.frame is not None else None
-        own = [key for key in self if not key.startswith("__")]
+        caller = self._caller
+        own = [key for key in (*self, *(self.globals or {})) if not key.startswith("__")]
         local = [key for key in caller.f_locals if key.isidentifier()] if caller is not None else []
-        return [*SPECIAL_NAMES, *own, *local]
+        return [*SPECIAL_NAMES, *own, *local, *names_outside(caller)]
 
     def path(self, name: str) -> Any:
         """The first segment of a path that has numbers in it: a path if there is one, else the name."""

@@ -40,7 +40,7 @@ from layerstep.engine.points import Point, Points
 from layerstep.engine.randomness import RandomState
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
-from layerstep.engine.source_lines.frames import line_stack
+from layerstep.engine.source_lines.stops import line_pause
 from layerstep.engine.source_lines.watcher import SourceLines
 from layerstep.engine.stack import Frame, build_stack, is_ours
 from layerstep.engine.training import Steps
@@ -273,39 +273,16 @@ class Session:
             self.points.delete(point)
         self.hold(pause)
 
-    def stop_here(
-        self,
-        frame: FrameType | None,
-        reason: str,
-        *,
-        point: Point | None = None,
-        trouble: str = "",
-        output: tuple[Any, ...] = (),
-        in_trace: bool = False,
-    ) -> None:
-        """Pause at a line of the user's code: at a point, after a step by lines, or as `set_trace()` does.
-
-        `output`: the value that the function is about to return. `in_trace`: its trace function runs.
-        """
+    def stop_here(self, frame: FrameType | None, reason: str, **options: Any) -> None:
+        """Pause at a line of the user's code, as `set_trace()` does; the options of `line_pause`."""
         while frame is not None and is_ours(frame):
             frame = frame.f_back
         if frame is None:
             return
         self.models.refresh()
-        stack = line_stack(frame, self.models)
-        modules = [each.module for each in stack if each.module is not None]
-        if modules and self.models.owner_of(modules[-1]) is None:
-            self.add_model(modules[-1])
-        if output:
-            stack[0].output, stack[0].state = output[0], "returns"
-        if point is not None and point.number:
-            reason = f"{point.kind} {point.number}"
-        owner = self.models.owner_of(modules[0]) if modules else None
-        pause = Pause(self.scope, stack, reason=reason, point=point, trouble=trouble, python=frame)
-        pause.forward = owner.forwards if owner is not None else 0
-        pause.traced = frame if in_trace else None
-        if point is not None and point.temporary:
-            self.points.delete(point)
+        pause = line_pause(self, frame, reason, **options)
+        if pause.point is not None and pause.point.temporary:
+            self.points.delete(pause.point)
         with self.opstep.pausing():
             self.hold(pause)
 

@@ -43,7 +43,7 @@ class Plain:
     def paused(self) -> None:
         self._wanted.set()
         if self._is_over:
-            self._session.conversation.submit_end()
+            self._session.conversation.submit_end(is_final=True)
         elif self._thread is None:
             self._thread = threading.Thread(target=self._read, name="layerstep-plain", daemon=True)
             self._thread.start()
@@ -61,7 +61,7 @@ class Plain:
                 self._wanted.wait()
                 if text is None:
                     self._is_over = True
-                    self._session.conversation.submit_end()
+                    self._session.conversation.submit_end(is_final=True)
                     return
                 if self._ask is not None or self._is_terminal:
                     self._screen.typed = text
@@ -79,11 +79,12 @@ class Plain:
         """One whole input: a line, or several where the first says that it goes on. None at the end."""
         text = ""
         while True:
-            line = self._line(PROMPT if not text else "... ")
+            first = ">>> " if self._session.conversation.interacting else PROMPT
+            line = self._line(first if not text else "... ")
             if line is None:
                 return text or None
             text = f"{text}\n{line}" if text else line
-            if is_complete(text):
+            if is_complete(f"!{text}" if self._session.conversation.interacting else text):
                 return text
 
     def _line(self, prompt: str) -> str | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from types import FrameType
 from typing import Any
 
 from layerstep.engine.source_lines.frames import program_frames
 from layerstep.engine.stack import forget_locals, function_label
 
-__all__ = ["MISSING", "Found", "find_outside", "running_loss"]
+__all__ = ["MISSING", "Found", "find_outside", "names_outside", "running_loss"]
 
 MISSING = object()
 _TENSOR_FILE = os.path.join("torch", "_tensor.py")

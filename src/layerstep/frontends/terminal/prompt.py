@@ -90,7 +90,7 @@ class Terminal:
             style=DynamicStyle(lambda: style_named(session.config.theme)),
             bottom_toolbar=self._toolbar,
             prompt_continuation="... ",
-            multiline=Condition(lambda: not is_complete(self._prompt.default_buffer.text)),
+            multiline=Condition(lambda: not is_complete(self._typed_so_far())),
             input=input,
             output=output or create_output(stdout=screen.console.file),  # type: ignore[arg-type]
             color_depth=ColorDepth.DEPTH_1_BIT if screen.console.no_color else None,
@@ -130,7 +130,7 @@ class Terminal:
             self._screen.console.print(f"\n{word}", style="warn")
         try:
             line = self._prompt.prompt(
-                [("class:prompt", PROMPT)],
+                [("class:prompt", ">>> " if self._session.conversation.interacting else PROMPT)],
                 handle_sigint=False,
                 placeholder=[("class:auto-suggestion", offered)],
             )
@@ -152,6 +152,10 @@ class Terminal:
             self._screen.typed = line
         with contextlib.suppress(UserError):  # the run went on by another hand as the line was sent
             self._session.conversation.submit(line).result()
+
+    def _typed_so_far(self) -> str:
+        text = self._prompt.default_buffer.text
+        return f"!{text}" if self._session.conversation.interacting and text.strip() else text
 
     def _toolbar(self) -> StyleAndTextTuples:
         """Path, forward number, points and mode."""

@@ -1,0 +1,34 @@
+"""Words of pdb that layerstep has no command for: the answer is the reason, and what to do instead."""
+
+from __future__ import annotations
+
+from layerstep.engine.session import Session
+from layerstep.registry import command
+from layerstep.views import Notice
+
+
+@command("jump", "j", group="run", usage="LINE", examples=("jump 12",))
+def jump(session: Session, rest: str) -> Notice:
+    """Refused: lines are not left out.
+
+    Tensors and autograd's graph would then be those of a run that the code does not describe. `until LINE`
+    runs up to a line.
+    """
+    return Notice(
+        "layerstep does not jump: the tensors would be those of no run of this code",
+        "`until LINE` runs up to a line",
+        level="warn",
+    )
+
+
+@command("restart", group="run", examples=("restart",), whole_word=True)
+def restart(session: Session, rest: str) -> Notice:
+    """Refused for now: the program cannot begin again.
+
+    `save FILE` keeps the points; after `quit`, `layerstep run -x FILE …` sets them in a new run.
+    """
+    return Notice(
+        "layerstep cannot start the program again yet",
+        "`save FILE`, `quit`, then `layerstep run -x FILE …` sets the same points",
+        level="warn",
+    )

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import inspect
+
+import torch
+
+from layerstep.analysis.shapes import shape_line
+from layerstep.commands.inspect import value_of
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
+from layerstep.registry import command
+from layerstep.views import Text
+
+
+@command("whatis", group="look", usage="EXPR", examples=("whatis out", "whatis mod"), complete="expression")
+def whatis(session: Session, rest: str) -> Text:
+    """Say of which type a value is.
+
+    A tensor with its shape, a function with its signature. `inspect` says more.
+    """
+    if not rest:
+        raise BadArguments("whatis needs an argument")
+    value = value_of(session, rest)
+    if issubclass(type(value), torch.Tensor):
+        return Text(f"{type(value).__name__} {shape_line(value)}")
+    if inspect.isroutine(value):
+        try:
+            signature = str(inspect.signature(value))
+        except (TypeError, ValueError):
+            signature = "(…)"
+        return Text(f"function {getattr(value, '__qualname__', '')}{signature}")
+    kind = value if isinstance(value, type) else type(value)
+    return Text(f"{'class' if isinstance(value, type) else ''} {kind.__module__}.{kind.__qualname__}".strip())
