@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from layerstep import DebugConsole
 from layerstep.analysis.shadow import Loss, Losses
-from layerstep.engine.copies import Moment
+from layerstep.engine.caches import Moment
 from layerstep.engine.rerun import rerun
 from layerstep.engine.shadow import Shadower, Step
 from layerstep.frontends.completion import complete

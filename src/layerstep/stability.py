@@ -24,7 +24,7 @@ from layerstep.commands.break_ import set_or_leave_pending
 from layerstep.config import is_disabled, load_config
 from layerstep.dispatch import Dispatcher
 from layerstep.engine._torch import is_tracing, modes_off
-from layerstep.engine.copies import Moment
+from layerstep.engine.caches import Moment
 from layerstep.engine.events import Phase
 from layerstep.engine.guard import observing
 from layerstep.engine.messages import Message

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from layerstep.analysis.shapes import shape_line
-from layerstep.engine.copies import Moment
+from layerstep.engine.caches import Moment
 from layerstep.engine.core.again import difference
 from layerstep.engine.core.opened import OpenedCore, opened_in
 from layerstep.engine.events import Kind, Phase, Resume

@@ -16,7 +16,7 @@ from layerstep.analysis.words import number
 from layerstep.commands.heatmap import without_log
 from layerstep.commands.inspect import value_of
 from layerstep.engine._torch import below_everything
-from layerstep.engine.copies import Moment
+from layerstep.engine.caches import Moment
 from layerstep.engine.guard import observing
 from layerstep.engine.qkv import Attention, AttentionWatcher
 from layerstep.engine.rerun import Rerun, rerun

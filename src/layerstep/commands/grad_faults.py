@@ -9,7 +9,7 @@ from layerstep.analysis.no_gradient import missing_gradients, outside_optimizers
 from layerstep.analysis.words import dims, number, place, share
 from layerstep.commands.break_ import described, set_or_leave_pending
 from layerstep.commands.grad_steps import log_of
-from layerstep.engine.copies import Moment
+from layerstep.engine.caches import Moment
 from layerstep.engine.events import Phase
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.rerun import Rerun, Watcher, rerun

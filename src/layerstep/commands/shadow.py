@@ -9,7 +9,7 @@ from layerstep.analysis.shadow import Loss, Losses
 from layerstep.analysis.shapes import dtype_name, tensors_in
 from layerstep.analysis.tensor import seems_finite
 from layerstep.analysis.words import number
-from layerstep.engine.copies import Moment
+from layerstep.engine.caches import Moment
 from layerstep.engine.guard import observing
 from layerstep.engine.rerun import Rerun, rerun
 from layerstep.engine.session import Session

@@ -18,7 +18,7 @@ from layerstep.analysis.stability import (
     worst_first,
 )
 from layerstep.analysis.words import number
-from layerstep.engine.copies import Moment
+from layerstep.engine.caches import Moment
 from layerstep.engine.guard import observing
 from layerstep.engine.rerun import rerun
 from layerstep.engine.session import Session

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import copy
-from enum import StrEnum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from layerstep.engine.caches import CacheBefore, Caches, Moment, is_cache
 from layerstep.engine.randomness import copy_of_generator, is_generator
 from layerstep.errors import UserError
 
-__all__ = ["Copies", "Moment", "clone_of", "is_cache", "is_freed"]
+__all__ = ["Copies", "clone_of", "is_freed"]
 
 DEPTH = 6
-
-
-class Moment(StrEnum):
-    """When, in a call, the run stands: the inputs are as they were before it, or may be written already."""
-
-    BEFORE = "before"
-    DURING = "during"
-    AFTER = "after"
 
 
 class Copies:
@@ -33,9 +25,10 @@ class Copies:
     tokens the call is about: after it a cache has so many more.
     """
 
-    def __init__(self, moment: Moment, length: int) -> None:
+    def __init__(self, moment: Moment, length: int, caches: Caches | None = None) -> None:
         self._moment = moment
         self._length = length
+        self._caches = caches
         self._made: dict[int, tuple[Any, Any]] = {}
         self._items: dict[int, list[int]] = {}
 
@@ -63,7 +56,8 @@ class Copies:
         if type(value) is dict:
             return {key: inside(item) for key, item in value.items()}
         if is_cache(value):
-            return CacheBefore(value, self._moment, self._length)
+            known = self._caches.before(value) if self._caches is not None else None
+            return known if known is not None else CacheBefore(value, self._moment, self._length)
         if isinstance(getattr(value, "__dict__", None), dict) and not callable(value):
             return _object(value, inside)
         return value
@@ -143,78 +137,3 @@ def _object(value: Any, inside: Any) -> Any:
     except Exception:  # it refuses to be copied: then it is passed as it is
         return value
     return twin
-
-
-def is_cache(value: Any) -> bool:
-    """A cache as transformers makes them: layers, and an `update` that appends."""
-    nested = hasattr(value, "self_attention_cache") and hasattr(value, "cross_attention_cache")
-    return callable(getattr(value, "update", None)) and (
-        isinstance(getattr(value, "layers", None), list) or nested
-    )
-
-
-class CacheBefore:
-    """Stands in for a cache: `update` answers as it did in the call, and appends to nothing."""
-
-    def __init__(self, cache: Any, moment: Moment, length: int) -> None:
-        self._cache = cache
-        self._moment = moment
-        self._length = length
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # models ask with isinstance what kind of cache they got
-        return type(self._cache)
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._cache, name)
-        if is_cache(value):  # the part about another sequence does not grow with the tokens
-            return CacheBefore(value, self._moment, 0 if name == "cross_attention_cache" else self._length)
-        return copy.copy(value) if isinstance(value, dict | list) else value
-
-    def get_seq_length(self, *args: Any, **kwargs: Any) -> int:
-        if self._moment is Moment.DURING:
-            raise UserError(
-                "it asks how long its cache is, which is open in its middle", "stop at its enter or exit"
-            )
-        length = int(self._cache.get_seq_length(*args, **kwargs))
-        return length - self._length if self._moment is Moment.AFTER else length
-
-    def update(
-        self, keys: Tensor, values: Tensor, layer_idx: int, *rest: Any, **more: Any
-    ) -> tuple[Any, Any]:
-        layers = self._cache.layers
-        layer = layers[layer_idx] if layer_idx < len(layers) else None
-        if layer is None or getattr(layer, "keys", None) is None:
-            if self._moment is Moment.AFTER:
-                raise UserError("its cache was emptied since", "stop at the module itself")
-            return keys, values
-        seen = int(layer.get_seq_length())
-        if self._moment is Moment.BEFORE or not _ends_in(layer.keys, keys, seen):
-            if self._moment is Moment.AFTER:
-                raise UserError("its cache has gone on since", "stop at the module itself")
-            return _updated(layer, keys, values, rest, more)
-        if seen <= layer.keys.shape[-2]:
-            return layer.keys, layer.values
-        if seen == keys.shape[-2]:
-            return keys, values
-        raise UserError("its cache keeps a window only, and has let go of keys it had", "stop at its enter")
-
-
-def _ends_in(stored: Tensor, keys: Tensor, seen: int) -> bool:
-    """Are the newest of the stored keys these? To the last digits: another kernel may have made them."""
-    end = min(seen, stored.shape[-2])
-    count = min(end, keys.shape[-2])
-    newest, given = stored[..., end - count : end, :], keys[..., keys.shape[-2] - count :, :]
-    if not count or newest.shape != given.shape:
-        return False
-    return torch.allclose(newest.float(), given.float(), rtol=1e-2, atol=1e-4, equal_nan=True)
-
-
-def _updated(layer: Any, keys: Tensor, values: Tensor, rest: Any, more: Any) -> tuple[Any, Any]:
-    """The call has not reached the cache yet: its layer is updated in a copy."""
-    twin = copy.copy(layer)
-    twin.__dict__.update(
-        {name: item.detach().clone() for name, item in layer.__dict__.items() if isinstance(item, Tensor)}
-    )
-    after: tuple[Any, Any] = twin.update(keys, values, *rest, **more)
-    return after

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
-from layerstep.engine._torch import functions_on
+from layerstep.engine import flop_formulas
+from layerstep.engine._torch import functions_on, is_in_backward
 from layerstep.engine._torch.traces import parametrizations_kept
-from layerstep.engine.copies import Copies, Moment, is_freed
+from layerstep.engine.caches import Moment
+from layerstep.engine.copies import Copies, is_freed
 from layerstep.engine.guard import observing
 from layerstep.engine.memory.graph import inner_tensors, nodes_behind
 from layerstep.engine.memory.places import Places
+from layerstep.engine.ops import Kernels
 from layerstep.engine.rerun import leaving_no_trace, length_of
 from layerstep.errors import UserError
 
@@ -60,6 +63,8 @@ _CHEAP_WORDS = (
     ),
 )
 """Operations that only make, move or draw numbers."""
+_HEAVY_WORDS = ("attention", "rnn", "lstm", "gru", "linalg", "cdist", "encoder_layer")
+"""They compute, whatever else they do: attention with dropout also draws."""
 
 
 @dataclass(slots=True)
@@ -77,34 +82,55 @@ class Flops:
         return self.forward.total() + self.backward.total()
 
 
-class _Nowhere:
-    """In place of torch's tracker of modules, whose global hooks would be seen by the program's calls."""
-
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class _Counter(FlopCounterMode):
-    """Torch's counter, with the places of this house."""
+class _Counter:
+    """Counts each kernel for the module whose code called it."""
 
     def __init__(self, places: Places, found: Flops) -> None:
-        super().__init__(display=False)
-        self.mod_tracker = _Nowhere()  # type: ignore[assignment]
         self._places = places
         self._found = found
+        self._cheap: dict[Any, bool] = {}
+        self._parts: dict[Any, bool] = {}
+        self.mode = Kernels(self._around)
 
-    def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
-        path, part = self._places.here(sys._getframe(1))
-        formula: Any = self.flop_registry.get(func_packet)
-        if formula is not None:
-            count = formula(*args, **kwargs, out_val=out)
-            (self._found.backward if part == "backward" else self._found.forward)[path] += int(count)
-        elif not _is_cheap(func_packet):
-            self._found.uncounted[path, str(func_packet).removeprefix("aten.")] += 1
-        return super()._count_flops(func_packet, out, args, kwargs)  # type: ignore[no-untyped-call]
+    def _around(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        packet = getattr(func, "_overloadpacket", None)
+        if packet is None:  # a higher-order operator: it calls the kernels inside
+            return func(*args, **kwargs)
+        if self._has_parts(func, packet):
+            with self.mode:
+                return func.decompose(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self._count(packet, args, kwargs, result)
+        return result
+
+    def _count(self, packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self._is_cheap(packet):
+            if not is_in_backward():
+                self._places.here(sys._getframe(3))  # it may have made nodes
+            return
+        path, part = self._places.here(sys._getframe(3))
+        count = flop_formulas.count(packet, args, kwargs, result)
+        if count is None:
+            self._found.uncounted[path, str(packet).removeprefix("aten.")] += 1
+        else:
+            (self._found.backward if part == "backward" else self._found.forward)[path] += count
+
+    def _has_parts(self, func: Any, packet: Any) -> bool:
+        """Does torch compute it by others? Where inference tensors take part those are not seen."""
+        known = self._parts.get(func)
+        if known is None:
+            has_formula = packet in flop_registry or packet in flop_formulas.FORMULAS
+            known = self._parts[func] = not has_formula and func.has_kernel_for_dispatch_key(
+                torch._C.DispatchKey.CompositeImplicitAutograd
+            )
+        return known
+
+    def _is_cheap(self, packet: Any) -> bool:
+        known = self._cheap.get(packet)
+        if known is None:
+            has_formula = packet in flop_registry or packet in flop_formulas.FORMULAS
+            known = self._cheap[packet] = not has_formula and _is_cheap(packet)
+        return known
 
 
 def _is_cheap(packet: Any) -> bool:
@@ -112,7 +138,8 @@ def _is_cheap(packet: Any) -> bool:
     if overload is None:
         return False
     tags = {str(tag).rpartition(".")[2] for tag in overload.tags}
-    if tags & set(_CHEAP_TAGS) or any(word in str(packet) for word in _CHEAP_WORDS):
+    is_heavy = any(word in str(packet) for word in _HEAVY_WORDS)
+    if not is_heavy and (tags & set(_CHEAP_TAGS) or any(word in str(packet) for word in _CHEAP_WORDS)):
         return True
     returns = overload._schema.returns
     return bool(returns) and all(each.alias_info is not None for each in returns)
@@ -131,7 +158,7 @@ def count_flops(
         stack.enter_context(leaving_no_trace(session, module))
         stack.enter_context(parametrizations_kept(empty=True))
         with observing():
-            copies = Copies(Moment.DURING, length_of(args, kwargs))
+            copies = Copies(Moment.DURING, length_of(args, kwargs), session.caches)
             args, kwargs = copies.of(args), copies.of(kwargs)
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.set_grad_enabled(backward))
@@ -140,7 +167,7 @@ def count_flops(
         aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in both.named_parameters()}
         both.leaves += aliases.values()
         try:
-            with functions_on(), _Counter(places, found):
+            with functions_on(), _Counter(places, found).mode:
                 torch.func.functional_call(both, aliases, args, kwargs)
         except UserError:
             raise

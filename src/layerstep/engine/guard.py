@@ -129,8 +129,9 @@ class _Buffers:
             self._reach.add_module("", module)
             for generator in self._reach.generators:
                 self.generators.add(generator)
-        with observing():
-            for buffer in module._buffers.values():
+        buffers = list(module._buffers.values())
+        with observing() if buffers else contextlib.nullcontext():
+            for buffer in buffers:
                 if buffer is not None and id(buffer) not in self._values:
                     self._values[id(buffer)] = (buffer, buffer.detach().clone(), _version(buffer))
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
 from layerstep.engine._torch import unwrap
-from layerstep.engine.copies import Moment
+from layerstep.engine.caches import Moment
 from layerstep.engine.guard import observing
 from layerstep.engine.memory.graph import inner_tensors
 from layerstep.engine.ops import Kernels, Place, is_question, name_of, place_of, plain_name

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerstep.engine._torch import call_frames, called_module
-from layerstep.engine.copies import is_cache
+from layerstep.engine.caches import is_cache
 from layerstep.engine.rerun import Watcher
 from layerstep.errors import BadArguments
 

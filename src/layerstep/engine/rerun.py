@@ -20,7 +20,8 @@ from torch.overrides import TorchFunctionMode
 from layerstep.engine._torch import function_modes, functions_off, functions_on, hooks_hidden
 from layerstep.engine._torch.traces import global_hooks_silent
 from layerstep.engine.attributes import attributes_kept
-from layerstep.engine.copies import Copies, Moment, is_freed
+from layerstep.engine.caches import Moment
+from layerstep.engine.copies import Copies, is_freed
 from layerstep.engine.guard import observing, undisturbed
 from layerstep.engine.randomness import RandomState
 from layerstep.engine.scope import stdout_of_this_thread
@@ -119,7 +120,7 @@ def rerun(
         stack.enter_context(torch.no_grad())
         _leave_autocast_cache(stack)
         with observing():
-            copies = Copies(moment, length_of(args, kwargs))
+            copies = Copies(moment, length_of(args, kwargs), session.caches)
             args, kwargs = copies.of(args), copies.of(kwargs)
         streams = RandomState()
         try:

@@ -23,6 +23,7 @@ from layerstep.engine._torch import is_in_backward, is_tracing
 from layerstep.engine.arming import Arming
 from layerstep.engine.arrivals import Arrivals
 from layerstep.engine.backpass import Backpass
+from layerstep.engine.caches import Caches
 from layerstep.engine.children import leave_forked_children
 from layerstep.engine.conversation import Conversation
 from layerstep.engine.crashes import Crashes
@@ -87,6 +88,7 @@ class Session:
         self.caught: list[str] = []
         """What catchpoints have caught; nobody being there to be asked, the exit code tells."""
         self.crashes = Crashes(self)
+        self.caches = Caches()
         self.arming = Arming(self)
         self.arrivals = Arrivals(self)
         self.backpass = Backpass(self)
@@ -200,8 +202,8 @@ class Session:
             return
         try:
             recomputed, is_root = is_in_backward(), id(module) in self.arming.taps.roots
-            if phase is Phase.ENTER and is_root and not (recomputed or self.discovery.is_on):
-                self.arrivals.count(module)
+            if phase is Phase.ENTER and is_root and not recomputed:
+                self._begin(module, args, kwargs)
             if self.arming.sink.noting:
                 values = (args, kwargs) if phase is Phase.ENTER else output
                 self.backpass.note(phase, module, values, sys._getframe(2))
@@ -217,6 +219,12 @@ class Session:
                 self._consider(points, Event(phase, module, args, kwargs, output))
         except Exception as error:
             self.fail(error)
+
+    def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """An outermost call begins."""
+        if not self.discovery.is_on:
+            self.arrivals.count(module)
+        self.caches.note(args, kwargs)
 
     def _consider(self, points: tuple[Point, ...], event: Event) -> None:
         if points and is_tracing():

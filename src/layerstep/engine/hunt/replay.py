@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from layerstep.engine._torch import modes_off, set_version
 from layerstep.engine.backpass import tensors_of
-from layerstep.engine.copies import Copies, Moment, clone_of
+from layerstep.engine.caches import Moment
+from layerstep.engine.copies import Copies, clone_of
 from layerstep.engine.guard import observing
 from layerstep.engine.randomness import Generators, RandomState
 from layerstep.engine.reach import Reach
