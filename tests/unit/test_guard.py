@@ -12,9 +12,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerstep.engine._torch import is_tracing, module_call_code
-from layerstep.engine.guard import fingerprint, observing, undisturbed
+from layerstep.engine.guard import observing, undisturbed
+from layerstep.engine.marks import Baseline
 from layerstep.engine.models import Models
 from layerstep.engine.randomness import RandomState
+from layerstep.engine.reach import Reach
 
 
 @pytest.fixture
@@ -93,19 +95,18 @@ def test_a_gradient_that_a_line_made_is_named(model: nn.Module, models: Models) 
         lambda w: w.data[:2].copy_(w.data[:2].flip(0)),
     ],
 )
-def test_a_fingerprint_sees_writes_past_the_version_counter(
+def test_a_baseline_sees_writes_past_the_version_counter(
     model: nn.Module, models: Models, write: Any
 ) -> None:
-    before = fingerprint(models)
-    assert before == fingerprint(models)
+    before = Baseline(models, Reach())
+    assert before.changed() == []
     version = model[0].weight._version
     write(model[0].weight)
-    after = fingerprint(models)
     assert model[0].weight._version == version
-    assert [name for name in after if before[name] != after[name]] == ["0.weight"]
+    assert before.changed() == ["0.weight"]
 
 
-def test_a_fingerprint_takes_any_state() -> None:
+def test_a_baseline_takes_any_state() -> None:
     odd = nn.Module()
     odd.register_buffer("meta", torch.empty(3, device="meta"))
     odd.register_buffer("sparse", torch.eye(3).to_sparse())
@@ -116,7 +117,11 @@ def test_a_fingerprint_takes_any_state() -> None:
     odd.lazy = nn.LazyLinear(3)
     models = Models()
     models.add(odd, "odd")
-    assert {"odd.flag", "odd.narrow", "odd.large"} <= set(fingerprint(models))
+    before = Baseline(models, Reach())
+    assert before.changed() == []
+    for name in ("flag", "narrow", "large"):
+        getattr(odd, name).data.zero_()
+    assert before.changed() == ["odd.flag", "odd.narrow", "odd.large"]
 
 
 def test_nobody_sees_the_debugger_compute() -> None:

@@ -1,39 +1,60 @@
 from __future__ import annotations
 
-from layerstep.engine.guard import fingerprint, observing
+from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.registry import command
 from layerstep.views import Column, Group, Notice, Table, View
+
+MOST_ROWS = 50
+MOST_NAMES = 6
 
 
 @command("perturbed?", group="self", examples=("perturbed?",))
 def perturbed(session: Session, rest: str) -> View:
     """Say whether anything of the run was disturbed.
 
-    Compares the random streams and the values of all parameters, buffers and gradients with what they
-    were before the first line of this pause that could write, and lists the lines of the whole session
-    that changed something.
+    Compares with what was before the first line of this pause that could write: the random streams, all
+    parameters, buffers and gradients, and every other tensor in reach (inputs, outputs, variables of the
+    running functions and what they hold, the state of optimizers). Lists the lines of the whole session that
+    changed something, and what could not be checked.
     """
     changed = [(line, name) for line, outcome in session.disturbed for name in outcome.changed]
-    unseen = _unseen(session, {name for _, name in changed})
-    rows = tuple(
-        [(line, name) for line, name in changed] + [("(written past torch)", name) for name in unseen]
-    )
+    unseen, unchecked = _unseen(session, {name for _, name in changed})
+    rows = changed + [("(written past torch)", name) for name in unseen]
     restored = sum(1 for _, outcome in session.disturbed if outcome.restored)
     also = f"; {restored} lines drew random numbers or moved buffers, which were put back" if restored else ""
+    hint = f"not checked: {_some(unchecked)}" if unchecked else ""
     if not rows:
-        proof = "" if session.baseline is not None else ", for no line of this pause could write"
-        text = f"no: random streams, parameters, buffers and gradients are untouched{proof}{also}"
-        return Notice(text, level="good")
-    table = Table((Column("line", "code"), Column("changed", "path")), rows[:50])
-    return Group((Notice(f"yes: {len(rows)} tensors were changed{also}", level="warn"), table))
+        return Notice(f"no: {_proof(session)}{also}", hint, level="good" if not unchecked else "info")
+    table = Table((Column("line", "code"), Column("changed", "path")), tuple(rows[:MOST_ROWS]))
+    return Group((Notice(f"yes: {len(rows)} tensors were changed{also}", hint, level="warn"), table))
 
 
-def _unseen(session: Session, named: set[str]) -> list[str]:
+def _proof(session: Session) -> str:
+    others = len(session.baseline.others) if session.baseline is not None else 0
+    what = "random streams, parameters, buffers and gradients are untouched"
     if session.baseline is None:
-        return []
-    streams, marks = session.baseline
+        return f"{what}, for no line of this pause could write"
+    return f"{what}, and so are {others:,} other tensors in reach" if others else what
+
+
+def _unseen(session: Session, named: set[str]) -> tuple[list[str], list[str]]:
+    """What has changed though no line was seen to change it; what could not be checked."""
+    lost = [
+        f"random stream {name}, while other threads ran" for _, o in session.disturbed for name in o.unsure
+    ]
+    unchecked = [name for _, outcome in session.disturbed for name in outcome.unchecked] + lost
+    if session.baseline is None:
+        return [], list(dict.fromkeys(unchecked))
     with observing():
-        moved = [f"random stream {name}" for name in streams.changed()]
-    now = fingerprint(session.models)
-    return moved + [name for name, mark in now.items() if marks.get(name, mark) != mark and name not in named]
+        moved = [f"random stream {name}" for name in session.baseline.streams.changed()]
+        if moved and session.baseline.threads.have_run():
+            unchecked += [f"{name}, while other threads ran" for name in moved]
+            moved = []
+        changed = [name for name in session.baseline.changed() if name not in named]
+    return moved + changed, list(dict.fromkeys(unchecked + session.baseline.unchecked))
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

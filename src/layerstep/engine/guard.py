@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,12 +30,18 @@ from layerstep.engine.randomness import Generators, OtherThreads, RandomState
 from layerstep.engine.reach import Reach
 from layerstep.engine.taps import watching_calls
 
-__all__ = ["Evaluations", "Outcome", "fingerprint", "observing", "undisturbed"]
+__all__ = [
+    "Evaluations",
+    "Outcome",
+    "checksum",
+    "observing",
+    "size_of",
+    "state_of",
+    "undisturbed",
+    "version_of",
+]
 
 _Versions = dict[str, tuple[int, int]]
-
-FINGERPRINT_BYTES = 1 << 30
-"""Values beyond this are not read for a fingerprint; their version counters still are."""
 
 
 @contextlib.contextmanager
@@ -68,6 +73,12 @@ class Outcome:
     """Left as the line made it: parameters, buffers, gradients."""
     unsure: list[str] = field(default_factory=list)
     """Random streams that moved while other threads ran, which may have drawn: not put back."""
+    unchecked: list[str] = field(default_factory=list)
+    """What it may have changed unseen."""
+
+    @property
+    def is_worth_telling(self) -> bool:
+        return bool(self.restored or self.changed or self.unsure or self.unchecked)
 
 
 @contextlib.contextmanager
@@ -133,7 +144,7 @@ class _Buffers:
         with observing() if buffers else contextlib.nullcontext():
             for buffer in buffers:
                 if buffer is not None and id(buffer) not in self._values:
-                    self._values[id(buffer)] = (buffer, buffer.detach().clone(), _version(buffer))
+                    self._values[id(buffer)] = (buffer, buffer.detach().clone(), version_of(buffer))
 
     def restore(self) -> set[int]:
         """Put back what is not what it was; the ids of those tensors.
@@ -154,7 +165,7 @@ class _Buffers:
             if buffer.shape == values.shape and not _equal(buffer, values):
                 buffer.data.copy_(values)
                 undone.add(id(buffer))
-            if version not in (-1, _version(buffer)):
+            if version not in (-1, version_of(buffer)):
                 set_version(buffer, version)
         return undone
 
@@ -164,10 +175,10 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _names_of(models: Models, ids: set[int]) -> list[str]:
-    return [name for name, tensor in _state(models) if id(tensor) in ids]
+    return [name for name, tensor in state_of(models) if id(tensor) in ids]
 
 
-def _state(models: Models) -> Iterator[tuple[str, Tensor]]:
+def state_of(models: Models) -> Iterator[tuple[str, Tensor]]:
     """Every parameter, buffer and gradient, by name."""
     for path, module in models.everything():
         for name, parameter in module._parameters.items():
@@ -181,45 +192,36 @@ def _state(models: Models) -> Iterator[tuple[str, Tensor]]:
 
 
 def _versions(models: Models) -> _Versions:
-    return {name: (id(tensor), _version(tensor)) for name, tensor in _state(models)}
+    return {name: (id(tensor), version_of(tensor)) for name, tensor in state_of(models)}
 
 
-def _version(tensor: Tensor) -> int:
+def version_of(tensor: Tensor) -> int:
+    """How often it was written to; -1 where that is not counted."""
     try:
-        return tensor._version
-    except RuntimeError:  # inference tensors keep no version counter
+        return int(tensor._version)
+    except Exception:  # inference tensors, and values inside of transforms
         return -1
 
 
-def fingerprint(models: Models) -> dict[str, int]:
-    """A number for the values of every parameter, buffer and gradient.
-
-    Unlike version counters it sees writes through `.data` and numpy.
-    """
-    marks: dict[str, int] = {}
-    left = FINGERPRINT_BYTES
-    with observing():
-        for name, tensor in _state(models):
-            size = _size(tensor)
-            if size is not None and size <= left:
-                left -= size
-                marks[name] = _checksum(tensor)
-    return marks
-
-
-def _size(tensor: Tensor) -> int | None:
+def size_of(tensor: Tensor) -> int | None:
+    """The bytes of a tensor whose values can be read as they lie in memory; else None."""
     plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
     if not plain or tensor.is_meta or tensor.is_quantized or is_transformed(tensor):
         return None
     return tensor.numel() * tensor.element_size()
 
 
-def _checksum(tensor: Tensor) -> int:
-    """Sums by row and by column of the raw bytes: both would have to agree for a change to hide."""
-    raw: Any = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+def checksum(tensor: Tensor) -> int:
+    """Sums by row and by column of the raw bytes: both would have to agree for a change to hide.
+
+    Numpy gets results only: a storage that numpy has seen can no longer be resized.
+    """
+    raw = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    raw = raw.clone() if raw.storage_offset() % 8 else raw
     width = 1 << 15
-    whole = raw[: raw.size // width * width].reshape(-1, width // 8, 8).view(np.uint64)[..., 0]
-    rest = raw[whole.size * 8 :]
-    mark = zlib.crc32(whole.sum(axis=0, dtype=np.uint64).tobytes())
-    mark = zlib.crc32(whole.sum(axis=1, dtype=np.uint64).tobytes(), mark)
-    return zlib.crc32(rest.tobytes(), mark)
+    rows = raw.numel() // width
+    whole = raw[: rows * width].view(torch.int64).view(rows, width // 8)
+    mark = 0
+    for part in (whole.sum(dim=0), whole.sum(dim=1), raw[rows * width :].clone()):
+        mark = zlib.crc32(part.numpy().tobytes(), mark)
+    return mark

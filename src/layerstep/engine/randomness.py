@@ -88,7 +88,7 @@ def same_state(one: Any, other: Any) -> bool:
 
 def is_generator(value: Any) -> bool:
     """Is it a source of random numbers of the program's own, not one of the process?"""
-    return isinstance(value, GENERATORS) and id(value) not in _of_the_process()
+    return issubclass(type(value), GENERATORS) and id(value) not in _of_the_process()
 
 
 def _of_the_process() -> set[int]:

@@ -7,8 +7,9 @@ bounded; where it was cut, that is told.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -17,10 +18,10 @@ from torch import Tensor, nn
 
 from layerstep.engine.randomness import is_generator
 
-__all__ = ["Reach"]
+__all__ = ["MOST", "Reach"]
 
 DEPTH = 6
-MOST = 20_000
+MOST = 10_000
 """Objects that are looked at: an object that holds its trainer would lead to everything."""
 MOST_ITEMS = 1_000
 """Of one container."""
@@ -38,21 +39,25 @@ class Reach:
         self.tensors: list[tuple[str, Tensor]] = []
         self.generators: list[Any] = []
         self.is_cut = False
+        self.place = ""
+        """Where the names are: put after each."""
         self._left = most
         self._seen: dict[int, Any] = {}
 
     def add(self, name: str, value: Any, depth: int = DEPTH) -> None:
         """Look at a value and at what it holds."""
-        if isinstance(value, _PLAIN) or id(value) in self._seen:
+        kind = type(value)  # not `isinstance`: it would ask the object, and a proxy may say anything
+        if issubclass(kind, _PLAIN) or id(value) in self._seen:
             return
-        if not self._wants_tensors and isinstance(value, Tensor):
+        is_tensor = issubclass(kind, Tensor)
+        if is_tensor and not self._wants_tensors:
             return
         if self._left <= 0:
             self.is_cut = True
             return
         self._left -= 1
         self._seen[id(value)] = value
-        if isinstance(value, Tensor):
+        if is_tensor:
             self._add_tensor(name, value)
         elif is_generator(value):
             self.generators.append(value)
@@ -68,25 +73,25 @@ class Reach:
         self._seen[id(value)] = value
 
     def _add_tensor(self, name: str, value: Tensor) -> None:
-        self.tensors.append((name, value))
+        self.tensors.append((f"{name}{self.place}", value))
         with contextlib.suppress(Exception):  # a subclass that has no such thing, or warns
             if value.is_leaf and value.grad is not None:
                 self.add(f"{name}.grad", value.grad)
 
     def _add_inside(self, name: str, value: Any, depth: int) -> None:
-        if isinstance(value, nn.Module):
+        kind = type(value)
+        if issubclass(kind, nn.Module):
             self.add_module(name, value)
-        elif isinstance(value, Mapping):
-            with contextlib.suppress(Exception):  # a mapping of the program's own
-                for key, item in _first(value.items()):
-                    self.add(f"{name}[{_key(key)}]", item, depth)
-        elif isinstance(value, list | tuple | set | frozenset | deque):
-            for number, item in _first(enumerate(value)):
+        elif issubclass(kind, dict):
+            for key, item in _first(dict.items(value)):
+                self.add(f"{name}[{_key(key)}]", item, depth)
+        elif issubclass(kind, list | tuple | set | frozenset | deque):
+            for number, item in enumerate(_first(value)):
                 self.add(f"{name}[{number}]", item, depth)
-        elif isinstance(value, FunctionType | MethodType | partial):
+        elif issubclass(kind, FunctionType | MethodType | partial):
             self._add_callable(name, value, depth)
-        elif type(getattr(value, "__dict__", None)) is dict:
-            for key, item in _first(value.__dict__.items()):
+        else:
+            for key, item in _first(_attributes(value)):
                 self.add(f"{name}.{key}", item, depth)
 
     def add_module(self, name: str, module: nn.Module) -> None:
@@ -96,11 +101,11 @@ class Reach:
             inside = f"{name}.{path}" if path else name
             self._seen[id(part)] = part
             kinds[type(part)] = None
-            for key, item in _first(part.__dict__.items()):
+            for key, item in _first(_attributes(part)):
                 if key in ("_parameters", "_buffers"):
                     for own, tensor in item.items():
                         self.add(f"{inside}.{own}", tensor)
-                elif key != "_modules" and key not in _MACHINERY and not isinstance(item, _PLAIN):
+                elif key != "_modules" and key not in _MACHINERY:
                     self.add(f"{inside}.{key}", item, DEPTH - 1)
         for kind in kinds:
             if id(kind) not in self._seen:
@@ -137,9 +142,20 @@ class Reach:
                     self.add(name, item)
 
 
-def _first(items: Any) -> Iterator[Any]:
-    """The items as they are now: another thread may add to them."""
-    yield from list(items)[:MOST_ITEMS]
+def _attributes(value: Any) -> Any:
+    """What an object holds; no code of its class is run to ask for it."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return ()
+    return dict.items(found) if isinstance(found, dict) else ()
+
+
+def _first(items: Any) -> list[Any]:
+    """The first items as they are now; none if another thread adds to them meanwhile."""
+    with contextlib.suppress(RuntimeError):
+        return list(itertools.islice(iter(items), MOST_ITEMS))
+    return []
 
 
 def _key(key: Any) -> str:

@@ -29,16 +29,16 @@ from layerstep.engine.conversation import Conversation
 from layerstep.engine.crashes import Crashes
 from layerstep.engine.discover import Discovery
 from layerstep.engine.events import Event, Kind, Phase, Resume
-from layerstep.engine.guard import Evaluations, Outcome, fingerprint, undisturbed
+from layerstep.engine.guard import Evaluations, Outcome, undisturbed
 from layerstep.engine.interrupts import Interrupts, is_from_a_signal, not_now, wake_main_thread
 from layerstep.engine.judge import Judge
 from layerstep.engine.kept import Kept, Results
+from layerstep.engine.marks import Baseline, LineMarks
 from layerstep.engine.messages import Frontend, Instrument, Interpreter, Message, Watch, is_lost
 from layerstep.engine.models import Model, Models
 from layerstep.engine.opstep import Opstep
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point, Points
-from layerstep.engine.randomness import RandomState
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
 from layerstep.engine.source_lines.stops import line_pause
@@ -83,7 +83,7 @@ class Session:
         self.is_attached = False
         self.quitting: threading.Thread | None = None
         self.disturbed: list[tuple[str, Outcome]] = []
-        self.baseline: tuple[RandomState, dict[str, int]] | None = None
+        self.baseline: Baseline | None = None
         """What `perturbed?` compares with: taken before the first line of a pause that could write."""
         self.caught: list[str] = []
         """What catchpoints have caught; nobody being there to be asked, the exit code tells."""
@@ -367,12 +367,16 @@ class Session:
 
     def evaluate(self, text: str, *, deep: bool = True) -> tuple[Any, str, Outcome]:
         """Python in the paused frame: its value, what it printed, and what it did to the run."""
-        if deep and self.baseline is None:
-            self.baseline = (RandomState(), fingerprint(self.models))
-        with undisturbed(self.models, deep=deep) as outcome:
-            value, printed = run_python(text, self.scope)
-        if outcome.changed or outcome.restored:
-            self.disturbed.append((text, outcome))
+        marks = LineMarks(self) if deep else None
+        outcome = Outcome()
+        try:
+            with undisturbed(self.models, deep=deep) as outcome:
+                value, printed = run_python(text, self.scope)
+        finally:  # a line that raises has written what it has written
+            if marks is not None:
+                marks.add_to(outcome)
+            if outcome.is_worth_telling:
+                self.disturbed.append((text, outcome))
         return value, printed, outcome
 
     def _interrupted(self) -> bool:
