@@ -57,7 +57,9 @@ class Lines:
         self._watched = thread
         if self._stop is None:
             self._stop = threading.Event()
-            looker = threading.Thread(target=self._look, args=(self._stop,), daemon=True)
+            looker = threading.Thread(
+                target=self._look, args=(self._stop,), name="layerstep-lines", daemon=True
+            )
             looker.name = "layerstep profile"
             looker.start()
 

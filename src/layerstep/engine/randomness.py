@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import random
-import sys
 import threading
 from typing import Any
 
@@ -177,23 +177,24 @@ class OtherThreads:
         self._times = _run_times()
 
     def have_run(self) -> bool:
-        if not self._times and threading.active_count() == 1:
-            return False
         now = _run_times()
         return now != self._times or None in now.values()
 
 
 def _run_times() -> dict[int, str | None]:
-    """How long each other thread has run, None where that is not known or it runs at this moment."""
-    others = set(sys._current_frames()) - {threading.get_ident()}
-    if not others:
-        return {}
-    known = {thread.ident: thread for thread in threading.enumerate()}
-    times: dict[int, str | None] = {}
-    for ident in others:
-        thread = known.get(ident)
-        if thread is None or not thread.name.startswith("layerstep-"):  # ours draw nothing
-            times[ident] = _run_time(thread.native_id if thread is not None else None)
+    """How long each other thread has run, None where that is not known or it runs at this moment.
+
+    Not by `sys._current_frames()`: a garbage collection that begins inside of it blocks Python 3.11 for good.
+    """
+    threads = threading.enumerate()
+    others = [thread for thread in threads if thread.ident != threading.get_ident()]
+    times = {
+        thread.native_id or 0: _run_time(thread.native_id)
+        for thread in others
+        if not thread.name.startswith("layerstep-")  # ours draw nothing
+    }
+    if _thread._count() > len(threads) - 1:  # started without the module `threading`
+        times[0] = None
     return times
 
 
