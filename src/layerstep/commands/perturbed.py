@@ -31,11 +31,10 @@ def perturbed(session: Session, rest: str) -> View:
 
 
 def _proof(session: Session) -> str:
-    others = len(session.baseline.others) if session.baseline is not None else 0
     what = "random streams, parameters, buffers and gradients are untouched"
     if session.baseline is None:
         return f"{what}, for no line of this pause could write"
-    return f"{what}, and so are {others:,} other tensors in reach" if others else what
+    return f"{what}, and so are all other tensors in reach"
 
 
 def _unseen(session: Session, named: set[str]) -> tuple[list[str], list[str]]:
