@@ -1,15 +1,16 @@
-"""Values as views: a tensor is its line, a container its tensors, anything else a bounded repr."""
+"""Values as views: a tensor is its line, a container all that it holds, anything else a bounded repr."""
 
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sized
 from typing import Any
 
 import torch
 from torch import nn
 
 from layerstep.analysis.kinds import dense_values
-from layerstep.analysis.shapes import shape_line, tensors_in
+from layerstep.analysis.shapes import leaves_in, shape_line, tensors_in
 from layerstep.analysis.tensor import Summary, summarize
 from layerstep.engine._torch import below_everything
 from layerstep.engine.guard import observing
@@ -17,7 +18,8 @@ from layerstep.views import Fields, Group, Span, TensorView, Text, View
 
 __all__ = ["brief", "module_line", "present", "short", "small_values", "tensor_view", "view_of"]
 
-MOST_TENSORS = 12
+MOST_LEAVES = 24
+MOST_WORD = 120
 MOST_CHARACTERS = 2_000
 MOST_VALUES = 16
 
@@ -65,15 +67,32 @@ def present(value: Any, *, limit: int | None = None) -> View:
         return Group((line, Text(values))) if values else line
     if isinstance(value, nn.Module):
         return Text(module_line(value))
-    leaves = tensors_in(value, most=MOST_TENSORS + 1)
-    if leaves:
-        items: list[tuple[str, View]] = [
-            (place, tensor_view(tensor, limit=limit)) for place, tensor in leaves[:MOST_TENSORS]
-        ]
-        if len(leaves) > MOST_TENSORS:
-            items.append(("…", Text("more tensors; index to see them")))
-        return Fields((Span(type(value).__name__, "type"),), tuple(items))
+    if tensors_in(value, most=1):
+        return _container(value, limit)
     return Text(_repr(value))
+
+
+def _container(value: Any, limit: int | None) -> Fields:
+    """All that it holds, in its order: a tensor as its line, anything else in one line."""
+    leaves = leaves_in(value, most=MOST_LEAVES + 1)
+    items: list[tuple[str, View]] = []
+    for place, leaf in leaves[:MOST_LEAVES]:
+        if isinstance(leaf, torch.Tensor):
+            items.append((place, tensor_view(leaf, limit=limit)))
+        else:
+            items.append((place, Text(module_line(leaf) if isinstance(leaf, nn.Module) else _one_line(leaf))))
+    if len(leaves) > MOST_LEAVES:
+        items.append(("…", Text("more; index to see them")))
+    size = f"of {len(value)}" if isinstance(value, Sized) else ""
+    return Fields((Span(type(value).__name__, "type"), Span(size, "dim")), tuple(items))
+
+
+def _one_line(value: Any) -> str:
+    if tensors_in(value, most=1):  # too deep, or a list that holds itself
+        return shape_line(value)
+    text = " ".join((repr(value[:MOST_WORD]) if isinstance(value, str) else _repr(value)).split())
+    is_cut = len(text) > MOST_WORD or (isinstance(value, str) and len(value) > MOST_WORD)
+    return text[:MOST_WORD] + ("…" if is_cut else "")
 
 
 def small_values(tensor: torch.Tensor) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["attempt", "dim", "dtype_name", "is_torch", "shape_line", "shape_of", "tensors_in"]
+__all__ = ["attempt", "dim", "dtype_name", "is_torch", "leaves_in", "shape_line", "shape_of", "tensors_in"]
 
 DEPTH, VISITS, LINE, WORD = 6, 10_000, 160, 24  # bounds of a walk through containers, and of its text
 
@@ -87,6 +87,29 @@ def _walk(
             _walk(child, path + step, (*above, id(item)), found, most, visits)
 
 
+def leaves_in(value: object, *, most: int) -> list[tuple[str, object]]:
+    """What a container holds, in its order, each with the expression that leads to it.
+
+    A container in it is opened if it has a tensor in it; anything else is a leaf.
+    """
+    found: list[tuple[str, object]] = []
+    attempt(lambda: _open(value, "", (), found, most), None)
+    return found[:most]
+
+
+def _open(
+    item: object, path: str, above: tuple[int, ...], found: list[tuple[str, object]], most: int
+) -> None:
+    is_open = not above or (_size(item) and id(item) not in above and tensors_in(item, most=1))
+    if isinstance(item, torch.Tensor) or not is_open:
+        found.append((path, item))
+        return
+    for _, step, child in _children(item):
+        if len(found) >= most:
+            return
+        _open(child, path + step, (*above, id(item)), found, most)
+
+
 def _line(value: object, most: int, above: tuple[int, ...]) -> str:
     if isinstance(value, torch.Tensor):
         return f"{dtype_name(value.dtype)}[{', '.join('*' if n < 0 else str(n) for n in shape_of(value))}]"
@@ -99,14 +122,14 @@ def _line(value: object, most: int, above: tuple[int, ...]) -> str:
     items = [name + _line(child, most, inside) for name, _, child in islice(_children(value), most)]
     items += [f"… {size - most} more"] if size > most else []
     kind = type(value)
-    pairs: dict[type, tuple[str, str]] = {tuple: ("(", ")"), list: ("[", "]"), dict: ("{", "}")}
+    pairs: dict[type, tuple[str, str]] = {tuple: ("(", ")"), list: ("[", "]"), dict: ("{", "}"), set: ("{", "}")}
     left, right = pairs.get(kind, (f"{kind.__name__}(", ")"))
     return left + ", ".join(items) + ("," if kind is tuple and size == 1 else "") + right
 
 
 def _size(value: Any) -> int | None:
     """How many children, or None if it is no container."""
-    if isinstance(value, tuple | list | deque | Mapping):
+    if isinstance(value, tuple | list | deque | Mapping | set | frozenset):
         return len(value)
     return len(fields(value)) if is_dataclass(value) and not isinstance(value, type) else None
 
@@ -130,6 +153,8 @@ def _entries(value: Any) -> Iterator[tuple[str, str, object]]:
         yield from ((f"{name}=", f".{name}", child) for name, child in zip(names, value, strict=False))
     elif isinstance(value, tuple | list | deque):
         yield from (("", f"[{i}]", child) for i, child in enumerate(value))
+    elif isinstance(value, set | frozenset):
+        yield from (("", f"{{{i}}}", child) for i, child in enumerate(value))
     elif is_dataclass(value) and not isinstance(value, type):
         yield from ((f"{f.name}=", f".{f.name}", getattr(value, f.name, None)) for f in fields(value))
 
