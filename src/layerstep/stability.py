@@ -18,6 +18,7 @@ from layerstep.analysis.stability import (
     Thresholds,
     check_update,
     check_values,
+    computes_in_f16,
     worst_first,
 )
 from layerstep.commands.break_ import set_or_leave_pending
@@ -63,6 +64,7 @@ class StabilityChecker:
             raise UserError(f"StabilityChecker wants an nn.Module, not {type(model).__name__}")
         self.model = model
         self.thresholds = Thresholds.of(thresholds)
+        self._in_f16 = False
         self._issues: dict[tuple[str, Kind, str], StabilityIssue] = {}
         self._session: Session | None = None
 
@@ -141,7 +143,9 @@ class StabilityChecker:
     def _see(self, frame: Frame) -> None:
         path = frame.path.partition("|")[0]
         for place, tensor in tensors_in(frame.output):
-            self._keep(check_values(tensor, path + place, thresholds=self.thresholds))
+            self._keep(
+                check_values(tensor, path + place, thresholds=self.thresholds, in_f16=self._computes_in_f16())
+            )
 
     def _is_about_to_step(self, stepped: Stepped) -> None:
         optimizer = stepped.optimizer
@@ -152,9 +156,19 @@ class StabilityChecker:
             for name, parameter in self.model.named_parameters():
                 if id(parameter) in own and parameter.grad is not None:
                     grad = check_values(
-                        parameter.grad, f"{name}.grad", role="gradient", thresholds=self.thresholds
+                        parameter.grad,
+                        f"{name}.grad",
+                        role="gradient",
+                        thresholds=self.thresholds,
+                        in_f16=self._computes_in_f16(),
                     )
                     self._keep(grad + check_update(parameter, name, optimizer, thresholds=self.thresholds))
+
+    def _computes_in_f16(self) -> bool:
+        """Once seen, always: the gradients of a step are looked at outside of its autocast."""
+        if not self._in_f16 and self.model is not None:
+            self._in_f16 = computes_in_f16(self.model.parameters())
+        return self._in_f16
 
     def _keep(self, issues: list[StabilityIssue]) -> list[StabilityIssue]:
         for issue in issues:

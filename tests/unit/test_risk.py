@@ -39,7 +39,8 @@ def words(tensor: torch.Tensor, limit: int | None = None) -> str:
         (torch.tensor([65520.0, 1.0]), "would overflow in f16"),
         (torch.tensor([1e-8, 2e-8]), "would vanish in f16"),
         (torch.tensor([1e-8, 1.0]), ""),
-        (torch.tensor([1e6 + 1e6j, 0j]), "would overflow in f16"),
+        (torch.tensor([1e5 + 1e5j, 0j]), "would overflow in f16"),
+        (torch.tensor([3e9, 1.0]), "very large: |x| up to 3e+09"),
     ],
 )
 def test_risks(tensor: torch.Tensor, start: str) -> None:

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 
 import layerstep
 from layerstep import StabilityChecker, StabilityIssue, UserError
-from layerstep.analysis.stability import Thresholds, check_update, check_values, mantissa, worst_first
+from layerstep.analysis.stability import (
+    Thresholds,
+    check_update,
+    check_values,
+    computes_in_f16,
+    mantissa,
+    worst_first,
+)
 from layerstep.engine.shadow import relative_error
 from zoo import ZOO, console_on, differences, entry_named, hook_count, loop, play, seed, taps_on
 
@@ -40,10 +47,12 @@ def _kinds(tensor: Tensor, **options: Any) -> list[str]:
         (torch.tensor([8_000.0, 1.0], dtype=torch.float16)[:, None], ["overflow"]),  # its square
         (torch.tensor([100.0, 1.0], dtype=torch.float16), []),
         (torch.tensor([3e38, 1.0]), ["overflow"]),
-        (torch.tensor([1e5, 1.0]), ["overflow"]),  # in f16 only
+        (torch.tensor([1e5, 1.0]), []),  # in f16 only
+        (torch.tensor([3e7, 1.0]), ["overflow"]),  # it has exploded
+        (torch.tensor([[2.0, -1e9], [-1e9, -1e9]]), []),  # scores and a mask
         (torch.linspace(1, 9, 100) * 1e-40, ["underflow"]),
         (torch.linspace(1, 9, 100).half() * 1e-6, ["underflow"]),
-        (torch.linspace(1, 9, 100)[:, None] * 1e-10, ["underflow"]),  # in f16 only
+        (torch.linspace(1, 9, 100)[:, None] * 1e-10, []),  # in f16 only
         (1e4 + 1e-1 * torch.linspace(-1, 1, 100), ["precision"]),
         (1e3 + torch.linspace(-1, 1, 100), []),
         ((64 + torch.linspace(-1, 1, 100)).bfloat16(), ["precision"]),
@@ -58,6 +67,25 @@ def _kinds(tensor: Tensor, **options: Any) -> list[str]:
 )
 def test_values(tensor: Tensor, kinds: list[str]) -> None:
     assert _kinds(tensor) == kinds
+
+
+def test_what_f16_would_do_is_told_where_the_run_computes_in_f16() -> None:
+    for tensor, kind in (
+        (torch.tensor([1e5, 1.0]), "overflow"),
+        (torch.linspace(1, 9, 100)[:, None] * 1e-10, "underflow"),
+    ):
+        (issue,) = check_values(tensor, "x", in_f16=True)
+        assert issue.kind == kind and "f16" in issue.evidence and issue.severity == "info"
+    assert computes_in_f16([torch.ones(2).half()]) and not computes_in_f16([torch.ones(2)])
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert computes_in_f16([])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not computes_in_f16([])
+
+
+def test_a_model_that_has_exploded_is_told_so() -> None:
+    (issue,) = check_values(torch.tensor([3e7, 1.0]), "fc")
+    assert "exploded" in issue.evidence and "f16" not in issue.evidence + issue.advice
 
 
 def test_evidence_has_the_numbers() -> None:
@@ -84,7 +112,7 @@ def test_a_gain_near_one_is_no_lost_precision() -> None:
 
 def test_the_worst_comes_first() -> None:
     tensors = [torch.tensor([1e5]), torch.tensor([3e38]), torch.tensor([math.nan])]
-    issues = [issue for tensor in tensors for issue in check_values(tensor, "x")]
+    issues = [issue for tensor in tensors for issue in check_values(tensor, "x", in_f16=True)]
     assert [issue.severity for issue in worst_first(issues)] == ["error", "warn", "info"]
 
 

@@ -90,7 +90,7 @@ def _measure(tensor: torch.Tensor, module: nn.Module, summary: Summary) -> Activ
     matrix, note = _by_unit(plain, _unit_axis(plain, module))
     low, high = matrix.min(0), matrix.max(0)  # numpy's carry NaN: a unit with one is neither dead nor far
     seen, units = matrix.shape
-    enough = seen >= FEWEST_SEEN
+    enough, looks_up = seen >= FEWEST_SEEN, isinstance(module, nn.Embedding)  # of one id it is one row
     least, most = summary.stats.min if summary.stats else None, summary.stats.max if summary.stats else None
     kinds = {base.__name__ for base in type(module).__mro__}
     return Activation(
@@ -98,7 +98,7 @@ def _measure(tensor: torch.Tensor, module: nn.Module, summary: Summary) -> Activ
         units,
         seen,
         dead=int(((low == 0) & (high == 0)).sum()) if enough else None,
-        constant=int(((low == high) & (low != 0)).sum()) if enough else None,
+        constant=int(((low == high) & (low != 0)).sum()) if enough and not looks_up else None,
         saturated=_saturated(matrix, kinds, least, most),
         outliers=_outliers(np.maximum(np.abs(low), np.abs(high))),
         is_rectified=bool(kinds & set(RECTIFIERS)) or (least is not None and least >= 0),

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from layerstep.analysis.activations import Activation, measure_activation
+from layerstep.analysis.masks import largest_unmasked
 from layerstep.analysis.places import find_places
-from layerstep.analysis.risk import risks
+from layerstep.analysis.risk import EXPLODED, NEAR_OVERFLOW
+from layerstep.analysis.shapes import dtype_name
 from layerstep.analysis.spread import Spread, spread
 from layerstep.analysis.tensor import Stats, seems_finite, summarize
 from layerstep.analysis.words import number, place, share
@@ -20,6 +22,10 @@ LOOK_AT = 1 << 22
 """Elements of each tensor: what is in view can be thousands of them."""
 EXTREME = 1e4
 """Times the mean magnitude: a normal distribution of any size a computer holds stays below 10."""
+
+
+ISOLATED = 6.0
+"""Times the 99th percentile: the largest of 10,000 normal values lies at 1.7, of Laplace's at 2.5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,8 @@ def anomalies_in(
         return []
     if stats.sampled is not None and not seems_finite(tensor):
         stats = summarize(tensor).stats or stats  # a sample may miss the one NaN
-    found = [*_nonfinite(tensor, stats), *_magnitude(tensor, stats)]
+    is_own = module is not None or is_parameter
+    found = [*_nonfinite(tensor, stats), *_magnitude(tensor, stats, is_own=is_own)]
     if is_parameter and tensor.dim() < 2:
         return found  # biases begin at 0, the gains of norms at 1
     if stats.std == 0 and stats.count > 1 and not stats.nan:
@@ -71,15 +78,23 @@ def _nonfinite(tensor: torch.Tensor, stats: Stats) -> list[Finding]:
     return found
 
 
-def _magnitude(tensor: torch.Tensor, stats: Stats) -> list[Finding]:
-    if not tensor.is_floating_point():
+def _magnitude(tensor: torch.Tensor, stats: Stats, *, is_own: bool) -> list[Finding]:
+    """`is_own`: the model has made it. Inputs may be of any size, timestamps for one."""
+    if not tensor.is_floating_point() or stats.max_norm is None:
         return []
-    found = [Finding("extreme", text) for text in risks(tensor.dtype, stats) if "overflow" in text]
-    if stats.abs_mean and stats.max_norm is not None and stats.max_norm > EXTREME * stats.abs_mean:
-        times = number(stats.max_norm / stats.abs_mean)
-        text = f"one of {number(stats.max_norm)} is {times} times the mean magnitude"
-        found.append(Finding("extreme", text))
-    return found
+    largest = largest_unmasked(tensor, stats)
+    if largest > EXPLODED and is_own:
+        return [Finding("exploded", f"|x| up to {number(largest)}", is_bad=True)]
+    end = torch.finfo(tensor.dtype).max
+    if largest > NEAR_OVERFLOW * end:
+        text = (
+            f"|x| up to {number(largest)} is {largest / end:.0%} of what {dtype_name(tensor.dtype)} can hold"
+        )
+        return [Finding("extreme", text)]
+    if stats.abs_mean and largest == stats.max_norm > EXTREME * stats.abs_mean:
+        times = number(largest / stats.abs_mean)
+        return [Finding("extreme", f"one of {number(largest)} is {times} times the mean magnitude")]
+    return []
 
 
 def _by_unit(one: Activation) -> list[Finding]:
@@ -96,7 +111,11 @@ def _by_unit(one: Activation) -> list[Finding]:
 
 def _outliers(stats: Stats, values: Spread) -> list[Finding]:
     looked = values.sampled or stats.count
-    if not values.outliers or values.outliers > looked // 100:
-        return []  # more than one in a hundred is a heavy tail, not an outlier
+    if not values.outliers or values.outliers > looked // 100 or values.is_one_sided:
+        return []  # more than one in a hundred, or those of one side only, are a tail
+    at = dict(values.percentiles)
+    bulk = max(values.median - at[1.0], at[99.0] - values.median)
+    if max(values.median - at[0.0], at[100.0] - values.median) < ISOLATED * bulk:
+        return []  # the gradients of healthy models have heavy tails, and no gap in them
     bounds = f"[{number(values.outlier_low)}, {number(values.outlier_high)}]"
     return [Finding("outlier", f"{values.outliers:,} of {looked:,} outside of {bounds}")]

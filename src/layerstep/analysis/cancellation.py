@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from layerstep.analysis.masks import LEAST as MASKED
 from layerstep.analysis.shadow import coarsest, is_lossy, module_here, tolerance_for
 from layerstep.analysis.shapes import dtype_name
 from layerstep.analysis.stability import Kind, Severity, StabilityIssue, Thresholds
 from layerstep.analysis.words import number, share
 from layerstep.engine.ops import place_of
-from layerstep.engine.shadow import Operand, Step, is_masked_twice
+from layerstep.engine.shadow import Operand, Step, is_masked_twice, relative_error
 
 __all__ = ["Hazards"]
 
@@ -118,7 +119,7 @@ class Hazards:
             yield from _sqrt(step)
 
     def _lost(self, step: Step) -> Iterator[_Hazard]:
-        after = step.after()
+        after = _after_softmax(step) if step.name in _SOFTMAXES else step.after()
         if not after > self.tolerance:
             return
         before, own = step.before(), step.own()
@@ -236,16 +237,39 @@ def _exponential(step: Step) -> Iterator[_Hazard]:
         yield _Hazard("overflow", "warn", text, SHIFT)
 
 
-def _softmax(step: Step) -> Iterator[_Hazard]:
+_SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax", "softmax")
+
+
+def _rows_of(step: Step) -> tuple[Tensor, int] | None:
+    """The largest logit of each row, and the dimension of the rows."""
     given = _operand(step, 0)
-    if given is None or not given.real.numel():
-        return
+    if given is None or not given.real.numel() or not given.real.dim():
+        return None
     dim = step.args[1] if len(step.args) > 1 and isinstance(step.args[1], int) else -1
-    tops = given.real.amax(dim).float()
-    largest = float(tops[tops.isfinite()].abs().max()) if bool(tops.isfinite().any()) else 0.0
-    apart = largest * torch.finfo(given.real.dtype).eps / 2
+    return given.real.amax(dim).float(), dim
+
+
+def _after_softmax(step: Step) -> float:
+    """The relative error of its result; a row that is masked as a whole means nothing, and is left out."""
+    rows = _rows_of(step)
+    if rows is None or not bool((rows[0] < MASKED).any()):
+        return step.after()
+    tops, dim = rows
+    pairs = ((real.movedim(dim, -1), right.movedim(dim, -1)) for real, right in step.results)
+    seen = tops >= MASKED
+    return max((relative_error(real[seen], right[seen]) for real, right in pairs), default=0.0)
+
+
+def _softmax(step: Step) -> Iterator[_Hazard]:
+    rows = _rows_of(step)
+    if rows is None:
+        return
+    tops, dtype = rows[0], step.operands[0].real.dtype
+    tops = tops[tops.isfinite() & (tops > 0)]  # a row of -1e9 is masked as a whole
+    largest = float(tops.max()) if tops.numel() else 0.0
+    apart = largest * torch.finfo(dtype).eps / 2
     if apart > COARSE_LOGITS:
-        kind = dtype_name(given.real.dtype)
+        kind = dtype_name(dtype)
         text = f"softmax of logits up to {number(largest)}: {kind} holds them to ±{number(apart)}"
         yield _Hazard("precision", "warn", text, "scale the logits down, or f32 from the product on")
 
@@ -271,10 +295,7 @@ def _sqrt(step: Step) -> Iterator[_Hazard]:
 
 _RISKS: dict[str, Callable[[Step], Iterator[_Hazard]]] = {
     "exp": _exponential,
-    "_softmax": _softmax,
-    "_log_softmax": _softmax,
-    "_safe_softmax": _softmax,
-    "softmax": _softmax,
+    **dict.fromkeys(_SOFTMAXES, _softmax),
     "div": _division,
     "reciprocal": _division,
 }

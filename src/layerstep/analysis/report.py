@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from layerstep.analysis.masks import largest_unmasked
 from layerstep.analysis.places import Places, find_places
 from layerstep.analysis.present import view_of
 from layerstep.analysis.risk import risks
@@ -74,7 +75,7 @@ class Report:
         return Table(columns, (tuple(number(value) for _, value in inner),), note=note)
 
     def _outliers(self) -> str:
-        if self.spread is None or not self.spread.outliers:
+        if self.spread is None or not self.spread.outliers or self.spread.is_one_sided:
             return ""
         bounds = f"[{number(self.spread.outlier_low)}, {number(self.spread.outlier_high)}]"
         return f"{self.spread.outliers:,} outside of {bounds}, 6 robust deviations from the median"
@@ -97,7 +98,7 @@ def report(tensor: torch.Tensor, *, limit: int | None = None, exact: bool = Fals
             summary=summary,
             spread=spread(tensor, exact=exact),
             places=find_places(tensor) if is_whole else None,
-            risks=tuple(risks(tensor.dtype, stats)) if stats is not None else (),
+            risks=tuple(risks(tensor.dtype, stats, largest=largest_unmasked(tensor, stats))) if stats else (),
         )
 
 

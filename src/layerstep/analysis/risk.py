@@ -7,19 +7,25 @@ import torch
 from layerstep.analysis.counting import Stats
 from layerstep.analysis.shapes import dtype_name
 
-__all__ = ["risks"]
+__all__ = ["EXPLODED", "NEAR_OVERFLOW", "risks"]
 
 NEAR_OVERFLOW = 0.5  # of the dtype's largest number: one doubling away
 MANY_SUBNORMAL = 0.01
+EXPLODED = 1e6
+"""Larger than any activation or weight of a model that works; those of large language models reach 1e4."""
 
 
-def risks(dtype: torch.dtype, stats: Stats) -> list[str]:
-    """Sentences; none if nothing is wrong that is certain from the figures."""
+def risks(dtype: torch.dtype, stats: Stats, *, largest: float | None = None) -> list[str]:
+    """Sentences; none if nothing is wrong that is certain from the figures.
+
+    `largest` is the largest magnitude that counts, if it is not that of all values: without a mask.
+    """
     if stats.max_norm is None:
         return []
+    most = stats.max_norm if largest is None else largest
     found = [_sameness(stats)]
     if dtype.is_floating_point or dtype.is_complex:
-        found += [_overflow(dtype, stats.max_norm), _underflow(dtype, stats), _narrower(dtype, stats)]
+        found += [_overflow(dtype, most), _underflow(dtype, stats), _narrower(dtype, most)]
     return [sentence for sentence in found if sentence]
 
 
@@ -53,11 +59,13 @@ def _underflow(dtype: torch.dtype, stats: Stats) -> str:
     return f"underflow: {share:.0%} of the values are subnormal in {dtype_name(dtype)}, with fewer digits"
 
 
-def _narrower(dtype: torch.dtype, stats: Stats) -> str:
+def _narrower(dtype: torch.dtype, most: float) -> str:
     """Only from a wider range to that of f16, to which people cast."""
-    half, most = torch.finfo(torch.float16), stats.max_norm or 0.0
+    half = torch.finfo(torch.float16)
     if torch.finfo(dtype).max <= half.max or not most:
         return ""
+    if most > EXPLODED:
+        return f"very large: |x| up to {most:.4g}; an activation or a weight of this size has exploded"
     if most >= half.max + 16:  # below, it is rounded down to 65504
         return f"would overflow in f16: the largest magnitude is {most:.4g}, f16 ends at 65504"
     if most <= half.smallest_normal * half.eps / 2:

@@ -122,7 +122,12 @@ def _line(value: object, most: int, above: tuple[int, ...]) -> str:
     items = [name + _line(child, most, inside) for name, _, child in islice(_children(value), most)]
     items += [f"… {size - most} more"] if size > most else []
     kind = type(value)
-    pairs: dict[type, tuple[str, str]] = {tuple: ("(", ")"), list: ("[", "]"), dict: ("{", "}"), set: ("{", "}")}
+    pairs: dict[type, tuple[str, str]] = {
+        tuple: ("(", ")"),
+        list: ("[", "]"),
+        dict: ("{", "}"),
+        set: ("{", "}"),
+    }
     left, right = pairs.get(kind, (f"{kind.__name__}(", ")"))
     return left + ", ".join(items) + ("," if kind is tuple and size == 1 else "") + right
 

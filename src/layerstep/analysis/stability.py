@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from layerstep.analysis.kinds import dense_values
+from layerstep.analysis.masks import largest_unmasked
 from layerstep.analysis.places import find_places
-from layerstep.analysis.risk import risks
+from layerstep.analysis.risk import EXPLODED
 from layerstep.analysis.shapes import attempt, dtype_name
 from layerstep.analysis.tensor import Stats, seems_finite, summarize
 from layerstep.analysis.words import number, place, share
@@ -27,6 +28,7 @@ __all__ = [
     "Thresholds",
     "check_update",
     "check_values",
+    "computes_in_f16",
     "worst_first",
 ]
 
@@ -37,6 +39,7 @@ Role = Literal["activation", "parameter", "gradient"]
 LOOK_AT = 1 << 20
 """Elements of each tensor: there can be thousands of them."""
 ROWS_UP_TO = 1 << 22
+EXPLODED_ADVICE = "`activations **` shows the layer where it begins; a lower rate, clipping, a norm"
 LEAST_F16 = 2.0**-25
 """Half of the least number that f16 has: below, a value becomes 0."""
 
@@ -90,9 +93,17 @@ def worst_first(issues: Iterable[StabilityIssue]) -> list[StabilityIssue]:
 
 
 def check_values(
-    tensor: Tensor, name: str, *, role: Role = "activation", thresholds: Thresholds | None = None
+    tensor: Tensor,
+    name: str,
+    *,
+    role: Role = "activation",
+    thresholds: Thresholds | None = None,
+    in_f16: bool = False,
 ) -> list[StabilityIssue]:
-    """What is wrong or at risk in the values of a tensor of any kind; bounded in time, never raises."""
+    """What is wrong or at risk in the values of a tensor of any kind; bounded in time, never raises.
+
+    `in_f16`: the run computes in f16 too, so that what f16 would make of a wider tensor matters.
+    """
     stats = summarize(tensor, limit=LOOK_AT).stats
     if stats is None or not stats.count or not tensor.is_floating_point():
         return []
@@ -101,10 +112,19 @@ def check_values(
     limits = thresholds or Thresholds()
     return [
         *_nonfinite(tensor, stats, name, role),
-        *_overflow(tensor, stats, name, role, limits),
-        *_underflow(tensor, stats, name, role, limits),
+        *_overflow(tensor, stats, name, role, limits, in_f16=in_f16),
+        *_underflow(tensor, stats, name, role, limits, in_f16=in_f16),
         *_digits(tensor, stats, name, role, limits),
     ]
+
+
+def computes_in_f16(tensors: Iterable[Tensor]) -> bool:
+    """Does a run with these tensors compute in f16: by their dtype, or by autocast?"""
+    autocast = any(
+        torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is torch.float16
+        for kind in ("cpu", "cuda")
+    )
+    return autocast or any(tensor.dtype is torch.float16 for tensor in tensors)
 
 
 def _nonfinite(tensor: Tensor, stats: Stats, name: str, role: Role) -> Iterator[StabilityIssue]:
@@ -125,32 +145,29 @@ def _nonfinite(tensor: Tensor, stats: Stats, name: str, role: Role) -> Iterator[
 
 
 def _overflow(
-    tensor: Tensor, stats: Stats, name: str, role: Role, limits: Thresholds
+    tensor: Tensor, stats: Stats, name: str, role: Role, limits: Thresholds, *, in_f16: bool
 ) -> Iterator[StabilityIssue]:
     if stats.max is None or stats.min is None:
         return
     dtype, most = tensor.dtype, torch.finfo(tensor.dtype).max
     is_masked = stats.min <= -0.99 * most  # the least number of a dtype is a mask
-    largest = max(stats.max, 0.0) if is_masked else max(stats.max, -stats.min)
+    largest = max(stats.max, 0.0) if is_masked else largest_unmasked(tensor, stats)
     if largest <= 0:
         return
     headroom = math.log2(most / largest)
+    size = f"|x| up to {number(largest)}"
     if headroom < limits.headroom:
-        text = (
-            f"|x| up to {number(largest)}: {headroom:.1f} powers of two below the end of {dtype_name(dtype)}"
-        )
+        text = f"{size}: {headroom:.1f} powers of two below the end of {dtype_name(dtype)}"
         yield StabilityIssue(name, "overflow", "warn", text, "bf16 or f32 here, or scale down")
+    elif largest > EXPLODED and role != "gradient":
+        yield StabilityIssue(name, "overflow", "warn", f"{size}: it has exploded", EXPLODED_ADVICE)
     elif dtype is torch.float16 and role == "activation":
         squares = _largest_row(tensor)
         if squares > most:
             text = f"the squares of a row add up to {number(squares)}, f16 ends at 65504"
             yield StabilityIssue(name, "overflow", "info", text, "norms in f32")
-    elif (
-        role == "activation"
-        and not is_masked
-        and any("would overflow" in text for text in risks(dtype, stats))
-    ):
-        text = f"|x| up to {number(largest)}: would overflow in f16"
+    elif in_f16 and role == "activation" and largest > torch.finfo(torch.float16).max:
+        text = f"{size}: would overflow in f16"
         yield StabilityIssue(name, "overflow", "info", text, "bf16 rather than f16")
 
 
@@ -168,7 +185,7 @@ def _largest_row(tensor: Tensor) -> float:
 
 
 def _underflow(
-    tensor: Tensor, stats: Stats, name: str, role: Role, limits: Thresholds
+    tensor: Tensor, stats: Stats, name: str, role: Role, limits: Thresholds, *, in_f16: bool
 ) -> Iterator[StabilityIssue]:
     if role == "parameter" and tensor.dim() < 2:
         return
@@ -179,7 +196,7 @@ def _underflow(
         advice = "loss scaling" if role == "gradient" else "scale up"
         yield StabilityIssue(name, "underflow", "warn", text, advice)
         return
-    if role == "parameter" or torch.finfo(tensor.dtype).max <= torch.finfo(torch.float16).max:
+    if not in_f16 or role == "parameter" or tensor.dtype is torch.float16:
         return
     if tensor.dim() < 2:  # the gradient of a bias before a norm, or of a key's, is 0 but for rounding
         return

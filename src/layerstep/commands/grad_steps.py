@@ -4,6 +4,7 @@ import math
 import re
 
 from layerstep.analysis.bars import sparkline
+from layerstep.analysis.flow import Health
 from layerstep.analysis.gradient_log import WARM_UP, Clipping, Entry, GradientLog, clipping_of
 from layerstep.analysis.gradient_recorder import Recorder
 from layerstep.analysis.words import number, share
@@ -104,8 +105,12 @@ def _trends(session: Session, log: GradientLog) -> Table:
         Column(""),
     )
     steps = log.steps
-    notes = [f"steps {steps[0]} to {steps[-1]}, {len(steps)} recorded: {summary.overall_health}"]
-    notes += [*summary.recommendations[:-1], *warnings_of(session)]
+    warnings = warnings_of(session)
+    health = summary.overall_health
+    if warnings and health in (Health.HEALTHY, Health.MINOR_ISSUES):
+        health = Health.PROBLEMS_DETECTED  # the sizes are good, what they are added to is not
+    notes = [f"steps {steps[0]} to {steps[-1]}, {len(steps)} recorded: {health}"]
+    notes += [*summary.recommendations[:-1], *warnings]
     return Table(columns, tuple(rows), note="\n".join(notes))
 
 

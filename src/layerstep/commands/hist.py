@@ -65,7 +65,7 @@ def _percentiles(found: Spread) -> Table:
     inner = [(share, value) for share, value in found.percentiles if 0 < share < 100]
     columns = tuple(Column(f"{share:g}%", right=True) for share, _ in inner)
     notes = [f"median {number(found.median)}, median distance from it {number(found.mad)}"]
-    if found.outliers:
+    if found.outliers and not found.is_one_sided:
         limits = f"{number(found.outlier_low)} to {number(found.outlier_high)}"
         notes.append(f"{found.outliers:,} outliers, outside {limits}")
     if found.nonfinite:

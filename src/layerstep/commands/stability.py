@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from layerstep.analysis.stability import (
     Thresholds,
     check_update,
     check_values,
+    computes_in_f16,
     worst_first,
 )
 from layerstep.analysis.words import number
@@ -66,18 +68,16 @@ def stability(session: Session, rest: str) -> View:
 
 def _values(session: Session, modules: list[tuple[str, nn.Module]]) -> tuple[list[StabilityIssue], int]:
     issues: list[StabilityIssue] = []
-    looked = 0
     optimizers = [each.optimizer for each in session.training.optimizers if each.optimizer is not None]
     with observing():
-        for name, tensor, role in _in_view(session, modules):
-            looked += 1
-            if looked > MOST_TENSORS:
-                break
-            issues += check_values(tensor, name, role=role)
+        in_view = list(islice(_in_view(session, modules), MOST_TENSORS))
+        in_f16 = computes_in_f16(tensor for _, tensor, _ in in_view)
+        for name, tensor, role in in_view:
+            issues += check_values(tensor, name, role=role, in_f16=in_f16)
             if role == "parameter":
                 for optimizer in optimizers:
                     issues += check_update(tensor, name, optimizer)
-    return issues, min(looked, MOST_TENSORS)
+    return issues, len(in_view)
 
 
 def _in_view(session: Session, modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor, Role]]:

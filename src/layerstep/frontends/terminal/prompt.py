@@ -24,6 +24,7 @@ from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.styles import DynamicStyle
 
 from layerstep.config import state_dir
+from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.frontends.completion import complete
@@ -31,7 +32,7 @@ from layerstep.frontends.output import PROMPT, Screen
 from layerstep.frontends.terminal.style import LineLexer, style_named
 from layerstep.lines import is_complete
 
-__all__ = ["Terminal"]
+__all__ = ["Terminal", "status_of"]
 
 
 class _Cancelled(Exception):
@@ -158,15 +159,22 @@ class Terminal:
         return f"!{text}" if self._session.conversation.interacting and text.strip() else text
 
     def _toolbar(self) -> StyleAndTextTuples:
-        """Path, forward number, points and mode."""
-        pause = self._session.pause
-        frame = pause.frame if pause is not None else None
-        path = frame.path if frame is not None and frame.module is not None else "not started"
-        points = sum(point.enabled for point in self._session.points.shown)
-        parts = [path]
-        if frame is not None and pause is not None and frame.module is not None:
-            parts += [f"forward {pause.forward}", "train" if frame.module.training else "eval"]
-        parts.append(f"{points} point{'' if points == 1 else 's'}")
-        if self._session.arming.is_eager:
-            parts.append("compiled code runs eagerly")
-        return [("class:toolbar", "  " + "   ".join(parts))]
+        return [("class:toolbar", "  " + "   ".join(status_of(self._session)))]
+
+
+def status_of(session: Session) -> list[str]:
+    """Where the run stands: path, direction, forward number, mode and points."""
+    pause = session.pause
+    parts = ["not started"]
+    if pause is not None and not pause.is_start:
+        frame = pause.frame
+        parts = [(frame.path if frame is not None else "") or pause.reason or "stopped"]
+        parts += ["backward"] if pause.phase in (Phase.BACKWARD_ENTER, Phase.BACKWARD) else []
+        parts += [f"forward {pause.forward}"] if pause.forward else []
+        if frame is not None and frame.module is not None:
+            parts.append("train" if frame.module.training else "eval")
+    points = sum(point.enabled for point in session.points.shown)
+    parts.append(f"{points} point{'' if points == 1 else 's'}")
+    if session.arming.is_eager:
+        parts.append("compiled code runs eagerly")
+    return parts
