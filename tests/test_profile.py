@@ -155,7 +155,7 @@ def test_forwards_are_steps_where_nothing_is_trained() -> None:
     found = measured(model, run)
     assert not found.is_training and len(found.steps) == 3  # type: ignore[attr-defined]
     assert min(found.row("0").forward) >= 0.0095  # type: ignore[attr-defined]
-    assert found.row("data").own[0] >= 0.019  # type: ignore[attr-defined]
+    assert found.row("between forwards").own[0] >= 0.019  # type: ignore[attr-defined]
     assert found.row("loss") is None  # type: ignore[attr-defined]
 
 

@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import layerstep
 from layerstep.analysis.profile import Measured
 from layerstep.analysis.profile_state import State, state_of
+from layerstep.engine.borders import Cycle
 from layerstep.engine.profile_places import places_of
-from layerstep.engine.profile_steps import Cycle
 from layerstep.render.screen import to_text
 from zoo import console_on, taps_on
 

@@ -155,7 +155,13 @@ def pm(
 def tell_unread(session: Session) -> None:
     """The run is over: show what was measured and nobody has looked at."""
     for instrument in session.instruments:
-        for line in instrument.unread() if isinstance(instrument, Measuring) else []:
+        if not isinstance(instrument, Measuring):
+            continue
+        shortfall = instrument.shortfall()
+        if shortfall:
+            session.say(Notice(shortfall, level="warn"))
+        instrument.clear()
+        for line in instrument.unread():
             session.conversation.run_line(line, origin="the end of the run")
 
 

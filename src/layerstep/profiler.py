@@ -30,7 +30,10 @@ __all__ = ["LayerTime", "ProfileReport", "Profiler", "profiling"]
 
 @dataclass(frozen=True, slots=True)
 class LayerTime:
-    """One module, one timer, or `data`, `loss`, `optimizer`: seconds a step, medians over the steps."""
+    """One module, one timer, or `data`, `loss`, `optimizer`: the seconds of a typical step.
+
+    That is the mean of the middle half of the steps: the own times of all add up to `step_seconds`.
+    """
 
     name: str
     kind: str
@@ -64,6 +67,8 @@ class ProfileReport:
     layers: tuple[LayerTime, ...]
     timers: tuple[LayerTime, ...]
     advice: tuple[Advice, ...] = ()
+    unit: str = "training step"
+    """What a step is: a training step, or a forward where no optimizer stepped."""
 
     def layer(self, name: str) -> LayerTime:
         found = next((each for each in (*self.layers, *self.timers) if each.name == name), None)
@@ -74,7 +79,9 @@ class ProfileReport:
     def __str__(self) -> str:
         lines = []
         if self.steps:
-            lines.append(f"{self.steps} steps, median {1e3 * self.step_seconds:.3g} ms")
+            lines.append(f"{self.steps} {self.unit}s, a typical one takes {1e3 * self.step_seconds:.3g} ms")
+        elif not self.timers:
+            lines.append("no step was timed")
         for each in sorted((*self.layers, *self.timers), key=lambda one: -one.own):
             lines.append(f'Layer "{each.name}": {1e3 * each.own:.3g} ms ({each.share:.0%} of total)')
         return "\n".join([*lines, *(f"{each.name}: {each.says}" for each in self.advice)])
@@ -162,13 +169,14 @@ class Profiler:
         measured = self._state.measured() if self._state is not None else None
         return ProfileReport(
             steps=len(measured.steps) if measured is not None else 0,
-            step_seconds=measured.step.median if measured is not None else 0.0,
-            samples_per_second=Spread.of(measured.samples).median if measured is not None else 0.0,
-            tokens_per_second=Spread.of(measured.tokens).median if measured is not None else 0.0,
+            step_seconds=measured.seconds if measured is not None else 0.0,
+            samples_per_second=measured.throughput[0] if measured is not None else 0.0,
+            tokens_per_second=measured.throughput[1] if measured is not None else 0.0,
             own_cost_seconds=Spread.of(measured.tool).median if measured is not None else 0.0,
             layers=tuple(_layers(measured)) if measured is not None else (),
             timers=tuple(self._timed()),
             advice=tuple(self._state.advice()) if advice and self._state is not None else (),
+            unit=measured.word if measured is not None else "training step",
         )
 
     def _timed(self) -> Iterator[LayerTime]:
@@ -204,19 +212,19 @@ class Profiler:
 
 def _layers(measured: Measured) -> Iterator[LayerTime]:
     for row in measured.rows:
-        own, total = Spread.of(row.own).median, Spread.of(row.total).median
+        own, total = measured.typical(row.own), measured.typical(row.total)
         yield LayerTime(
             row.path,
             row.kind,
             0 if row.is_outside else sum(row.calls),
             own=own,
             total=total,
-            forward=Spread.of(row.forward).median,
-            backward=Spread.of(row.backward).median,
+            forward=measured.typical(row.forward),
+            backward=measured.typical(row.backward),
             share=measured.share(row),
             parameters=row.parameters,
             flops=row.flops,
-            flops_per_second=row.rate,
+            flops_per_second=measured.rate(row),
             saved_bytes=row.saved,
             peak_bytes=row.needed,
         )

@@ -10,9 +10,10 @@ from itertools import pairwise
 
 import torch
 
-from layerstep.analysis.profile import Measured, Row, Spread
+from layerstep.analysis.profile import BETWEEN, Measured, Row
 from layerstep.analysis.roofline import Roofline
 from layerstep.analysis.words import dims, human_bytes
+from layerstep.engine import machine
 from layerstep.engine.ops import Place
 from layerstep.engine.profile_lines import Lines
 from layerstep.engine.profile_ops import Grown, Looked
@@ -73,6 +74,12 @@ class Evidence:
         row = self.row(key)
         return self.measured.share(row) if row is not None else 0.0
 
+    @property
+    def forward(self) -> float:
+        """Seconds of a typical step that modules spend in their forwards."""
+        rows = (row for row in self.measured.rows if not row.is_outside)
+        return sum(self.measured.typical(row.forward) for row in rows)
+
     def path(self, key: int) -> str:
         row = self.row(key)
         return row.path if row is not None else ""
@@ -89,18 +96,23 @@ def _percent(share: float) -> str:
 
 
 def _waits_for_data(known: Evidence) -> Iterator[Advice]:
-    row = known.measured.row("data")
-    share = known.measured.share(row) if row is not None else 0.0
-    if row is None or share < WAITING or Spread.of(row.own).median < LEAST_WAIT:
+    measured = known.measured
+    row = next((row for row in measured.rows if row.is_outside and row.path in ("data", BETWEEN)), None)
+    share = measured.share(row) if row is not None else 0.0
+    if row is None or share < WAITING or measured.typical(row.own) < LEAST_WAIT:
         return
+    loads = known.lines.loads("between")
+    if not (measured.is_training or loads):
+        return  # a model that waits for requests has no data to be loaded sooner
+    remedy = "more `num_workers`, or prepare the data once" if loads else "do it once, or in another process"
     top = known.lines.top("between")
     where = f", {_percent(top[1])} of it at this line" if top is not None else ""
     yield Advice(
         "waiting-for-data",
         "",
-        f"{_percent(share)} of a {known.measured.word} passes before the model is called{where}",
+        f"{_percent(share)} of a {measured.word} passes before the model is called{where}",
         f"up to {1 / (1 - share):.1f}× as many steps a second" if share < 0.999 else "nearly all of a step",
-        "more `num_workers`, or prepare the data once; then `profile` again and look at the row data",
+        f"{remedy}; then `profile` again and look at the row {row.path}",
         top[0] if top is not None else Place(),
         share,
     )
@@ -136,7 +148,7 @@ def _tiny_operations(known: Evidence) -> Iterator[Advice]:
     looked = known.looked
     if looked.calls < MANY_OPS or any(True for _ in _python_loops(known)):
         return
-    forward = sum(Spread.of(row.forward).median for row in known.measured.rows if not row.is_outside)
+    forward = known.forward
     mean = forward / looked.calls
     if mean < TINY:
         yield Advice(
@@ -146,13 +158,13 @@ def _tiny_operations(known: Evidence) -> Iterator[Advice]:
             "about what calling one takes",
             "up to 2× in the forward",
             "`torch.compile(model)` fuses them; compare with `profile save` and `profile compare`",
-            weight=forward / max(known.measured.step.median, 1e-12) / 2,
+            weight=forward / max(known.measured.seconds, 1e-12) / 2,
         )
 
 
 def _small_batch(known: Evidence) -> Iterator[Advice]:
     samples = [step.samples for step in known.measured.times if step.samples]
-    forward = sum(Spread.of(row.forward).median for row in known.measured.rows if not row.is_outside)
+    forward = known.forward
     calls = known.looked.calls
     tokens = max((step.tokens for step in known.measured.times), default=0)
     small = samples and max(samples) <= SMALL_BATCH and tokens <= SMALL_BATCH * 128
@@ -258,11 +270,11 @@ def _slow_layers(known: Evidence) -> Iterator[Advice]:
         return
     for key, flops in known.looked.flops.items():
         row = known.row(key)
-        middle = Spread.of(row.forward).median if row is not None else 0.0
+        middle = known.measured.typical(row.forward) if row is not None else 0.0
         if row is None or not flops or middle <= 0 or known.measured.share(row) < NOTABLE:
             continue
         best = roofline.achievable(flops, known.looked.moved[key])
-        rate = row.rate
+        rate = known.measured.rate(row)
         if rate < SLOW * best and flops / best > LEAST_WORK:
             rows.append((known.measured.share(row), row, rate, best))
     for share, row, rate, best in sorted(rows, key=lambda each: -each[0])[:3]:
@@ -317,7 +329,7 @@ def _half_precision(known: Evidence) -> Iterator[Advice]:
 def _threads(known: Evidence) -> Iterator[Advice]:
     if known.measured.device != "cpu" or known.roofline is None:
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = machine.cores()
     threads = torch.get_num_threads()
     heavy = sum(known.measured.share(row) for row in known.measured.rows if row.own_flops)
     if threads * 2 <= cores and heavy > 0.3:

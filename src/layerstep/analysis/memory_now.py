@@ -12,7 +12,8 @@ from torch import Tensor
 
 from layerstep.engine._torch.saved import key_of
 from layerstep.engine.memory.graph import inner_tensors, size_of
-from layerstep.engine.memory.owned import buffers_of, gradients_of, parameters_of, states_of
+from layerstep.engine.memory.owned import KEPT, add_once, kept_by
+from layerstep.engine.randomness import RandomState
 
 if TYPE_CHECKING:
     from layerstep.engine.models import Models
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from layerstep.engine.training import Steps
 
 __all__ = ["KEPT", "Now", "add_once", "live_tensors", "look", "look_at"]
-
-KEPT = ("parameters", "buffers", "gradients", "optimizer state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,7 @@ def look(session: Session) -> Now:
 def look_at(models: Models, training: Steps | None = None) -> Now:
     """What is alive now."""
     seen: set[int] = set()
-    states = states_of(models, training) if training is not None else ()
-    given = (parameters_of(models), buffers_of(models), gradients_of(models), states)
-    kinds = {kind: add_once(tensors, seen) for kind, tensors in zip(KEPT, given, strict=True)}
+    kinds = kept_by(models, training, seen)
     others = Counter[int]()
     for tensor in live_tensors():
         for part in inner_tensors(tensor):
@@ -60,17 +57,16 @@ def look_at(models: Models, training: Steps | None = None) -> Now:
     return Now(kinds, sum(others.values()), sum(size > 0 for size in others.values()))
 
 
-def add_once(tensors: Iterable[tuple[str, Tensor]], seen: set[int]) -> dict[str, int]:
-    """The bytes by path of what is not in `seen` yet; it is, afterwards."""
-    sums: Counter[str] = Counter()
-    for path, tensor in tensors:
-        key = key_of(tensor)
-        if key and key not in seen:
-            seen.add(key)
-            sums[path] += size_of(tensor)
-    return dict(sums)
-
-
 def live_tensors() -> list[Tensor]:
     """Every tensor that Python knows of; measured: 40 ms for 165,000 objects."""
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
+    everything = gc.get_objects()
+    ours = {id(value) for thing in everything if type(thing) is RandomState for value in _held_by(thing)}
+    return [thing for thing in everything if issubclass(type(thing), Tensor) and id(thing) not in ours]
+
+
+def _held_by(streams: RandomState) -> Iterable[object]:
+    """What a copy of the random streams keeps: it is the debugger's own."""
+    for value in vars(streams).values():
+        yield value
+        if isinstance(value, list | tuple):
+            yield from value

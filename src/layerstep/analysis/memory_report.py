@@ -37,7 +37,8 @@ class Snapshot:
 
 def modules(now: Now, step: MeasuredStep | None, *, inside: Callable[[str], bool], most: int) -> Table:
     """What each module keeps, and what autograd kept for it in a measured step; the largest first."""
-    columns = {kind: now.kinds.get(kind, {}) for kind in KEPT}
+    kept = step.kept if step is not None else now.kinds
+    columns = {kind: kept.get(kind, {}) for kind in KEPT}
     if step is not None:
         columns["saved"] = step.saved.by_path
         columns["temporary"] = step.highest.temporary
@@ -57,7 +58,8 @@ def modules(now: Now, step: MeasuredStep | None, *, inside: Callable[[str], bool
         rows.append((f"… {len(paths) - most:,} more", *map(_cell, rest)))
     rows.append(("all", *(_cell(sum(by_path.values())) for by_path in columns.values())))
     heads = (Column(_SHORT.get(kind, kind), right=True) for kind in columns)
-    return Table((Column("module", "path"), *heads), tuple(rows))
+    title = f"at the end of {step.label}" if step is not None else ""
+    return Table((Column("module", "path"), *heads), tuple(rows), title=title)
 
 
 def _cell(size: int) -> str:
@@ -68,12 +70,14 @@ def step_lines(step: MeasuredStep, expected: Forecast | None) -> list[tuple[str,
     """A measured step in a few labelled lines."""
     peak = step.highest
     lines = [
-        ("measured", step.label + (f", batch {step.batch}" if step.batch else "")),
+        ("measured", step.label + _calls(step)),
         ("peak", f"{human_bytes(peak.bytes)} in tensors, {_where(peak)}"),
     ]
     if peak.kinds:
         parts = [(kind, peak.kinds[kind]) for kind in KINDS if peak.kinds.get(kind)]
-        lines.append(("of it", ", ".join(f"{kind} {human_bytes(size)}" for kind, size in parts)))
+        words = {"other": "there before"}
+        text = ", ".join(f"{words.get(kind, kind)} {human_bytes(size)}" for kind, size in parts)
+        lines.append(("of it", text))
     if step.is_cut:
         lines.append(("of it", "not known: the step has too many operations to keep them all"))
     if step.is_compiled:
@@ -86,6 +90,11 @@ def step_lines(step: MeasuredStep, expected: Forecast | None) -> list[tuple[str,
         text = f"about {human_bytes(expected.bytes)}: {part} of the peak grows with the batch"
         lines += [(f"batch {expected.batch}", text), ("", expected.basis)]
     return [(label, Text(text)) for label, text in lines]
+
+
+def _calls(step: MeasuredStep) -> str:
+    batch = f", batch {step.batch}" if step.batch else ""
+    return f"{batch}, {step.forwards} forwards" if step.forwards > 1 else batch
 
 
 def _where(peak: Peak) -> str:

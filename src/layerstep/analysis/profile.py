@@ -11,7 +11,10 @@ from layerstep.engine.profile_steps import Timed
 from layerstep.engine.profiling import Profile
 from layerstep.engine.timing_stamps import DeviceStamps
 
-__all__ = ["Measured", "Row", "Spread", "by_type", "measure"]
+__all__ = ["BETWEEN", "Measured", "Row", "Spread", "by_type", "measure"]
+
+BETWEEN = "between forwards"
+"""The row of what is outside of the model, where nothing is trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +70,6 @@ class Row:
     def total(self) -> list[float]:
         return [f + b for f, b in zip(self.total_forward, self.total_backward, strict=True)]
 
-    @property
-    def rate(self) -> float:
-        """Operations a second that its own work achieved in the forward."""
-        middle = Spread.of(self.forward).median
-        return self.work / middle if middle > 0 else 0.0
-
 
 @dataclass(slots=True)
 class Measured:
@@ -97,20 +94,54 @@ class Measured:
     events: list[float] = field(default_factory=list)
     """Seconds of the host for the events of each step, where those are the times: it is not taken out."""
     left_out: int = 0
+    too_long: int = 0
+    unit: str = ""
+    """The model whose forwards these are, where there are several."""
     untimed: tuple[str, ...] = ()
     times: list[StepTime] = field(default_factory=list)
     modules: list[Timed] = field(default_factory=list)
-    _whole: float = 0.0
+    _middle: tuple[int, ...] = ()
 
     @property
     def step(self) -> Spread:
         return Spread.of(self.steps)
 
+    @property
+    def middle(self) -> tuple[int, ...]:
+        """The numbers of the steps in the middle half by their time: a typical step is the mean of these.
+
+        One slow step is then not the whole story, as in a median, and the parts add up, as in a mean.
+        """
+        if not self._middle:
+            order = sorted(range(len(self.steps)), key=self.steps.__getitem__)
+            cut = len(order) // 4
+            self._middle = tuple(sorted(order[cut : len(order) - cut]))
+        return self._middle
+
+    def typical(self, values: Sequence[float]) -> float:
+        """Of some numbers, one for each step, that of a typical step."""
+        return sum(values[at] for at in self.middle) / len(self.middle) if self.middle else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Of a typical step: the sum of the rows' own."""
+        return self.typical(self.steps)
+
+    @property
+    def throughput(self) -> tuple[float, float]:
+        """Samples and tokens a second."""
+        samples = self.typical([step.samples for step in self.times])
+        tokens = self.typical([step.tokens for step in self.times])
+        return (samples / self.seconds, tokens / self.seconds) if self.seconds else (0.0, 0.0)
+
     def share(self, row: Row) -> float:
-        """The part of a step that is its own; of medians, so that one slow step is not the whole story."""
-        if not self._whole:
-            self._whole = sum(Spread.of(each.own).median for each in self.rows)
-        return Spread.of(row.own).median / self._whole if self._whole else 0.0
+        """The part of a typical step that is its own."""
+        return self.typical(row.own) / self.seconds if self.seconds else 0.0
+
+    def rate(self, row: Row) -> float:
+        """Floating-point operations a second that its own work achieved in the forward."""
+        spent = self.typical(row.forward)
+        return row.work / spent if spent > 0 else 0.0
 
     @property
     def is_blind(self) -> bool:
@@ -128,7 +159,7 @@ class Measured:
 def measure(profile: Profile, cost: Cost | None = None) -> Measured:
     """Fold every step that was kept."""
     stamps = profile.clock.stamps
-    profile.settle()
+    profile.steps.settle(stamps)
     times = []
     for step in profile.steps:
         folded = fold(step.marks, is_training=step.is_training, cost=cost)
@@ -143,6 +174,7 @@ def measure(profile: Profile, cost: Cost | None = None) -> Measured:
         untimed=tuple(profile.untimed),
     )
     found.is_host, found.note = stamps.is_host, stamps.note
+    found.too_long, found.unit = profile.too_long, profile.borders.unit if not profile.is_training else ""
     if isinstance(stamps, DeviceStamps):
         found.events = [stamps.cost * len(step.marks) for step in profile.steps]
     found.pace = [step.pace for step in profile.steps]
@@ -159,8 +191,8 @@ def gather(
     untimed: tuple[str, ...] = (),
 ) -> Measured:
     """Rows of what each step was folded to."""
-    rows: dict[int, Row] = {}
-    outside = {name: Row(name) for name in OUTSIDE if is_training or name == "data"}
+    rows: dict[str, Row] = {}
+    outside = {name: Row(name) for name in OUTSIDE} if is_training else {"data": Row(BETWEEN)}
     for number, step in enumerate(times):
         _add_calls(step, number, modules, rows)
         for name, row in outside.items():
@@ -186,13 +218,13 @@ def gather(
     )
 
 
-def _add_calls(step: StepTime, number: int, modules: Sequence[Timed], rows: dict[int, Row]) -> None:
+def _add_calls(step: StepTime, number: int, modules: Sequence[Timed], rows: dict[str, Row]) -> None:
     for call, (forward, backward) in zip(step.calls, step.totals(), strict=True):
         module = modules[call.key]
-        row = rows.get(call.key)
+        row = rows.get(module.path)
         if row is None:
             above = modules[step.calls[call.parent].key].path if call.parent >= 0 else ""
-            row = rows[call.key] = Row(module.path, module.kind, above, module.parameters)
+            row = rows[module.path] = Row(module.path, module.kind, above, module.parameters)
         _pad(row, number + 1)
         row.calls[-1] += 0 if call.is_again else 1
         row.forward[-1] += call.forward / 1e9

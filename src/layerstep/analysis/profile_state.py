@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from layerstep.analysis.advice import Advice, Evidence, advise
-from layerstep.analysis.profile import Measured, Spread, measure
+from layerstep.analysis.profile import Measured, measure
 from layerstep.analysis.profile_compare import Saved
 from layerstep.analysis.roofline import Roofline, probe
 from layerstep.analysis.timing import Cost
@@ -41,7 +41,11 @@ class State:
         """Begin to time, and have a look at the operations in a step that is left out."""
         self.looked = Looked()
         self.profile.inspector = self._look
+        self.profile.on_anew = self._forget
         self.profile.start(wanted, warm_up=warm_up)
+
+    def _forget(self) -> None:
+        self.looked, self._measured = Looked(), None
 
     def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
         """Look at the operations of a call; was that possible?"""
@@ -98,7 +102,7 @@ class State:
         for key, timed in enumerate(found.modules):
             row = rows.get(timed.path)
             if row is not None and row.own_flops:
-                calls = Spread.of([float(n) for n in row.calls]).median
+                calls = found.typical(row.calls)
                 row.work = row.own_flops * calls / max(1, self.looked.entered[key])
 
     def _add_memory(self, found: Measured) -> None:
@@ -106,7 +110,7 @@ class State:
         for key, timed in enumerate(found.modules):
             row = rows.get(timed.path)
             if row is not None:
-                row.saved += self.looked.saved[key]
+                row.saved = max(row.saved, self.looked.saved[key])
                 row.needed = max(row.needed, self.looked.needed[key])
 
     def advice(self) -> list[Advice]:

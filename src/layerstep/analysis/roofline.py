@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import torch
 
+from layerstep.engine import machine
 from layerstep.engine.guard import observing
 
 __all__ = ["Roofline", "probe"]
@@ -62,10 +62,10 @@ def _half_seconds(one: torch.Tensor, device: str, *, slowest: float) -> float:
 def _seconds(run: object, device: str) -> float:
     assert callable(run)
     _wait(device)
-    begin = time.perf_counter()
+    begin = machine.now()
     run()
     _wait(device)
-    return time.perf_counter() - begin
+    return machine.now() - begin
 
 
 def _wait(device: str) -> None:

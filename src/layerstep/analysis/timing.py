@@ -51,6 +51,10 @@ class StepTime:
     """When it was outside, and where."""
     tool: float = 0.0
     """Our own work: in none of the others."""
+    aside: float = 0.0
+    """In forwards without gradients of models that are trained, and between them: no part of the step."""
+    asides: int = 0
+    """How many such forwards."""
     begin: int = 0
     end: int = 0
     samples: int = 0
@@ -96,7 +100,11 @@ class _Folding:
         self.step.begin = self._last
         for mark in marks:
             self._charge(mark[1])
-            self.step.tool += mark[2] - mark[1]
+            if mark[0] == Kind.ASIDE:
+                self.step.aside += mark[2] - mark[1]
+                self.step.asides += mark[4]
+            else:
+                self.step.tool += mark[2] - mark[1]
             self._last = mark[2]
             self._move(mark)
         self.step.end = self._last

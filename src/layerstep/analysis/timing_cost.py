@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from layerstep.analysis.timing import Cost
+from layerstep.engine import machine
 from layerstep.engine.guard import observing
 from layerstep.engine.timing import Clock, Kind, TimedCall
 
@@ -68,9 +68,9 @@ def _beyond(module: nn.Module, *, grad: bool) -> float:
 
 
 def _seconds(run: Callable[[], None]) -> int:
-    begin = time.perf_counter_ns()
+    begin = machine.clock()()
     run()
-    return time.perf_counter_ns() - begin
+    return machine.clock()() - begin
 
 
 def _ignore(error: Exception) -> None:

@@ -58,7 +58,7 @@ def leaks(session: Session, rest: str) -> View:
     if rest:
         raise BadArguments(f"{rest!r} is not understood", "leaks, leaks on, leaks off")
     views: list[View] = []
-    if census.is_on or census.counts:
+    if census.was_on:
         views.append(_counted(session, census))
     if session.recordings.everything():
         views.append(_recorded(session))
@@ -76,7 +76,10 @@ def _counted(session: Session, census: Census) -> View:
     counts = list(census.counts)
     unit = census.unit
     if len(counts) < COUNTS:
-        return Notice(f"{len(counts)} of at least {COUNTS} counts are taken", f"let it run some {unit}s more")
+        return Notice(
+            f"too few {unit}s to tell: {len(counts)} of at least {COUNTS} counts are taken",
+            f"let it run some {unit}s more" if census.is_on else "",
+        )
     with observing(), census.looking():
         found = find_leaks(census, session.models)
         grows = growth(counts)

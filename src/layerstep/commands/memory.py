@@ -80,7 +80,7 @@ def _everything(session: Session) -> View:
     with observing():
         now = look(session)
         views: list[View] = []
-        if now.paths:
+        if now.paths or step is not None:
             views.append(modules(now, step, inside=lambda path: True, most=_rows(session)))
         lines = []
         if step is not None:
@@ -89,9 +89,9 @@ def _everything(session: Session) -> View:
             text = f"{human_bytes(now.others)} in {now.other_tensors:,} that Python knows of"
             lines.append(("other tensors", Text(text)))
         lines += device_lines(devices())
-    views.append(summary(lines, f"memory: {human_bytes(sum(map(now.total, KEPT)))} kept by models"))
-    if not now.paths:
-        views.append(Notice("no model has run yet"))
+    views.append(summary(lines, f"memory: {human_bytes(sum(map(now.total, KEPT)))} kept by models now"))
+    if not now.paths and step is None:
+        views.append(Notice("no model has run yet" if not session.models.had_any else "the models are gone"))
     if step is None and not meter_of(session).is_on:
         hint = "the peak, what autograd saves, what is temporary, the need of a larger batch"
         views.append(Notice("`memory 1` measures the next step", hint))

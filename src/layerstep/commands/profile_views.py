@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 
 from layerstep.analysis.advice import Advice
-from layerstep.analysis.profile import Measured, Row, Spread, by_type
+from layerstep.analysis.profile import BETWEEN, Measured, Row, Spread, by_type
 from layerstep.analysis.profile_compare import LEAST_EFFECT, Change, Comparison
 from layerstep.analysis.profile_state import State
 from layerstep.errors import BadArguments
@@ -11,18 +12,19 @@ from layerstep.views import Column, Fields, Group, Node, Notice, Span, Table, Te
 
 __all__ = ["SORTS", "advice_view", "comparison", "flame", "milliseconds", "report", "tree"]
 
-SORTS = {
-    "own": lambda row: sum(row.own),
-    "total": lambda row: sum(row.total),
-    "forward": lambda row: sum(row.forward),
-    "backward": lambda row: sum(row.backward),
-    "calls": lambda row: sum(row.calls),
-    "params": lambda row: row.parameters,
-    "flops": lambda row: row.flops,
-    "rate": lambda row: row.rate,
-    "saved": lambda row: row.saved,
-    "peak": lambda row: row.needed,
+SORTS: dict[str, Callable[[Measured, Row], float]] = {
+    "own": lambda measured, row: measured.typical(row.own),
+    "total": lambda measured, row: measured.typical(row.total),
+    "forward": lambda measured, row: measured.typical(row.forward),
+    "backward": lambda measured, row: measured.typical(row.backward),
+    "calls": lambda measured, row: 0.0 if row.is_outside else measured.typical(row.calls),
+    "params": lambda measured, row: row.parameters,
+    "flops": lambda measured, row: row.flops,
+    "rate": lambda measured, row: measured.rate(row),
+    "saved": lambda measured, row: row.saved,
+    "peak": lambda measured, row: row.needed,
 }
+"""What each orders by, of a typical step; where that is equal, by the own time."""
 BAR = 40
 ROWS = 25
 MODULES = 20
@@ -33,6 +35,8 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 def milliseconds(seconds: float) -> str:
     """As few characters as tell two modules apart."""
     value = 1e3 * seconds
+    if value < 0.0995:
+        return f"{value:.2g}" if value >= 0.001 else f"{value:.1g}" if value >= 0.0001 else "0"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
@@ -51,7 +55,7 @@ def report(state: State, *, by: str, sort: str, wide: bool = False) -> View:
     if by == "op":
         return _by_op(state)
     rows = measured.rows if by == "module" else by_type(measured.rows)
-    ordered = sorted((row for row in rows if any(row.own)), key=SORTS[sort], reverse=True)
+    ordered = _sorted(measured, (row for row in rows if any(row.own)), sort)
     names = _columns(measured, by, wide=wide)
     shown = tuple(_cells(measured, row, names) for row in ordered[:ROWS])
     rest = sum(measured.share(row) for row in ordered[ROWS:])
@@ -60,18 +64,28 @@ def report(state: State, *, by: str, sort: str, wide: bool = False) -> View:
     return Group((head(measured), Table(columns, shown, note="\n".join(notes + _notes(state, wide=wide)))))
 
 
+def _sorted(measured: Measured, rows: Iterable[Row], sort: str) -> list[Row]:
+    return sorted(rows, key=lambda row: (SORTS[sort](measured, row), measured.typical(row.own)), reverse=True)
+
+
 def head(measured: Measured) -> Fields:
     """The step, its spread, the throughput, and what we cost."""
     step, tool = measured.step, Spread.of(measured.tool)
     steps = f"{len(measured.steps)} {measured.word}{'s' * (len(measured.steps) != 1)}"
-    items = [("median", f"{milliseconds(step.median)} ms, half of them in {_range(step)}")]
+    if measured.unit and any(row.parent == "" and row.path != measured.unit for row in _modules(measured)):
+        steps += f" of {measured.unit}"
+    items = [("typical", f"{milliseconds(measured.seconds)} ms, half of them in {_range(step)}")]
     rates = []
-    for name, values in (("samples", measured.samples), ("tokens", measured.tokens)):
-        if values:
-            rates.append(f"{count(Spread.of(values).median)} {name}/s")
+    for name, value in zip(("samples", "tokens"), measured.throughput, strict=True):
+        if value:
+            rates.append(f"{count(value)} {name}/s")
     if rates:
         items.append(("throughput", ", ".join(rates)))
-    share = tool.median / step.median if step.median else 0.0
+    share = tool.median / measured.seconds if measured.seconds else 0.0
+    asides, aside = sum(each.asides for each in measured.times), sum(each.aside for each in measured.times)
+    if asides:
+        what = f"{asides:,} forward{'s' * (asides != 1)} without gradients between them"
+        items.append(("not in it", f"{what} (evaluation, rollouts), {milliseconds(aside / 1e9)} ms in all"))
     if measured.is_host:
         items.append(("taken out", f"{milliseconds(tool.median)} ms of the profiler's own work, {share:.1%}"))
     else:
@@ -79,6 +93,10 @@ def head(measured: Measured) -> Fields:
         items.append(("not taken out", f"the host has recorded events for about {spent} ms of each"))
     title = (Span(steps, "key"), Span(f"on {measured.device}", "dim"))
     return Fields(title, tuple((name, Text(text)) for name, text in items))
+
+
+def _modules(measured: Measured) -> list[Row]:
+    return [row for row in measured.rows if not row.is_outside]
 
 
 def _range(spread: Spread) -> str:
@@ -96,25 +114,31 @@ def _columns(measured: Measured, by: str, *, wide: bool) -> list[str]:
 
 def _cells(measured: Measured, row: Row, names: list[str]) -> tuple[str, ...]:
     own = Spread.of(row.own)
-    spread = (own.high - own.low) / 2 / own.median if own.median else 0.0
+    typical = measured.typical
+    spread = (own.high - own.low) / 2 / typical(row.own) if typical(row.own) else 0.0
     known = {
-        "own ms": milliseconds(own.median),
+        "own ms": milliseconds(typical(row.own)),
         "±": f"{spread:.0%}",
         "%": f"{100 * measured.share(row):.1f}",
     }
     if not row.is_outside:
-        known["fwd"] = milliseconds(_middle(row.forward))
-        known["bwd"] = milliseconds(_middle(row.backward))
-        known["total"] = milliseconds(_middle(row.total))
-        known["n"] = str(round(_middle([float(n) for n in row.calls])))
+        known["fwd"] = milliseconds(typical(row.forward))
+        known["bwd"] = milliseconds(typical(row.backward))
+        known["total"] = milliseconds(typical(row.total))
+        known["n"] = f"{typical(row.calls):.3g}"
         known["saved"], known["peak"] = count(row.saved), count(row.needed)
-        known["params"], known["FLOP"], known["FLOP/s"] = map(count, (row.parameters, row.flops, row.rate))
+        known["params"], known["FLOP"], known["FLOP/s"] = map(
+            count, (row.parameters, row.flops, measured.rate(row))
+        )
     return (row.path, *(known.get(name, "") for name in names))
 
 
 def _notes(state: State, *, wide: bool) -> list[str]:
     measured = state.measured()
-    notes = ["own: without the modules it calls; times are medians, ± half the middle range; FLOP: forward"]
+    notes = [
+        "own: without the modules it calls; it adds up to the step; FLOP: forward",
+        f"times are means of the middle half of the {measured.word}s, ± half their range",
+    ]
     if measured.is_training or wide:
         notes.append("saved: bytes that it keeps for the backward, its own")
     if wide or not measured.is_training:
@@ -123,10 +147,14 @@ def _notes(state: State, *, wide: bool) -> list[str]:
         notes.append(measured.note)
     if measured.is_training:
         notes.append("data: all between two steps; loss: from the model's output and back to it")
+    else:
+        notes.append(f"{BETWEEN}: all that the program does outside of its modules")
     if state.looked.trouble:
         notes.append(f"not looked at: {state.looked.trouble}")
     if measured.left_out:
         notes.append(f"{measured.left_out} with a stop or an error in them are left out")
+    if measured.too_long:
+        notes.append(f"{measured.too_long} with too many calls are left out")
     if measured.untimed:
         named = ", ".join(measured.untimed[:3])
         notes.append(f"not timed inside: {named} (compiled, scripted or replicated)")
@@ -160,37 +188,37 @@ def tree(state: State) -> View:
     roots = [row for row in measured.rows if not row.is_outside and not row.parent]
     if not roots:
         return Notice("no module was called")
-    whole = measured.step.median or 1.0
+    whole = measured.seconds or 1.0
     budget = [state.session.config.max_lines]
 
     def node(row: Row, *, hot: bool, seen: tuple[str, ...]) -> Node:
-        total = _middle(row.total)
+        total = measured.typical(row.total)
         budget[0] -= 1
         children = [child for child in below.get(row.path, []) if child.path not in seen]
         first = children[0] if children else None
-        goes_on = first is not None and hot and _middle(first.total) >= _middle(row.own)
+        goes_on = first is not None and hot and measured.typical(first.total) >= measured.typical(row.own)
         parts = tuple(
             node(child, hot=goes_on and child is first, seen=(*seen, child.path))
             for child in children
             if budget[0] > 0
         )
-        detail = f"{milliseconds(total)} ms  {100 * total / whole:.0f}%  own {milliseconds(_middle(row.own))}"
+        own = milliseconds(measured.typical(row.own))
+        detail = f"{milliseconds(total)} ms  {100 * total / whole:.0f}%  own {own}"
         label = row.path.removeprefix(row.parent + ".") if row.parent else row.path
         return Node(label, row.kind, detail, "◆ hot" if hot else "", parts)
 
-    trees = [Tree(node(row, hot=True, seen=(row.path,))) for row in sorted(roots, key=SORTS["total"])[::-1]]
+    def by_total(row: Row) -> float:
+        return measured.typical(row.total)
+
+    trees = [Tree(node(row, hot=True, seen=(row.path,))) for row in sorted(roots, key=by_total)[::-1]]
     note = "with all that is called inside, slowest first; ◆ the hot path: the slowest child of the slowest"
     outside = [
-        f"{row.path} {milliseconds(_middle(row.own))} ms"
+        f"{row.path} {milliseconds(measured.typical(row.own))} ms"
         for row in measured.rows
         if row.is_outside and any(row.own)
     ]
     note += f"\noutside of the model: {', '.join(outside)}" if outside else ""
     return Group((head(measured), *trees[:-1], Tree(trees[-1].root, note)))
-
-
-def _middle(values: list[float]) -> float:
-    return Spread.of(values).median
 
 
 def _children(measured: Measured) -> dict[str, list[Row]]:
@@ -199,7 +227,7 @@ def _children(measured: Measured) -> dict[str, list[Row]]:
         if row.parent:
             below.setdefault(row.parent, []).append(row)
     for rows in below.values():
-        rows.sort(key=SORTS["total"], reverse=True)
+        rows.sort(key=lambda row: measured.typical(row.total), reverse=True)
     return below
 
 
@@ -208,10 +236,10 @@ def flame(state: State) -> View:
     measured = state.measured()
     below = _children(measured)
     lines: list[str] = []
-    whole = measured.step.median or 1.0
+    whole = measured.seconds or 1.0
 
     def draw(row: Row, begin: float, depth: int, seen: tuple[str, ...]) -> None:
-        total = _middle(row.total)
+        total = measured.typical(row.total)
         if total / whole < 1 / BAR / 2 or len(lines) >= state.session.config.max_lines:
             return
         name = row.path.removeprefix(row.parent + ".") if row.parent else row.path
@@ -221,14 +249,14 @@ def flame(state: State) -> View:
         for child in sorted(below.get(row.path, []), key=measured.rows.index):
             if child.path not in seen:
                 draw(child, at, depth + 1, (*seen, child.path))
-                at += _middle(child.total) / whole
+                at += measured.typical(child.total) / whole
 
     at = 0.0
     for row in measured.rows:
         if row.is_outside or not row.parent:
             draw(row, at, 0, (row.path,))
-            at += _middle(row.total) / whole
-    title = f"{BAR} characters are {milliseconds(measured.step.median)} ms: the median {measured.word}"
+            at += measured.typical(row.total) / whole
+    title = f"{BAR} characters are {milliseconds(measured.seconds)} ms: a typical {measured.word}"
     return Group((Text(title), Text("\n".join(line[:79] for line in lines))))
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from layerstep.engine._torch import is_in_backward, is_tracing
 from layerstep.engine._torch.saved import key_of
+from layerstep.engine.borders import Borders, Call, End
 from layerstep.engine.events import Phase
 from layerstep.engine.guard import observing
 from layerstep.engine.memory.graph import size_of
@@ -59,11 +60,12 @@ class Census:
 
     def __init__(self, session: Session) -> None:
         self.counts: deque[Count] = deque(maxlen=KEPT)
-        self.is_on = False
+        self.is_on = self.was_on = False
         self.is_read = False
         """Has somebody asked since it began?"""
         self.unit = "step"
         self._session = session
+        self._borders = Borders(session)
         sink = Sink(self._report, _ignore, _ignore)
         sink.listening = True
         self._taps = Taps(sink)
@@ -74,11 +76,10 @@ class Census:
         self._next = 0.0
 
     def start(self) -> None:
-        self.is_on, self.is_read = True, False
-        self.counts.clear()
-        self._born.clear()
-        self._taken = self._boundaries = 0
-        self._next = 0.0
+        self.is_on = self.was_on = True
+        self.is_read = False
+        self._begin_anew("forward")
+        self._borders.start()
         if self._session.is_attached:
             self.apply()
 
@@ -99,7 +100,11 @@ class Census:
         self._uninstall()
 
     def unread(self) -> list[str]:
-        return [] if self.is_read or not self.counts else ["leaks"]
+        return [] if self.is_read or not self.was_on else ["leaks"]
+
+    def shortfall(self) -> str:
+        """What is missing is told by `leaks` itself."""
+        return ""
 
     def cost(self) -> list[str]:
         """What is installed, in words."""
@@ -113,23 +118,34 @@ class Census:
 
     def _report(self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         session = self._session
-        if session.is_silent or session.training.count or is_in_backward() or is_tracing():
+        if session.is_silent or self._borders.is_training or is_in_backward() or is_tracing():
             return
         try:
             model = session.models.by_root(module)
             if model is not None and not model.is_helper and call_depth(sys._getframe(2)) == 1:
-                self._boundary("forward")
+                is_border = self._borders.called(module) is Call.FORWARD
+                if self._borders.is_new_unit:
+                    self._begin_anew("forward")
+                if is_border:
+                    self._boundary()
         except Exception as error:
             session.fail(error)
 
     def _after_step(self, stepped: Stepped) -> None:
-        if self._session.training.optimizers[:1] == [stepped]:
-            self._boundary("step")
+        if self._borders.begin_training():
+            self._begin_anew("step")
+        if self._borders.stepped(stepped) is not End.NONE:
+            self._boundary()
 
-    def _boundary(self, unit: str) -> None:
-        if unit != self.unit:
-            self.unit = unit
-            self.counts.clear()
+    def _begin_anew(self, unit: str) -> None:
+        """Count from here on; what was counted in forwards says nothing of training steps."""
+        self.unit = unit
+        self.counts.clear()
+        self._born.clear()
+        self._taken = self._boundaries = 0
+        self._next = 0.0
+
+    def _boundary(self) -> None:
         self._boundaries += 1
         now = time.monotonic()
         if self._taken < ALWAYS or now >= self._next:

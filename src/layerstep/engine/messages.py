@@ -81,6 +81,12 @@ class Measuring(Protocol):
     def unread(self) -> list[str]:
         """The lines that show what was measured and nobody has asked for yet."""
 
+    def clear(self) -> None:
+        """It is over: what is not complete now never will be."""
+
+    def shortfall(self) -> str:
+        """At the end of a run: what was to be measured and was not, or nothing."""
+
 
 @dataclass(slots=True, eq=False)
 class Watch:

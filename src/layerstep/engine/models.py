@@ -61,6 +61,8 @@ class Models:
     def __init__(self) -> None:
         self._models: list[Model] = []
         self._by_root: dict[int, Model] = {}
+        self.had_any = False
+        """Was there a model, though it may be gone by now?"""
 
     def __iter__(self) -> Iterator[Model]:
         self._models = [model for model in self._models if model.given is not None]
@@ -75,6 +77,7 @@ class Models:
         self._models = [model for model in self if id(model.given) not in inside]
         model = Model(root, self._free_name(name or type(unwrap(root)).__name__, unwrap(root)))
         self._models.append(model)
+        self.had_any = True
         for one in (root, unwrap(root)):
             self._by_root[id(one)] = model
         return model
@@ -195,7 +198,8 @@ class Models:
     def unknown(self, text: str) -> UnknownPath:
         """The error for a path that is nowhere: it is followed as far as it leads, then what is near."""
         if not len(self):
-            return UnknownPath(f"no module {text!r}", "no model has run yet")
+            why = "the models of the run are gone" if self.had_any else "no model has run yet"
+            return UnknownPath(f"no module {text!r}", why)
         head, last = text, ""
         while head:
             head, _, last = head.rpartition(".")

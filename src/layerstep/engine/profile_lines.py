@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from types import CodeType, FrameType
 
+import torch.utils.data
+
 from layerstep.engine.ops import Place
 from layerstep.engine.stack import is_ours
 
@@ -18,6 +20,7 @@ __all__ = ["Lines", "program_frame"]
 _LIBRARIES = tuple(
     {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"], os.path.dirname(os.__file__)}
 )
+_LOADERS = os.path.dirname(torch.utils.data.__file__) + os.sep
 PERIOD = 0.02
 """Seconds between two looks; one takes about 10 µs."""
 FEWEST = 5
@@ -41,6 +44,14 @@ def program_frame(frame: FrameType | None) -> FrameType | None:
     return None
 
 
+def _is_loading(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_LOADERS):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Lines:
     """How often a thread was found at each line of the program, by where the run was.
 
@@ -52,6 +63,7 @@ class Lines:
         self._watched = 0
         self._stop: threading.Event | None = None
         self.found: dict[str, Counter[Place]] = {}
+        self._loading: Counter[str] = Counter()
 
     def start(self, thread: int) -> None:
         self._watched = thread
@@ -70,6 +82,7 @@ class Lines:
 
     def clear(self) -> None:
         self.found = {}
+        self._loading.clear()
 
     def top(self, where: str) -> tuple[Place, float] | None:
         """The line at which the thread was found most often, and its share; None if it was found rarely."""
@@ -79,6 +92,10 @@ class Lines:
         place, count = found.most_common(1)[0]
         return place, count / found.total()
 
+    def loads(self, where: str) -> bool:
+        """Was it found loading data by torch.utils.data in at least half of the looks?"""
+        return 2 * self._loading[where] >= max(1, self.found.get(where, Counter()).total())
+
     def _look(self, stop: threading.Event) -> None:
         while not stop.wait(PERIOD):
             frame = sys._current_frames().get(self._watched)
@@ -87,4 +104,5 @@ class Lines:
             if found is not None and where:
                 place = Place(found.f_code.co_filename, found.f_lineno, found.f_code.co_qualname)
                 self.found.setdefault(where, Counter())[place] += 1
+                self._loading[where] += _is_loading(frame)
             del frame, found

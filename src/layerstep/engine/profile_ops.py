@@ -7,7 +7,6 @@ what waits for a device, and what attention is made of.
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
+from layerstep.engine import machine
 from layerstep.engine._torch import unwrap
 from layerstep.engine.caches import Moment
 from layerstep.engine.guard import observing
@@ -181,12 +181,12 @@ class _Inspection(Watcher):
         if (is_question(func) and name not in _CONVERSIONS) or self._depth:
             return super().see(func, args, kwargs)
         self._depth += 1
-        begin = time.perf_counter()
+        begin = machine.now()
         try:
             result = super().see(func, args, kwargs)
         finally:
             self._depth -= 1
-        spent = time.perf_counter() - begin
+        spent = machine.now() - begin
         place = place_of(sys._getframe(1))
         line = self.looked.lines.setdefault((self._key, place), LineOps(self._key, place))
         line.calls += 1

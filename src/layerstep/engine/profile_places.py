@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from layerstep.engine._torch import is_compiled, is_scripted, is_wrapper, unwrap
 from layerstep.engine.models import Model, Models
+from layerstep.engine.profile_steps import Timed, size_of
+from layerstep.engine.timing import TimedCall, TimedCompiled, timed_call_of
 
 if TYPE_CHECKING:
     from layerstep.engine.profiling import Profile
 
-__all__ = ["Around", "Timeable", "is_whole", "places_of"]
+__all__ = ["Placed", "Timeable", "is_whole", "places_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,59 @@ def _whole(module: nn.Module, path: str, *, is_root: bool) -> Timeable:
     return Timeable(module, path, is_root, is_whole=True, is_compiled=in_place)
 
 
+class Placed:
+    """The stand-ins of a profile, and what is known of each module that has one."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.modules: list[Timed] = []
+        """By the key that marks have; what a table needs of a module, which may be gone by then."""
+        self.untimed: list[str] = []
+        self._profile = profile
+        self._stand_ins: dict[int, TimedCall] = {}
+        self._keys: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._stand_ins)
+
+    def forget(self) -> None:
+        self.modules.clear()
+        self._keys.clear()
+
+    def remove(self) -> None:
+        for stand_in in self._stand_ins.values():
+            stand_in.remove()
+        self._stand_ins.clear()
+
+    def apply(self, models: Models, *, outermost: bool) -> None:
+        """Put a stand-in on each module that has none."""
+        self.untimed = []
+        for model in models:
+            for place in places_of(models, model, outermost=outermost):
+                self._place(place)
+
+    def _place(self, place: Timeable) -> None:
+        module, path = place.module, place.path
+        if place.is_whole:
+            self.untimed.append(path)
+        key = self._keys.get(id(module))
+        if key is not None and self.modules[key].path != path:  # a second model was found
+            self.modules[key] = replace(self.modules[key], path=path)
+        clock = self._profile.clock
+        if timed_call_of(module, clock) is not None:
+            return
+        if key is None or self.modules[key].reference() is not module:
+            key = self._keys[id(module)] = len(self.modules)
+            own = module.parameters() if place.is_whole else module.parameters(recurse=False)
+            count = sum(size_of(p) for p in own)
+            kind = type(unwrap(module)).__name__
+            self.modules.append(Timed(path, kind, count, place.is_root, weakref.ref(module)))
+        around = Around(self._profile, module) if place.is_root else None
+        kind_of_call = TimedCompiled if place.is_compiled else TimedCall
+        stand_in = kind_of_call(module, clock, key, around)
+        stand_in.place()
+        self._stand_ins[id(module)] = stand_in
+
+
 class Around:
     """What an outermost stand-in tells its profile."""
 
@@ -85,7 +140,9 @@ class Around:
         self._module = weakref.ref(module)
 
     def begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._profile.begins(args, kwargs)
+        module = self._module()
+        if module is not None:
+            self._profile.begins(module, args, kwargs)
 
     def ended(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, raised: bool) -> None:
         module = self._module()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,14 +12,30 @@ import torch
 from torch import Tensor, nn
 
 from layerstep.engine.messages import Message
-from layerstep.engine.timing_stamps import Mark
+from layerstep.engine.timing import Kind
+from layerstep.engine.timing_stamps import DeviceStamps, HostStamps, Mark, Stamps
 from layerstep.views import Fields, Group, Notice, Text
 
-__all__ = ["Cycle", "Recorder", "Timed", "TimedStep", "counts_of", "first_line", "size_of"]
+__all__ = [
+    "KeptSteps",
+    "Looks",
+    "Recorder",
+    "Timed",
+    "TimedStep",
+    "counts_of",
+    "first_line",
+    "progress",
+    "size_of",
+    "without_unused",
+]
 
-
-ALONE = 20
-"""Steps of the first optimizer without another, after which it is alone."""
+MOST_MARKS = 500_000
+"""Of all steps that are kept; beyond it the oldest go. About 80 MB."""
+MOST_EVENTS = 20_000
+"""Events of a device that are alive at once; beyond it those that have happened are read and let go."""
+BAR = 30
+MOST_LOOKS = 8
+"""Models that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +63,91 @@ class TimedStep:
     """Seconds of a small fixed piece of work beside it, each time that it was done."""
 
 
-class Cycle:
-    """Whose step ends a training step: of several optimizers, the last that steps before the first again.
-
-    So a generator's backward is in one step with its forward, though the discriminator steps between them.
-    """
+class KeptSteps(deque[TimedStep]):
+    """The steps that are timed, the oldest first; bounded by their marks."""
 
     def __init__(self) -> None:
-        self.is_new = False
-        """Was it another until now? Then the step that ends is torn."""
-        self._first = self._last = self._other = 0
-        self._alone = 0
+        super().__init__()
+        self._marks = 0
 
-    def ends_with(self, number: int) -> bool:
-        """An optimizer has stepped; does that end a training step?"""
-        self.is_new = False
-        if not self._first or number < self._first:
-            self._first = self._last = number
-        if number != self._first:
-            self._other, self._alone = number, 0
-        else:
-            self._alone += 1
-            last = self._other or (self._first if self._alone > ALONE else self._last)
-            self.is_new, self._last, self._other = last != self._last, last, 0
-        return number == self._last
+    def clear(self) -> None:
+        super().clear()
+        self._marks = 0
+
+    def keep(self, step: TimedStep, stamps: Stamps) -> None:
+        self.append(step)
+        self._marks += len(step.marks)
+        while len(self) > 1 and self._marks > MOST_MARKS:
+            self._marks -= len(self.popleft().marks)
+        if isinstance(stamps, HostStamps):
+            step.is_read = True
+            return
+        waiting = [each for each in self if not each.is_read]
+        if sum(len(each.marks) for each in waiting) > MOST_EVENTS:
+            for each in waiting:
+                if stamps.has_passed(each.marks):
+                    each.marks, each.is_read = stamps.nanoseconds(each.marks), True
+
+    def settle(self, stamps: Stamps) -> None:
+        """Make times of all stamps; a device is waited for once."""
+        waiting = [step for step in self if not step.is_read]
+        if waiting and isinstance(stamps, DeviceStamps):
+            stamps.wait_for(waiting[-1].marks)
+            for step in waiting:
+                step.marks, step.is_read = stamps.nanoseconds(step.marks), True
+
+
+class Looks:
+    """Which models have been run once more, to see their operations: each once, or twice if that failed."""
+
+    def __init__(self) -> None:
+        self._done: set[int] = set()
+        self._tried: set[int] = set()
+
+    def clear(self) -> None:
+        self._done.clear()
+        self._tried.clear()
+
+    def are_wanted(self, module: nn.Module, *, is_late: bool) -> bool:
+        """Late, in a step that counts, only the first model is still looked at."""
+        return id(module) not in self._done and len(self._done) < MOST_LOOKS and not (self._done and is_late)
+
+    def note(self, module: nn.Module, *, has_worked: bool) -> None:
+        if has_worked or id(module) in self._tried:
+            self._done.add(id(module))
+        self._tried.add(id(module))  # a second time with the next call: the first of a cache is odd
+
+
+def progress(done: int, wanted: int, *, word: str, warming: int) -> str:
+    """How far it has come, as a bar."""
+    bar = "█" * round(BAR * done / wanted)
+    where = f"{warming} to warm up" if warming else f"{done:,} of {wanted:,} {word}{'s' * (wanted != 1)}"
+    return f"profile {bar:░<{BAR}} {where}"
+
+
+def without_unused(marks: list[Mark], begins: list[int]) -> list[Mark]:
+    """The marks of a step, with those calls set aside that begin there and that no backward pass came by."""
+    used = sorted(mark[4] for mark in marks if mark[0] == Kind.NODE)
+    kept, at = list[Mark](), 0
+    for begin in begins:
+        end = _end_of(marks, begin)
+        first, beyond = marks[begin][4], marks[end][4]
+        if begin < at or bisect_left(used, first) < bisect_left(used, beyond):
+            continue
+        kept += marks[at:begin]
+        kept.append((Kind.ASIDE, marks[begin][1], marks[end][2], -1, 1))
+        at = end + 1
+    return kept + marks[at:]
+
+
+def _end_of(marks: list[Mark], begin: int) -> int:
+    depth = 0
+    for at in range(begin, len(marks)):
+        kind = marks[at][0]
+        depth += (kind == Kind.ENTER) - (kind == Kind.EXIT)
+        if not depth:
+            return at
+    return len(marks) - 1
 
 
 class Recorder(Protocol):

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
-from layerstep.engine._torch import is_in_backward, unwrap
+from layerstep.engine import machine
+from layerstep.engine._torch import is_in_backward
+from layerstep.engine.borders import Borders, Call, End
 from layerstep.engine.guard import observing
 from layerstep.engine.messages import Message
 from layerstep.engine.profile_lines import Lines
-from layerstep.engine.profile_places import Around, Timeable, places_of
-from layerstep.engine.profile_steps import Cycle, Recorder, Timed, TimedStep, counts_of, first_line, size_of
-from layerstep.engine.timing import Clock, Kind, TimedCall, TimedCompiled, timed_call_of
+from layerstep.engine.profile_places import Placed
+from layerstep.engine.profile_steps import (
+    KeptSteps,
+    Looks,
+    Recorder,
+    Timed,
+    TimedStep,
+    counts_of,
+    first_line,
+    progress,
+    without_unused,
+)
+from layerstep.engine.timing import Clock, Kind
 from layerstep.engine.timing_pace import Pace
-from layerstep.engine.timing_stamps import DeviceStamps, HostStamps, stamps_for
+from layerstep.engine.timing_stamps import HostStamps, stamps_for
 from layerstep.engine.training import Stepped
 from layerstep.views import Notice, Text
 
@@ -32,15 +41,8 @@ __all__ = ["WARM_UP", "Profile", "profile_of"]
 
 WARM_UP = 2
 """So many steps are left out: the first allocate, choose their kernels, and fill caches."""
-MOST_MARKS = 500_000
-"""Of all steps that are kept; beyond it the oldest go. About 80 MB."""
-MOST_EVENTS = 20_000
-"""Events of a device that are alive at once; beyond it those that have happened are read and let go."""
 PROGRESS_EVERY = 0.2
-BAR = 30
 MOST_SAID = 1000
-MOST_LOOKS = 8
-"""Models that are looked at."""
 
 
 def profile_of(session: Session) -> Profile:
@@ -61,43 +63,50 @@ class Profile:
         self.recorder = recorder
         """If there is one, it is on during the steps, and only the outermost calls are timed."""
         self.clock = Clock(lambda: session.is_silent, session.fail)
-        self.modules: list[Timed] = []
-        self.steps: deque[TimedStep] = deque()
+        self.steps = KeptSteps()
         self.is_on = False
         self.wanted: int | None = None
         """How many steps; None: until it is switched off."""
-        self.is_training = False
+        self.borders = Borders(session)
         self.warming = 0
         self.left_out = 0
         """Steps with a stop or an error in them."""
+        self.too_long = 0
+        """Steps with more calls than are kept."""
         self.shown_by = "profile report" if recorder is None else "profile ops"
         self.answers: list[str] = []
         """The lines that show what is timed, until somebody has asked."""
-        self.untimed: list[str] = []
-        """Modules that nothing can be put on: scripted, or inside of compiled code."""
         self.lines = Lines(self._is_where)
         self.inspector: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], bool] | None = None
         """Called in a step that is left out, until it has worked: the outermost call, and what came out."""
         self.on_done: Callable[[], None] | None = None
         """Called once, when the steps that were wanted are timed."""
+        self.on_anew: Callable[[], None] | None = None
+        """Called when all that was seen so far is of no use: the training begins, or the main model comes."""
         self.said: deque[tuple[int, str]] = deque(maxlen=MOST_SAID)
         """Stops and what was found, and when: marks in the trace."""
-        self._cycle = Cycle()
-        self._inspected: set[int] = set()
-        self._tried: set[int] = set()
-        self._placed: dict[int, TimedCall] = {}
-        self._keys: dict[int, int] = {}
+        self._warm_up = 0
+        self._has_forward = self._waits = False
+        self._is_again = False
+        """May it begin anew? Forwards were timed, and then an optimizer steps."""
+        self._asides: list[int] = []
+        """Where in the marks calls begin that may turn out to be no part of a training step."""
+        self._aside = -1
+        self._looks = Looks()
+        self._placed = Placed(self)
         self._spoiled = False
         self._step = TimedStep([], False)
         self._told = 0.0
         self._thread = 0
         self._is_drawn = False
-        self._cuts = self._marks = 0
+        self._cuts = 0
         self._is_chosen = False
         """Is it known by which clock? Not before the first call: a model is found, or moved, until then."""
         self._pace = Pace()
         self._is_recording = False
         self._began = 0.0
+        self._asked: list[str] = []
+        self._done: Callable[[], None] | None = None
 
     # --- on and off ---
 
@@ -105,18 +114,16 @@ class Profile:
         """Begin anew with the next step that begins."""
         self.stop()
         self.steps.clear()
-        self._marks = 0
-        self.modules.clear()
-        self._keys.clear()
-        self._inspected.clear()
-        self._tried.clear()
-        self._cycle = Cycle()
-        self.wanted, self.warming, self.left_out, self.is_on = wanted, warm_up, 0, True
-        self.is_training = self.session.training.count > 0
+        self._placed.forget()
+        self._looks.clear()
+        self.borders.start()
+        self.wanted, self.warming, self._warm_up, self.is_on = wanted, warm_up, warm_up, True
+        self.left_out = self.too_long = 0
         self._spoiled, self._cuts = False, 0
+        self._has_forward = self._waits = self._is_again = False
         self._told = time.monotonic()
         self.answers = [self.shown_by]
-        self._step = TimedStep([], self.is_training)
+        self._step = TimedStep([], False)
         self.clock.use(HostStamps())
         self._is_chosen = False
         self.lines.clear()
@@ -127,7 +134,7 @@ class Profile:
         """Take everything off; what was measured stays."""
         if self.is_on:
             self._close_last()
-        self.is_on = False
+        self.is_on = self._is_again = False
         self._remove()
 
     def apply(self) -> None:
@@ -137,51 +144,26 @@ class Profile:
         pause = self.session.pause
         if pause is not None and not pause.is_start:
             self._spoiled = True
-        self.untimed = []
-        for model in self.session.models:
-            for place in places_of(self.session.models, model, outermost=self.recorder is not None):
-                self._place(place)
+        self._placed.apply(self.session.models, outermost=self.recorder is not None)
         training = self.session.training
         if self._steps not in training.before:
             training.before.insert(0, self._steps)
+        if self._stepped not in training.after:
             training.after.insert(0, self._stepped)
-
-    def _place(self, place: Timeable) -> None:
-        module, path = place.module, place.path
-        if place.is_whole:
-            self.untimed.append(path)
-        key = self._keys.get(id(module))
-        if key is not None and self.modules[key].path != path:  # a second model was found
-            self.modules[key] = replace(self.modules[key], path=path)
-        if timed_call_of(module, self.clock) is not None:
-            return
-        if key is None or self.modules[key].reference() is not module:
-            key = self._keys[id(module)] = len(self.modules)
-            own = module.parameters() if place.is_whole else module.parameters(recurse=False)
-            count = sum(size_of(p) for p in own)
-            kind = type(unwrap(module)).__name__
-            self.modules.append(Timed(path, kind, count, place.is_root, weakref.ref(module)))
-        around = Around(self, module) if place.is_root else None
-        kind_of_call = TimedCompiled if place.is_compiled else TimedCall
-        stand_in = kind_of_call(module, self.clock, key, around)
-        stand_in.place()
-        self._placed[id(module)] = stand_in
 
     def _remove(self) -> None:
         if self._is_drawn:
             self._is_drawn = False
             self.session.say(Text(""), "progress")
-        for stand_in in self._placed.values():
-            stand_in.remove()
-        self._placed.clear()
+        self._placed.remove()
         self._record(on=False)
         self.clock.clear()
         self.lines.stop()
         self._pace.clear()
         training = self.session.training
-        for listeners, mine in ((training.before, self._steps), (training.after, self._stepped)):
-            if mine in listeners:
-                listeners.remove(mine)
+        training.listen(training.after, self._stepped, False)
+        if not self._is_again:
+            training.listen(training.before, self._steps, False)
 
     def clear(self) -> None:
         """Instrument: the session lets go of the run."""
@@ -190,11 +172,40 @@ class Profile:
     def unread(self) -> list[str]:
         return self.answers if self.steps else []
 
+    def shortfall(self) -> str:
+        """The run is over: in a line what was wanted and did not come."""
+        if not self.is_on or not self.answers:
+            return ""
+        word, done, wanted = self.borders.word, len(self.steps), self.wanted or 0
+        if self._waits:
+            return f"profile: no optimizer has stepped, so {done:,} {word}s are timed"
+        if done:
+            short = f"profile: the run ended after {done:,} of {wanted:,} {word}s"
+            return short if done < wanted else ""
+        count = self._cuts + (self._has_forward and not self.is_training)
+        if not count:
+            return "profile: nothing was timed: no model was called"
+        seen = f"the run ended after {count:,} {word}{'s' * (count != 1)}"
+        return f"profile: nothing was timed: {seen}, and the first {self._warm_up} do not count"
+
+    @property
+    def modules(self) -> list[Timed]:
+        return self._placed.modules
+
+    @property
+    def untimed(self) -> list[str]:
+        """Modules that nothing can be put on: scripted, or inside of compiled code."""
+        return self._placed.untimed
+
+    @property
+    def is_training(self) -> bool:
+        return self.borders.is_training
+
     def hear(self, message: Message) -> None:
         """Something was said: a stop or a notice goes into the trace."""
         text = first_line(message)
         if self.is_on and text:
-            self.said.append((time.perf_counter_ns(), text))
+            self.said.append((machine.clock()(), text))
 
     def cost(self) -> list[str]:
         if not self.is_on:
@@ -209,24 +220,44 @@ class Profile:
         if self.clock.depth:
             return "inside"
         last = self.clock.log[-1][0] if self.clock.log else Kind.TOOL
+        if last == Kind.ASIDE:
+            return ""
         is_between = last in (Kind.STEPPED, Kind.TOOL) or not self.is_training
         return "between" if is_between else "rest"
 
     # --- steps ---
 
-    def begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An outermost module is called."""
         if self.clock.depth or is_in_backward():
             return
-        if self.is_training and not self._cuts and not torch.is_grad_enabled():
-            self.is_training = self._step.is_training = False  # it was trained before; now it is used
+        call = self.borders.called(module)
         if self.clock.open_passes:  # a backward that has raised
             self._spoiled, self.clock.open_passes = True, 0
             self.clock.note(Kind.END)
-        if not self.is_training and self.clock.log:
-            self._cut()
+        if self.borders.is_new_unit:
+            self._begin_anew()
+        if call is Call.FORWARD:
+            if self._has_forward:
+                self._cut()
+            else:
+                self.clock.cut()
+            self._has_forward = True
         if not self.is_on:
             return
+        self._prepare()
+        self._aside = len(self.clock.log) if call is Call.ASIDE else -1
+        if call is Call.ASIDE:
+            return
+        if self.is_training and not module.training:
+            self._asides.append(len(self.clock.log))
+        if call is Call.FORWARD or self.is_training:
+            samples, tokens = counts_of(args, kwargs)
+            self._step.samples += samples
+            self._step.tokens += tokens
+
+    def _prepare(self) -> None:
+        """Before the first mark of a step, or in another thread."""
         if not self._is_chosen:
             self._is_chosen = True
             self.clock.cut()
@@ -234,33 +265,35 @@ class Profile:
                 self.clock.use(stamps_for(self.session.models.everything()))
         if not self.clock.log:
             self.clock.note(Kind.TOOL)
-            self._began = time.perf_counter()
+            self._began = machine.now()
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self.lines.start(self._thread)
-        samples, tokens = counts_of(args, kwargs)
-        self._step.samples += samples
-        self._step.tokens += tokens
+
+    def _begin_anew(self) -> None:
+        """What was timed so far was of another kind: forwards before the training, or of a lesser module."""
+        self.steps.clear()
+        self._cuts = self.left_out = self.too_long = 0
+        self.warming, self._waits, self._has_forward = self._warm_up, False, False
+        self._looks.clear()
+        self._record(on=False)
+        if self.on_anew is not None:
+            self.on_anew()
 
     def ended(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """It has returned; the first time it is also looked at."""
-        if self.inspector is None or self.clock.depth or is_in_backward() or id(module) in self._inspected:
+        if self._aside >= 0 and not self.clock.depth and not is_in_backward():
+            self.clock.set_aside(self._aside)
+            self._aside = -1
             return
-        models = self.session.models
-        owner = models.by_root(module)
-        is_late = bool(self._inspected) and self.warming <= 0
-        if (
-            owner is None
-            or (owner.is_helper and owner is not models.main)
-            or is_late
-            or len(self._inspected) >= MOST_LOOKS
-        ):
+        if self.inspector is None or self.clock.depth or is_in_backward():
             return
-        since = self.clock.now()
-        if self.inspector(module, args, kwargs, output) or id(module) in self._tried:
-            self._inspected.add(id(module))
-        self._tried.add(id(module))  # a second time with the next call: the first of a cache is odd
-        self.clock.log.append((Kind.TOOL, since, self.clock.now(), -1, 0))
+        owner, main = self.session.models.by_root(module), self.session.models.main
+        is_of_interest = owner is not None and (not owner.is_helper or owner is main)
+        if is_of_interest and self._looks.are_wanted(module, is_late=self.warming <= 0):
+            since = self.clock.now()
+            self._looks.note(module, has_worked=self.inspector(module, args, kwargs, output))
+            self.clock.log.append((Kind.TOOL, since, self.clock.now(), -1, 0))
 
     def raised(self) -> None:
         """An outermost call has raised: its step does not count."""
@@ -268,44 +301,73 @@ class Profile:
             self._spoiled = True
 
     def _steps(self, stepped: Stepped) -> None:
-        if not self.is_training:
-            self.is_training = True
-            if self._cuts:  # what were taken for forwards were parts of a step, and this one is torn
-                self.steps.clear()
-                self._marks = 0
-                self.warming = max(1, self.warming)
+        if not self.is_on:
+            if self._is_again:
+                self._resume()
+            return
+        if self.borders.begin_training():
+            self._begin_anew()
+            self.warming = max(1, self._warm_up)  # this one began before that was known
         self.clock.note(Kind.OPTIMIZER)
 
+    def _resume(self) -> None:
+        """Forwards were timed, as there was no optimizer; now there is one, and training steps are wanted."""
+        answers, done = self._asked, self._done
+        self.start(self.wanted, warm_up=self._warm_up)
+        self.answers, self.on_done = answers, done
+        self.session.say(Notice(f"profile: the training begins; timing {self.wanted} training steps"))
+        self.borders.begin_training()
+        self.warming = max(1, self._warm_up)
+
     def _stepped(self, stepped: Stepped) -> None:
+        if not self.is_on:
+            return
         self.clock.note(Kind.STEPPED)
-        is_over = self._cycle.ends_with(stepped.number)
-        if self._cycle.is_new:
+        end = self.borders.stepped(stepped)
+        if end is End.TORN:
             self.warming = max(1, self.warming)
-        if is_over:
+        if end is not End.NONE:
             self._cut()
 
     def _cut(self) -> None:
         self._cuts += 1
         self.clock.note(Kind.TOOL)
+        is_full = self.clock.is_full
         step, step.marks = self._step, self.clock.cut()
         step.is_training = self.is_training
+        if self._asides:
+            asides, self._asides = self._asides, []
+            step.marks = step.marks if is_full else without_unused(step.marks, asides)
         if self.recorder is None and self.clock.stamps.device == "cpu":
-            step.pace = self._pace.beside(time.perf_counter() - self._began)
-        self._began = time.perf_counter()
+            step.pace = self._pace.beside(machine.now() - self._began)
+        self._began = machine.now()
         spoiled, self._spoiled = self._spoiled, False
         self._step = TimedStep([], self.is_training)
         if self.warming > 0:
             self.warming -= 1
             self._record(on=self.warming == 0)
-        elif spoiled:
-            self.left_out += 1
-        else:
-            self._keep(step)
-        if self.wanted is not None and len(self.steps) >= self.wanted:
+        elif spoiled or is_full:
+            self.left_out += spoiled
+            self.too_long += is_full
+        elif not self._waits:
+            self.steps.keep(step, self.clock.stamps)
+        if self.wanted is not None and len(self.steps) >= self.wanted and not self._holds():
             self._finish()
             return
         self._progress()
         self.clock.note(Kind.TOOL)
+
+    def _holds(self) -> bool:
+        """All forwards that were wanted are timed; may training steps come that are wanted more?"""
+        if self.is_training:
+            return False
+        if not self._waits:
+            main = self.session.models.main
+            self._waits = main is None or main.is_helper or self.borders.may_train()
+            if self._waits and main is not None and not main.is_helper:
+                hint = "`profile report` shows the forwards until now"
+                self.session.say(Notice("profile: waiting for the optimizer's first step", hint))
+        return self._waits
 
     def _record(self, *, on: bool) -> None:
         if self.recorder is None or on == self._is_recording:
@@ -316,42 +378,22 @@ class Profile:
         else:
             self.recorder.stop()
 
-    def _keep(self, step: TimedStep) -> None:
-        self.steps.append(step)
-        self._marks += len(step.marks)
-        while len(self.steps) > 1 and self._marks > MOST_MARKS:
-            self._marks -= len(self.steps.popleft().marks)
-        stamps = self.clock.stamps
-        if isinstance(stamps, HostStamps):
-            step.is_read = True
-            return
-        waiting = [each for each in self.steps if not each.is_read]
-        if sum(len(each.marks) for each in waiting) > MOST_EVENTS:
-            for each in waiting:
-                if stamps.has_passed(each.marks):
-                    each.marks, each.is_read = stamps.nanoseconds(each.marks), True
-
-    def settle(self) -> None:
-        """Make times of all stamps; a device is waited for once."""
-        stamps, waiting = self.clock.stamps, [step for step in self.steps if not step.is_read]
-        if waiting and isinstance(stamps, DeviceStamps):
-            stamps.wait_for(waiting[-1].marks)
-            for step in waiting:
-                step.marks, step.is_read = stamps.nanoseconds(step.marks), True
-
     def _close_last(self) -> None:
         """The last forward has ended, though none has begun after it."""
         is_whole = not self.is_training and not self.clock.depth and len(self.clock.log) > 2
+        is_whole &= self._has_forward and not self._waits and not self.clock.is_full
         if is_whole and not self._spoiled and self.warming <= 0 and self._step.samples:
             marks = self.clock.cut()
             last = max(at for at, mark in enumerate(marks) if mark[0] == Kind.EXIT)
             self._step.marks = [*marks[: last + 1], (Kind.TOOL, *marks[last][2:3] * 2, -1, 0)]
-            self._keep(self._step)
+            self.steps.keep(self._step, self.clock.stamps)
             self._step = TimedStep([], False)
 
     def _finish(self) -> None:
         self.is_on = False
+        self._is_again = not self.is_training and self.recorder is None
         self._remove()
+        self._asked, self._done = self.answers, self.on_done
         self.session.say(
             Notice(f"profile: {len(self.steps)} {self.word} timed", f"`{self.shown_by}` shows them", "good")
         )
@@ -362,17 +404,14 @@ class Profile:
 
     @property
     def word(self) -> str:
-        plural = len(self.steps) != 1
-        return ("training step" if self.is_training else "forward") + "s" * plural
+        first, of, name = self.borders.unit_word.partition(" of ")
+        return f"{first}{'s' * (len(self.steps) != 1)}{of}{name}"
 
     def _progress(self) -> None:
         """A bar, for those who sit and wait."""
         if self.wanted is None or time.monotonic() - self._told < PROGRESS_EVERY:
             return
         self._told = time.monotonic()
-        done = len(self.steps)
-        bar = "█" * round(BAR * done / self.wanted)
-        unit = ("training step" if self.is_training else "forward") + "s" * (self.wanted != 1)
-        where = f"{self.warming} to warm up" if self.warming else f"{done:,} of {self.wanted:,} {unit}"
         self._is_drawn = True
-        self.session.say(Text(f"profile {bar:░<{BAR}} {where}"), "progress")
+        text = progress(len(self.steps), self.wanted, word=self.borders.word, warming=self.warming)
+        self.session.say(Text(text), "progress")

@@ -19,7 +19,7 @@ from layerstep.engine._torch.calls import StandIn, stand_in_of
 from layerstep.engine._torch.dynamo import keep_dynamo_out
 from layerstep.engine.timing_stamps import HostStamps, Mark, Stamps
 
-__all__ = ["Clock", "Kind", "TimedCall", "TimedCompiled", "timed_call_of"]
+__all__ = ["MOST_MARKS", "Clock", "Kind", "TimedCall", "TimedCompiled", "timed_call_of"]
 
 _tracing = torch._C._get_tracing_state
 _is_grad_enabled = torch.is_grad_enabled
@@ -40,6 +40,12 @@ class Kind:
     STEPPED = 5
     TOOL = 6
     """The debugger has worked."""
+    ASIDE = 7
+    """A model that is trained was used without gradients, `number` times: no part of a training step."""
+
+
+MOST_MARKS = 400_000
+"""Of one step: about 60 MB. One with more is left out."""
 
 
 class Clock:
@@ -102,9 +108,28 @@ class Clock:
         stamp = self.now()
         self.log.append((kind, stamp, stamp, -1, 0))
 
+    @property
+    def is_full(self) -> bool:
+        return len(self.log) >= MOST_MARKS
+
+    def set_aside(self, begin: int) -> None:
+        """The outermost call whose marks begin there is no part of a training step, nor the time before it
+        since another such call.
+        """
+        if begin >= len(self.log):
+            return
+        since, until, count = self.log[begin][1], self.log[-1][2], 1
+        del self.log[begin:]
+        if self.log and self.log[-1][0] == Kind.ASIDE:
+            _, since, _, _, before = self.log.pop()
+            count += before
+        self.log.append((Kind.ASIDE, since, until, -1, count))
+
     def enter(self, key: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         since, number = self.now(), 0
         self.depth += 1
+        if self.is_full:
+            return
         if _is_grad_enabled():
             self._mark(args)
             if kwargs:
@@ -115,6 +140,8 @@ class Clock:
     def leave(self, key: int, output: Any) -> None:
         since, number = self.now(), 0
         self.depth -= 1
+        if self.is_full:
+            return
         if _is_grad_enabled():
             number = autograd_count()
             self._mark((output,) if isinstance(output, Tensor) else _inside(output))
@@ -134,7 +161,7 @@ class Clock:
 
     def at_node(self, number: int) -> None:
         since = self.now()
-        if not self._handles:
+        if not self._handles or self.is_full:
             return  # of a step before, or of a graph that outlived the profile
         task = graph_task()
         if task not in self._passes:

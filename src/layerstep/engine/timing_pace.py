@@ -8,10 +8,9 @@ layers take turns, each in memory of its own: of one alone, where it lies would 
 
 from __future__ import annotations
 
-import time
-
 import torch
 
+from layerstep.engine import machine
 from layerstep.engine.guard import observing
 
 __all__ = ["Pace"]
@@ -67,14 +66,14 @@ class _Work:
         """The seconds that it took."""
         self._turn = (self._turn + 1) % LAYERS
         weight, gradient, given, total, output, passed = map(_tensor, self._layers[self._turn], SHAPES)
-        begin = time.perf_counter()
+        begin = machine.now()
         torch.mm(given, weight, out=total)
         torch.ops.aten.gelu.out(total, out=output)
         torch.ops.aten.gelu_backward.grad_input(output, total, grad_input=passed)
         torch.mm(passed.t(), given, out=gradient)
         torch.mm(passed, weight, out=output)
         weight.add_(gradient, alpha=0.0)
-        return time.perf_counter() - begin
+        return machine.now() - begin
 
 
 def _filled(shape: tuple[int, int]) -> torch.UntypedStorage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -10,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from layerstep.engine import machine
 
 __all__ = ["DeviceStamps", "HostStamps", "Mark", "Stamps", "stamps_for"]
 
@@ -29,8 +30,8 @@ class HostStamps:
 
     def __init__(self, device: str = "cpu", note: str = "") -> None:
         self.device, self.note = device, note
-        self.now: Callable[[], Any] = time.perf_counter_ns
-        self.then: Callable[[], Any] = time.perf_counter_ns
+        self.now: Callable[[], Any] = machine.clock()
+        self.then: Callable[[], Any] = self.now
         """The end of our own work on a mark."""
 
 
@@ -50,7 +51,7 @@ class DeviceStamps:
         first, second = self.now(), self.now()
         second.synchronize()
         first.elapsed_time(second)
-        self._epoch, self._epoch_on_host = second, time.perf_counter_ns()
+        self._epoch, self._epoch_on_host = second, machine.clock()()
         self.cost = min(_seconds(self.now) for _ in range(5))
         """Seconds of the host for an event."""
 
@@ -86,9 +87,9 @@ def _nothing() -> None:
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
+    begin = machine.now()
     run()
-    return time.perf_counter() - begin
+    return machine.now() - begin
 
 
 def _on_stream(device: torch.device) -> Any:

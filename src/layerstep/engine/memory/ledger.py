@@ -23,8 +23,8 @@ __all__ = ["Ledger", "Piece"]
 
 WORTH = 0.9
 """Of the highest point of the step before."""
-EVENTS = 2_000_000
-"""Of one step. Beyond it the peak is still known, but no longer what was alive at it."""
+EVENTS = 500_000
+"""Of one step, some 80 MB. Beyond it the peak is still known, but no longer what was alive at it."""
 
 
 @dataclass(slots=True)
@@ -147,8 +147,10 @@ class Ledger:
     def _note(self, event: int) -> None:
         if len(self._events) < EVENTS:
             self._events.append(event)
-        else:
+        elif not self.is_cut:
             self.is_cut = True
+            alive = {reference.number for reference in list(self._alive.values())}
+            self.pieces = {number: piece for number, piece in self.pieces.items() if number in alive}
 
     def _freed(self, reference: Any) -> None:
         piece, key = self.pieces.get(reference.number), reference.key
@@ -157,13 +159,16 @@ class Ledger:
         if piece is not None:
             self.live -= piece.bytes
             self._note(-reference.number)
+            if self.is_cut:
+                self.pieces.pop(reference.number, None)
 
-    def alive_after(self, events: int) -> list[Piece]:
-        """What was alive after so many events of this step."""
+    def alive_after(self, events: int) -> list[tuple[Piece, bool]]:
+        """What was alive after so many events of this step, and whether it was there when that began."""
         alive = set(self._at_begin)
         for event in self._events[:events]:
             (alive.add if event > 0 else alive.discard)(abs(event))
-        return [self.pieces[number] for number in sorted(alive) if number in self.pieces]
+        there = self._at_begin
+        return [(self.pieces[number], number in there) for number in sorted(alive) if number in self.pieces]
 
     def course(self) -> list[int]:
         """The bytes that were alive after each event of this step."""

@@ -12,19 +12,21 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from layerstep.engine._torch import current_node, is_in_backward, is_tracing
 from layerstep.engine._torch.dynamo import keep_dynamo_out
 from layerstep.engine._torch.graphs import graph_task
 from layerstep.engine._torch.saved import memory_of
+from layerstep.engine.borders import Borders, Call, End
 from layerstep.engine.events import Phase
 from layerstep.engine.guard import observing
 from layerstep.engine.memory.graph import inner_tensors, walk
 from layerstep.engine.memory.hidden import Hidden
 from layerstep.engine.memory.ledger import Ledger
 from layerstep.engine.memory.mode import AllocationMode
-from layerstep.engine.memory.owned import buffers_of, gradients_of, parameters_of, states_of
+from layerstep.engine.memory.owned import buffers_of, gradients_of, kept_by, parameters_of, states_of
 from layerstep.engine.memory.places import Places
 from layerstep.engine.memory.step import MeasuredStep, Savings, close_step, sum_savings
 from layerstep.engine.stack import call_depth
@@ -61,6 +63,7 @@ class Meter:
         self._sink = Sink(self._report, _ignore, _ignore)
         self._sink.listening = True
         self._taps = Taps(self._sink)
+        self._borders = Borders(session)
         self._ledger = Ledger()
         self._places = Places(session.models)
         self._hidden = Hidden()
@@ -68,14 +71,20 @@ class Meter:
         self._task = -1
         self._batch: int | None = None
         self._forwards = 0
-        self._counted = 0
+        self._counted = self._added = 0
+        self._wanted: int | None = None
+        self._waits = self._had_gradients = False
         self._is_stepping = False
         self._has_run_backward = self._reads_at_backward = False
         """After a step with a backward pass the next is taken to have one, whose beginning shows all."""
 
     def start(self, steps: int | None) -> None:
         """Measure from now on."""
-        self.is_on, self.is_read, self.left, self._counted = True, False, steps, 0
+        self.is_on, self.is_read, self.left, self._wanted = True, False, steps, steps
+        self._counted, self._added, self._waits = 0, 0, False
+        self._borders.start()
+        pause = self._session.pause
+        self._borders.is_torn = pause is not None and not pause.is_start
         self._ledger.close()
         self._ledger = Ledger()
         self._begin()
@@ -98,15 +107,27 @@ class Meter:
             self._mode.lay()
 
     def clear(self) -> None:
-        """Everything goes; a forward that has not ended in a training step is a measured step of its own."""
-        if self.is_on and (self._forwards or self._saved.nodes):
-            self._counted += not self._session.training.count
-            self._close("the last forward" if self._session.training.count else f"forward {self._counted}")
+        """Everything goes; the last forward is measured, though no other has begun after it."""
+        if self.is_on and self._forwards and not self._borders.is_training and not self._waits:
+            self._close_forward()
         self.is_on = False
         self._uninstall()
 
     def unread(self) -> list[str]:
         return [] if self.is_read or not self.steps else ["memory"]
+
+    def shortfall(self) -> str:
+        """The run is over: in a line what was wanted and did not come."""
+        if not self.is_on or self.is_read:
+            return ""
+        done, word = self._added, self._borders.word
+        done += bool(self._forwards) and not (self._borders.is_training or self._waits)
+        if self._waits:
+            return f"memory: no optimizer has stepped, so {done:,} {word}s are measured"
+        if not done:
+            return "memory: nothing is measured: the run ended before a step was complete"
+        is_short = self._wanted is not None and done < self._wanted
+        return f"memory: the run ended after {done:,} of {self._wanted:,} {word}s" if is_short else ""
 
     def cost(self) -> list[str]:
         """What is installed, in words."""
@@ -143,7 +164,7 @@ class Meter:
         self._ledger.begin()
         self._places.forget()
         self._hidden.forget()
-        self._saved, self._batch, self._forwards = Savings(), None, 0
+        self._saved, self._batch, self._forwards, self._is_used = Savings(), None, 0, False
         self._reads_at_backward, self._has_run_backward = self._has_run_backward, False
 
     def _seed_models(self) -> None:
@@ -157,25 +178,39 @@ class Meter:
             return
         try:
             model = self._session.models.by_root(module)
-            if model is None or model.is_helper or call_depth(sys._getframe(2)) > 1:
+            is_helper = model is not None and model.is_helper and model is not self._session.models.main
+            if model is None or is_helper or call_depth(sys._getframe(2)) > 1:
                 return
             if phase is Phase.EXIT and model.compiled and model.root is not None:
                 self._places.note(self._session.models.path_of(model.root))  # no operation inside was seen
             if phase is Phase.ENTER:
-                self._enter((args, kwargs))
+                self._enter(module, (args, kwargs))
             elif phase is Phase.EXIT and not self._reads_at_backward:
                 self._read_graph([t.grad_fn for t in inner_tensors(_plain(output))])
         except Exception as error:
             self._session.fail(error)
 
-    def _enter(self, inputs: Any) -> None:
-        if self._forwards and not self._session.training.count:
-            self._counted += 1
-            self._close(f"forward {self._counted}")
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        call = self._borders.called(module)
+        if self._borders.is_new_unit:
+            self._begin_anew()
+        if call is Call.FORWARD and self._forwards:
+            self._close_forward()
         if not self.is_on:
             return
         self._mode.lay()
-        self._forwards += 1
+        if call is Call.ASIDE:
+            self._is_used = True
+        elif self._is_used and not self._forwards:
+            self._is_used = False
+            self._begin()  # what was used without gradients before is no part of the training step
+        if call is Call.ASIDE:
+            if not self._forwards:
+                self._begin()
+            return
+        if call is Call.FORWARD or self._borders.is_training:
+            self._forwards += 1
+        self._had_gradients = torch.is_grad_enabled()
         given = list(inner_tensors(inputs))
         with observing():
             self._seed_models()  # a model that is new
@@ -222,36 +257,66 @@ class Meter:
         if saved.bytes > self._saved.bytes or not self._saved.nodes:
             self._saved = saved
 
+    def _begin_anew(self) -> None:
+        """What was measured since it is on was of another kind: forwards before the training."""
+        for _ in range(min(self._added, len(self.steps))):
+            self.steps.pop()
+        self.left, self._waits, self._counted, self._added = self._wanted, False, 0, 0
+
+    def _close_forward(self) -> None:
+        """A forward of the main model ends, where nothing is trained so far."""
+        self._counted += 1
+        self._borders.is_torn = self._had_gradients  # if that was one, it was a part of a training step
+        if self._waits:
+            self._begin()
+            return
+        self._close(f"forward {self._counted}", may_wait=True)
+
     def _before_step(self, stepped: Stepped) -> None:
         self._is_stepping = True
+        if self._borders.begin_training():
+            self._begin_anew()
         with observing():
             self._ledger.seed(gradients_of(self._session.models), "gradients")
 
     def _after_step(self, stepped: Stepped) -> None:
         self._is_stepping = False
-        if self._session.training.optimizers[:1] != [stepped]:
+        end = self._borders.stepped(stepped)
+        if end is End.NONE:
             return
         with observing():
             self._ledger.seed(states_of(self._session.models, self._session.training), "optimizer state")
-        if self._forwards or self._saved.nodes:
+        if end is End.WHOLE and (self._forwards or self._saved.nodes):
             self._close(f"step {stepped.steps}")
         elif self.is_on:
             self._begin()
         if self.is_on:
             self._mode.lay()
 
-    def _close(self, label: str) -> None:
+    def _close(self, label: str, *, may_wait: bool = False) -> None:
+        models = self._session.models
         with observing():
+            kept = kept_by(models, self._session.training)
             step = close_step(self._ledger, self._saved, label=label, batch=self._batch)
-        is_compiled = any(model.compiled for model in self._session.models)
-        self.steps.append(replace(step, is_compiled=is_compiled))
+        is_compiled = any(model.compiled for model in models)
+        self.steps.append(replace(step, is_compiled=is_compiled, kept=kept, forwards=self._forwards))
+        self._added += 1
         if self.left is not None:
             self.left -= 1
-            if self.left <= 0:
+            if self.left <= 0 and not (may_wait and self._holds()):
                 self.stop()
                 self._session.say(Notice(f"memory is measured, up to {label}", "`memory` shows it"))
                 return
         self._begin()
+
+    def _holds(self) -> bool:
+        """All forwards that were wanted are measured; may training steps come that are wanted more?"""
+        main = self._session.models.main
+        self._waits = main is None or main.is_helper or self._borders.may_train()
+        if self._waits and main is not None and not main.is_helper:
+            hint = "`memory` shows the forwards until now"
+            self._session.say(Notice("memory: waiting for the optimizer's first step", hint))
+        return self._waits
 
 
 def _plain(output: Any) -> Any:

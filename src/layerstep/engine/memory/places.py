@@ -18,6 +18,10 @@ from layerstep.engine.models import Models
 __all__ = ["Places", "module_at"]
 
 
+MOST = 500_000
+"""Runs of nodes in one step whose modules are known; beyond it the oldest are forgotten."""
+
+
 def module_at(frame: FrameType | None) -> nn.Module | None:
     """The innermost module call that a frame is in."""
     return _call_at(frame)[0]
@@ -86,6 +90,11 @@ class Places:
         """The nodes up to here are of this path."""
         count = autograd_count()
         if not self._counts or count > self._counts[-1]:
+            if self._owners and self._owners[-1] == path:
+                self._counts[-1] = count
+                return
+            if len(self._counts) >= MOST:
+                del self._counts[: MOST // 2], self._owners[: MOST // 2]
             self._counts.append(count)
             self._owners.append(path)
 

@@ -12,7 +12,7 @@ from layerstep.engine.memory.places import Places
 
 __all__ = ["KINDS", "SCALING", "MeasuredStep", "Peak", "Savings", "close_step", "sum_savings"]
 
-KINDS = ("parameters", "buffers", "gradients", "optimizer state", "inputs", "saved", "temporary")
+KINDS = ("parameters", "buffers", "gradients", "optimizer state", "inputs", "saved", "temporary", "other")
 SCALING = ("inputs", "saved", "temporary")
 """What grows with the batch."""
 POINTS = 240
@@ -67,6 +67,10 @@ class MeasuredStep:
     is_cut: bool = False
     is_compiled: bool = False
     """A model in it is: what its code takes and gives back inside was not seen."""
+    kept: dict[str, dict[str, int]] = field(default_factory=dict)
+    """What models and optimizers had when it ended, by kind and module: they may be gone by now."""
+    forwards: int = 1
+    """Of models, in it: micro-batches, or several models."""
 
     @property
     def highest(self) -> Peak:
@@ -77,11 +81,10 @@ def _peak(ledger: Ledger, top: Top) -> Peak:
     """What was alive at the top."""
     if not top.bytes or ledger.is_cut:
         return Peak(top.bytes, top.path, top.part, line=_line(top))
-    alive = ledger.alive_after(top.at)
     kinds, temporary = Counter[str](), Counter[str]()
-    for piece in alive:
-        kinds[piece.kind or "temporary"] += piece.bytes
-        if not piece.kind:
+    for piece, was_there in ledger.alive_after(top.at):
+        kinds[piece.kind or ("other" if was_there else "temporary")] += piece.bytes
+        if not (piece.kind or was_there):
             temporary[piece.path] += piece.bytes
     return Peak(top.bytes, top.path, top.part, dict(kinds), dict(temporary), _line(top))
 

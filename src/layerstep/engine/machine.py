@@ -1,0 +1,42 @@
+"""The machine that a run is timed on: its clock and its cores. A test puts others in their place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+
+__all__ = ["clock", "cores", "now", "replaced"]
+
+_clock: Callable[[], int] = time.perf_counter_ns
+_cores: int | None = None
+
+
+def clock() -> Callable[[], int]:
+    """What tells the time in nanoseconds: for those who ask it twice a module call."""
+    return _clock
+
+
+def now() -> float:
+    """Seconds on that clock."""
+    return _clock() / 1e9
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    if _cores is not None:
+        return _cores
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def replaced(clock: Callable[[], int], *, cores: int) -> Iterator[None]:
+    """Time by another clock, on so many cores."""
+    global _clock, _cores
+    before = _clock, _cores
+    _clock, _cores = clock, cores
+    try:
+        yield
+    finally:
+        _clock, _cores = before
