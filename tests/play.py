@@ -10,9 +10,9 @@ import functools
 import io
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,15 +21,17 @@ from rich.console import Console
 
 from layerstep.config import Config
 from layerstep.dispatch import Dispatcher
+from layerstep.engine import machine
 from layerstep.engine.session import Session
 from layerstep.errors import Quit
 from layerstep.frontends.choose import choose_frontend
 from layerstep.frontends.output import PROMPT, Screen, write_transcript
 from layerstep.program import Program, debug
 from layerstep.render.screen import make_console
-from masked import masked
 
 ROOT = Path(__file__).parent
+TICK = 100_000
+"""Nanoseconds that pass whenever the clock of a play is read."""
 DEMO = ROOT.parent / "src" / "layerstep" / "demo" / "script.py"
 
 
@@ -48,15 +50,18 @@ def play(
     console: Console | None = None,
     width: int = 80,
     keep_colour: bool = False,
-    mask: bool = False,
+    clock: Clock | None = None,
 ) -> tuple[str, int]:
-    """The screen after typing the lines, program output included, and the exit code. `mask`: times as `#`."""
+    """The screen after typing the lines, program output included, and the exit code.
+
+    With a clock of its own, what is timed takes the same time on any machine, however busy it is.
+    """
     console = console or make_console(io.StringIO(), width=width, colour=False)
     screen_file = console.file
-    with create_pipe_input() as pipe, _as_main(), redirect_stdout(_Through(console)):
+    with create_pipe_input() as pipe, _as_main(), redirect_stdout(_Through(console)), _timed_by(clock):
         session = Session(Dispatcher(), Config())
         screen = Screen(session, screen_file, console=console)
-        session.listen((lambda said: screen(replace(said, view=masked(said.view)))) if mask else screen)
+        session.listen(screen)
         session.listen(functools.partial(write_transcript, session))
         session.frontend = choose_frontend(session, screen, input=pipe, use_pipe=False)
         for line in lines:
@@ -68,6 +73,34 @@ def play(
             code = int(leaving.code or 0)
     text = screen_file.getvalue()  # type: ignore[attr-defined]
     return _cleaned(text, keep_colour=keep_colour), code
+
+
+class Clock:
+    """Time that passes only when it is asked for, and while a program sleeps."""
+
+    def __init__(self) -> None:
+        self._nanoseconds = 0
+
+    def __call__(self) -> int:
+        self._nanoseconds += TICK
+        return self._nanoseconds
+
+    def sleep(self, seconds: float) -> None:
+        self._nanoseconds += round(seconds * 1e9)
+
+
+@contextmanager
+def _timed_by(clock: Clock | None) -> Iterator[None]:
+    if clock is None:
+        yield
+        return
+    before = time.sleep
+    time.sleep = clock.sleep
+    try:
+        with machine.replaced(clock, cores=4):
+            yield
+    finally:
+        time.sleep = before
 
 
 class _Through(io.StringIO):

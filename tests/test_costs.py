@@ -124,7 +124,7 @@ def _many(count: int) -> nn.Module:
 def _slow_against(factor: float) -> Evidence:
     """A layer beside a machine that reaches so many times its rate."""
     found = _evidence(nn.Sequential(nn.Linear(256, 256)), torch.randn(1024, 256), steps=9)
-    rate = found.measured.row("0").rate  # type: ignore[union-attr]
+    rate = found.measured.rate(found.measured.row("0"))  # type: ignore[arg-type]
     return replace(found, roofline=Roofline(factor * rate, 1e18, 1))
 
 
@@ -152,7 +152,7 @@ def threads(count: int) -> Iterator[None]:
 
 def _waiting(seconds: float) -> Evidence:
     model = nn.Sequential(nn.Linear(256, 256), nn.ReLU())
-    return _evidence(model, torch.randn(512, 256), wait=seconds, steps=9)
+    return _evidence(model, torch.randn(512, 256), wait=seconds, steps=9, train=True)
 
 
 CASES: dict[str, tuple[Callable[[], Evidence], Callable[[], Evidence]]] = {

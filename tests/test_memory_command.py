@@ -288,7 +288,7 @@ def test_the_ledger_knows_when_memory_is_freed() -> None:
     three = torch.ones(1)
     ledger.add(three, three.untyped_storage()._cdata, path="b", part="backward")
     assert ledger.tops[False].bytes == 48 and ledger.tops[False].path == "a"
-    assert [piece.bytes for piece in ledger.alive_after(ledger.tops[False].at)] == [16, 32]
+    assert [piece.bytes for piece, _ in ledger.alive_after(ledger.tops[False].at)] == [16, 32]
     assert ledger.course() == [0, 16, 48, 32, 36]
     ledger.begin()
     assert ledger.live == 36 and ledger.course() == [36]

@@ -26,7 +26,7 @@ from torch import nn
 import layerstep
 from layerstep import DebugConsole
 from layerstep.analysis.profile_state import state_of
-from layerstep.engine import profiling
+from layerstep.engine import profile_steps
 from layerstep.render.screen import to_text
 
 def step(model, x):
@@ -149,7 +149,7 @@ def test_of_several_devices_the_one_with_most_weights_tells_the_time(guard: str)
 def test_a_model_that_is_found_later_is_timed_by_its_device_and_events_are_let_go() -> None:
     found = on_toy("""
         toy.register(None)
-        profiling.MOST_EVENTS = 60
+        profile_steps.MOST_EVENTS = 60
         with layerstep.profiling() as profiler:  # no model is known yet
             model, x = small(), toy.on_toy(torch.ones(3, 4))
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,7 +1,8 @@
 """Golden transcripts: what is typed and exactly what the screen shows. `pytest --update` rewrites them.
 
 One whose first line says so is kept at 120 columns and in colour, too, in the folders `wide` and `colour`.
-Where it says `times as #`, measured numbers are masked; where `alone`, the tensors of other tests are hidden.
+Where it says `by its own clock`, time passes only as often as it is asked for, and while the script sleeps;
+where `alone`, the tensors of other tests are hidden.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from layerstep.render.screen import make_console, to_text
-from layerstep.views import Column, Group, Notice, Table, Text
-from masked import masked
-from play import play, read_transcript, script_named
+from layerstep.render.screen import make_console
+from play import Clock, play, read_transcript, script_named
 
 FOLDER = Path(__file__).parent / "transcripts"
 TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
 ALSO = ", also at 120 columns and in colour"
-MASKED = ", times as #"
+CLOCK = ", by its own clock"
 ALONE = ", alone"
 TWICE = [path for path in TRANSCRIPTS if ALSO in path.read_text().partition("\n")[0]]
 CASES = [(path, "") for path in TRANSCRIPTS]
@@ -30,11 +29,11 @@ CASES += [(path, look) for path in TWICE for look in ("wide", "colour")]
 
 def shown(path: Path, look: str) -> str:
     name, typed, _ = read_transcript(path)
-    mask = MASKED in path.read_text().partition("\n")[0]
+    clock = Clock() if CLOCK in path.read_text().partition("\n")[0] else None
     if look != "colour":
-        return play(script_named(name), typed, width=120 if look == "wide" else 80, mask=mask)[0]
+        return play(script_named(name), typed, width=120 if look == "wide" else 80, clock=clock)[0]
     console = make_console(io.StringIO(), width=80, colour=True)
-    return play(script_named(name), typed, console=console, keep_colour=True, mask=mask)[0]
+    return play(script_named(name), typed, console=console, keep_colour=True, clock=clock)[0]
 
 
 @pytest.fixture
@@ -66,43 +65,3 @@ def test_the_screen_shows_what_the_transcript_says(
 def test_there_are_transcripts() -> None:
     assert len(TRANSCRIPTS) >= 12
     assert sum(look == "colour" for _, look in CASES) >= 5
-
-
-def report(*rows: tuple[str, str, str], columns: str = "module own_ms %", note: str = "") -> str:
-    names = [Column(name.replace("_", " ")) for name in columns.split()]
-    return to_text(masked(Group((Table(tuple(names), rows, note=note), Notice(note)))))
-
-
-def test_masks_hide_times_and_nothing_else() -> None:
-    slow, fast, tiny, least = (
-        ("a", "98.1", "80.3"),
-        ("b", "9.87", "19.1"),
-        ("d", "0.1", "0.3"),
-        ("c", "0.2", "0.3"),
-    )
-    text = report(slow, fast, tiny, least, note="median 12.4 ms, half of them in 9.8–10.2, 3 steps")
-    assert text == report(
-        ("a", "101", "75.0"),
-        ("b", "10.1", "24.4"),
-        least,
-        tiny,
-        note="median 9 ms, half of them in 9–101, 3 steps",
-    )
-    assert "median # ms, half of them in #, 3 steps" in text
-    assert text != report(slow, tiny, least, note="median 1 ms"), "a row is missing"
-    assert report(fast, slow) != report(slow, fast), "what differs clearly has an order"
-    assert report(slow) != report(("b", *slow[1:])) and report(slow) != report((slow[0], "", slow[2]))
-    assert report(slow) != report(slow, columns="module own_s %"), "a time of another name is no time"
-    assert report(slow, note="4 steps") != report(slow, note="5 steps")
-
-
-def test_masks_of_bars_keep_their_lines() -> None:
-    def flame(share: int, name: str) -> str:
-        return f"{'█' * (share * 40 // 100):<41} {share:3}% {name}"
-
-    def shown(*lines: str) -> str:
-        return to_text(masked(Text("\n".join(lines))))
-
-    assert shown(flame(90, "model"), flame(60, "  a"), flame(2, "  b")) == "# #% model\n# #%   a"
-    assert shown(flame(90, "model"), flame(30, "  a")) == "# #% model\n# #%   a"
-    assert shown(flame(90, "model"), flame(30, "  c")) != "# #% model\n# #%   a"

@@ -58,7 +58,8 @@ def modules(now: Now, step: MeasuredStep | None, *, inside: Callable[[str], bool
         rows.append((f"… {len(paths) - most:,} more", *map(_cell, rest)))
     rows.append(("all", *(_cell(sum(by_path.values())) for by_path in columns.values())))
     heads = (Column(_SHORT.get(kind, kind), right=True) for kind in columns)
-    title = f"at the end of {step.label}" if step is not None else ""
+    moments = "kept as it ended, saved as its backward began, temporary at its peak"
+    title = f"{step.label}: {moments}" if step is not None else ""
     return Table((Column("module", "path"), *heads), tuple(rows), title=title)
 
 

@@ -61,19 +61,21 @@ class Cycle:
         self.is_new = False
         """Was it another until now? Then the step that ends is torn."""
         self._first = self._last = self._other = 0
-        self._alone = 0
+        self._alone = self._away = 0
 
     def ends_with(self, number: int) -> bool:
         """An optimizer has stepped; does that end a training step?"""
         self.is_new = False
-        if not self._first or number < self._first:
-            self._first = self._last = number
+        if not self._first or number < self._first or self._away >= ALONE:
+            self.is_new = self._away >= ALONE
+            self._first, self._last, self._away = number, number, 0
         if number != self._first:
-            self._other, self._alone = number, 0
+            self._other, self._alone, self._away = number, 0, self._away + 1
         else:
-            self._alone += 1
+            self._alone, self._away = self._alone + 1, 0
             last = self._other or (self._first if self._alone > ALONE else self._last)
-            self.is_new, self._last, self._other = last != self._last, last, 0
+            self.is_new |= last != self._last
+            self._last, self._other = last, 0
         return number == self._last
 
 
@@ -96,6 +98,7 @@ class Borders:
         self.is_torn = False
         """Is a part of the training step that runs behind a border already?"""
         self._cycle = Cycle()
+        self._members: list[Stepped] = []
         self._unit: weakref.ref[Model] | None = None
         self._sizes: dict[int, int] = {}
         self._found: list[weakref.ref[Optimizer]] = []
@@ -168,6 +171,10 @@ class Borders:
 
     def stepped(self, stepped: Stepped) -> End:
         """An optimizer has stepped."""
+        if any(each.optimizer is None for each in self._members):  # another has taken its place
+            self._cycle, self._members = Cycle(), []
+        if stepped not in self._members:
+            self._members.append(stepped)
         is_over = self._cycle.ends_with(stepped.number)
         self.is_torn |= self._cycle.is_new
         if not is_over:

@@ -154,8 +154,12 @@ def owner_of(module: nn.Module, frame: FrameType) -> nn.Module | None:
 
 
 def name_of(module: nn.Module, frame: FrameType) -> str:
-    """What the script calls a model: its variable or attribute where one can be seen, else its class."""
-    for user in _user_frames(frame):
+    """What the script calls a model: its variable or attribute where one can be seen, else its class.
+
+    The outermost name wins: `evaluate(model)` calls every model so, while `generator` and `judge` are told
+    apart where they were made, whichever runs first.
+    """
+    for user in reversed(_user_frames(frame)):
         name = _name_in(user, module)
         if name:
             return name

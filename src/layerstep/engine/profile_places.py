@@ -112,12 +112,14 @@ class Placed:
         if place.is_whole:
             self.untimed.append(path)
         key = self._keys.get(id(module))
+        if key is not None and self.modules[key].reference() is not module:  # another that is gone had its id
+            key = None
         if key is not None and self.modules[key].path != path:  # a second model was found
             self.modules[key] = replace(self.modules[key], path=path)
         clock = self._profile.clock
         if timed_call_of(module, clock) is not None:
             return
-        if key is None or self.modules[key].reference() is not module:
+        if key is None:
             key = self._keys[id(module)] = len(self.modules)
             own = module.parameters() if place.is_whole else module.parameters(recurse=False)
             count = sum(size_of(p) for p in own)
