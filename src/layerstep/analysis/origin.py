@@ -23,6 +23,8 @@ def origin_view(session: Session, origin: Origin) -> View:
     """Everything that is known of it."""
     if not origin.is_found:
         hint = "`catch nonfinite --every-op` checks each operation as it runs, from now on"
+        if origin.is_from_ranks:
+            hint = "`catch nonfinite` on that rank stops at the operation"
         return Group((Notice(origin.seen, level="error"), Notice(origin.note, hint, level="warn")))
     views: list[View] = [Notice(origin.seen, level="error"), _birth(session, origin)]
     way = _way(session, origin.chain)

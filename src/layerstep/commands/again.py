@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -9,8 +10,10 @@ from layerstep.engine.core.again import difference
 from layerstep.engine.core.opened import OpenedCore, opened_in
 from layerstep.engine.events import Kind, Phase, Resume
 from layerstep.engine.guard import observing
+from layerstep.engine.pause import Pause
 from layerstep.engine.rerun import Rerun, Watcher, rerun
 from layerstep.engine.session import Session
+from layerstep.engine.stack import Frame
 from layerstep.errors import BadArguments, UserError
 from layerstep.lines import expressions
 from layerstep.registry import command
@@ -30,21 +33,22 @@ _GIVEN = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
 def again(session: Session, rest: str) -> Notice | Resume:
     """Run the selected module once more, and compare.
 
-    On the inputs that it was called with; NAME=EXPR replaces a keyword argument. In a run it is called on
-    copies, beside the run: no gradient, dropout does nothing, nothing is left of it. At the stop of a core
-    file that was opened with `--model`, it runs as it did, random streams and all, and points and steps work
-    in it. Either way it is said whether the output, or the exception, is the same.
+    At an op, that is the module whose op it is. It runs on the inputs that it was called with; NAME=EXPR
+    replaces a keyword argument. In a run it is called on copies: no gradient, dropout does nothing, and
+    nothing is left of it. At the stop of a core file that was opened with `--model`, it runs as it did,
+    random streams and all, and points and steps work in it. Either way it is said whether the output, or the
+    exception, is the same.
     """
     given = _given(session, rest)
     opened = opened_in(session)
     if opened is not None:
         return _of_file(opened, given)
     pause = session.pause
-    frame = pause.frame if pause is not None else None
+    frame = _call_around(pause)
     if pause is None or frame is None or frame.module is None or frame.call is not None:
         raise UserError("no module call is at hand here", "stop in the forward of a module")
     moment = Moment.AFTER if frame.has_output else Moment.DURING
-    if pause.phase is Phase.ENTER and pause.selected == 0:
+    if pause.phase is Phase.ENTER and frame is pause.stack[0]:
         moment = Moment.BEFORE
     result = rerun(
         session,
@@ -60,7 +64,14 @@ def again(session: Session, rest: str) -> Notice | Resume:
         what = difference(frame.output, result.output)
     if what:
         return Notice(f"{frame.path} gave another output: {what}", _unlike(result), level="warn")
-    return Notice(f"{frame.path} gave the same output again, bit for bit", _unlike(result), level="good")
+    alike = _unlike(dataclasses.replace(result, fused=False))
+    return Notice(f"{frame.path} gave the same output again, bit for bit", alike, level="good")
+
+
+def _call_around(pause: Pause | None) -> Frame | None:
+    """The call of a module that the selected frame is; at an op, the one that the op is in."""
+    frames = pause.stack[pause.selected :] if pause is not None else []
+    return next((frame for frame in frames if frame.op is None), None)
 
 
 def _unlike(result: Rerun) -> str:
@@ -72,6 +83,8 @@ def _unlike(result: Rerun) -> str:
         words.append("it draws random numbers")
     if result.unhooked:
         words.append("the hooks inside were not called")
+    if result.fused:
+        words.append("in the run a part of it may be one fused kernel, whose last digits differ")
     if result.grew:
         words.append(f"it writes to {', '.join(result.grew[:3])}")
     return "; ".join(words)

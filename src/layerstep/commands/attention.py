@@ -217,7 +217,9 @@ def _verdict(call: Call, done: Rerun, seen: Attention) -> tuple[Level, str]:
     if gap <= tolerance:
         close = "bit for bit" if not gap else f"to {number(gap)}"
         return "good", f"checked: the rerun gives its output {close}{kernel}"
-    why = "hooks inside were not called" if done.unhooked else "its inputs or state have changed since"
+    why = "its inputs or state have changed since"
+    if done.unhooked or done.fused:
+        why = "hooks inside were not called" if done.unhooked else "in the run it was one fused kernel"
     return "error", f"not to be trusted: the rerun differs from its output by {number(gap)}, {why}"
 
 

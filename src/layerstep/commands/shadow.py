@@ -193,10 +193,9 @@ def _about_rerun(call: Call, done: Rerun, watcher: Shadower) -> list[str]:
         )
     if call.moment is Moment.AFTER and not (done.dropped or done.drew or done.unhooked or done.grew):
         gap = difference(done.output, call.output)
+        why = "in the run a part of it was one fused kernel" if done.fused else "its state has changed since"
         if gap:
-            notes.append(
-                f"the rerun differs from its output by {number(gap)}: inputs or state have changed since"
-            )
+            notes.append(f"the rerun differs from its output by {number(gap)}: {why}")
     return notes
 
 

@@ -22,8 +22,10 @@ from layerstep.engine._torch.traces import global_hooks_silent
 from layerstep.engine.attributes import attributes_kept
 from layerstep.engine.caches import Moment
 from layerstep.engine.copies import Copies, is_freed
+from layerstep.engine.fused import may_be_one_kernel
 from layerstep.engine.guard import observing, undisturbed
 from layerstep.engine.randomness import RandomState
+from layerstep.engine.ranks import waits_for_ranks
 from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.errors import UserError
 
@@ -57,6 +59,8 @@ class Rerun:
     """There are hooks of the user's inside, which were not called."""
     grew: tuple[str, ...]
     """What each call adds to: attributes, or its inputs. If that is a cache, it held this call already."""
+    fused: bool
+    """In the run a part of it may have been one fused kernel, whose last digits are others."""
 
 
 class Watcher(TorchFunctionMode):
@@ -90,6 +94,9 @@ def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list
 
     Gives the names of what a run adds to, which are known afterwards, and the hooks on and in the module.
     """
+    if kind := waits_for_ranks(module):
+        path = session.models.path_of(module)
+        raise UserError(f"{path} cannot be run again: {kind} would wait for the other ranks")
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.evaluating())
         stack.enter_context(undisturbed(session.models, deep=False))
@@ -115,6 +122,7 @@ def rerun(
     if any(map(is_freed, (*module.parameters(), *module.buffers()))):
         path = session.models.path_of(module)
         raise UserError(f"{path} cannot be run again: not all of its weights are in memory at this stop")
+    fused = any(map(may_be_one_kernel, module.modules()))
     with contextlib.ExitStack() as stack:
         grew, hooks = stack.enter_context(leaving_no_trace(session, module))
         stack.enter_context(torch.no_grad())
@@ -135,9 +143,8 @@ def rerun(
             drew = bool(streams.changed())
             written = ["an input"] if copies.were_written() else []
     unhooked = any(not type(hook).__module__.startswith("layerstep.") for hook in hooks)
-    return Rerun(
-        output, watcher.dropped, drew, unhooked, tuple(written + grew) if moment is Moment.AFTER else ()
-    )
+    changed = tuple(written + grew) if moment is Moment.AFTER else ()
+    return Rerun(output, watcher.dropped, drew, unhooked, changed, fused)
 
 
 def length_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

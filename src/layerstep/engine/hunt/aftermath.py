@@ -21,13 +21,14 @@ from torch import Tensor
 from layerstep.engine._torch import graph_task, modes_off
 from layerstep.engine.backpass import tensors_of
 from layerstep.engine.events import Event
-from layerstep.engine.hunt.backwards import Passed, again_backward, origin_of_node
+from layerstep.engine.hunt.backwards import NOT_REPRODUCIBLE, Passed, again_backward, origin_of_node
 from layerstep.engine.hunt.beside import Beside
 from layerstep.engine.hunt.blame import Ledger, Nodes, nodes_between
 from layerstep.engine.hunt.finite import Bad, count_bad, is_finite, not_finite
 from layerstep.engine.hunt.origin import Origin, Part
 from layerstep.engine.hunt.replay import Snapshot
 from layerstep.engine.ops import place_of
+from layerstep.engine.ranks import about_gradients
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Aftermath:
         self._watching: list[Nodes] = []
         self._loss_nodes: Nodes | None = None
         self._has_told_of_scaler = False
+        self._has_seen_gradients = False
+        """After the last backward pass all gradients were finite."""
 
     # --- what is installed ---
 
@@ -207,10 +210,12 @@ class Aftermath:
         )
 
     def _after_backward(self, nodes: Nodes, frame: FrameType) -> None:
+        self._has_seen_gradients = False
         if self._hunt.has_told or not self._hunt.wants("backward"):
             return
         named = [(name, p.grad) for name, p in self._hunt.parameters() if p.grad is not None]
         wrong = not_finite(gradient for _, gradient in named)
+        self._has_seen_gradients = not wrong
         if not wrong:
             return
         name, gradient = named[wrong[0]]
@@ -239,6 +244,8 @@ class Aftermath:
             if (made := again.producer()) is not None:
                 return origin_of_node(self._session, made, ledger, seen=seen, forward=each.snapshot.forward)
         note = trouble or "no node made it: a hook on a parameter or a gradient did"
+        if trouble in ("", NOT_REPRODUCIBLE) and (ranks := about_gradients(self._session)):
+            return Origin(Part.BACKWARD, seen, forward=forward, note=ranks, is_from_ranks=True)
         return Origin(Part.BACKWARD, seen, forward=forward, note=note)
 
     # --- the optimizer ---
@@ -255,6 +262,7 @@ class Aftermath:
             return
         name, parameter = named[wrong[0]]
         bad, gradient = count_bad(parameter), parameter.grad
+        ranks = about_gradients(self._session) if self._has_seen_gradients else ""
         frame = sys._getframe(1)
         origin = Origin(
             Part.STEP,
@@ -263,17 +271,19 @@ class Aftermath:
             place=place_of(frame),
             bad=bad,
             results=((name, parameter), ("its gradient", gradient)),
-            note=_about(gradient),
+            note=_about(gradient, ranks),
         )
         with modes_off():
             names = [named[index][0] for index in wrong]
             self._hunt.tell(origin, bad, frame=frame, side="param", about=names)
 
 
-def _about(gradient: Tensor | None) -> str:
+def _about(gradient: Tensor | None, ranks: str) -> str:
     if gradient is None:
         return "it has no gradient"
     bad = count_bad(gradient)
+    if bad.any and ranks:  # it was looked at when the backward pass had ended
+        return f"its gradient has {bad}: {ranks}"
     return f"its gradient has {bad}" if bad.any else "its gradient is finite: the step itself was too large"
 
 

@@ -23,9 +23,10 @@ from layerstep.engine.stack import OURS
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Passed", "again_backward", "origin_of_node"]
+__all__ = ["NOT_REPRODUCIBLE", "Passed", "again_backward", "origin_of_node"]
 
 MOST_NODES = 1_000_000
+NOT_REPRODUCIBLE = "the second run was finite: it is not reproducible"
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +83,7 @@ def _run(passed: Passed, nodes: Nodes) -> str:
     nodes.watch(nodes_between((tensor.grad_fn for tensor, _ in pairs), (), most=MOST_NODES) or ())
     run_backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
     if all(leaf.grad is None or is_finite(leaf.grad) for leaf in leaves.values()):
-        return "the second run was finite: it is not reproducible"
+        return NOT_REPRODUCIBLE
     return ""
 
 

@@ -18,6 +18,7 @@ from layerstep.engine.hunt.origin import Origin, Part
 from layerstep.engine.hunt.replay import Snapshot, replaying
 from layerstep.engine.hunt.trail import Link, Reached, Trail, storage_key
 from layerstep.engine.ops import name_of
+from layerstep.engine.ranks import about_source
 from layerstep.engine.taps import watching_output
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ def origin_of_link(session: Session, chain: tuple[Link, ...], *, seen: str, forw
     """The end of a chain as an origin, without its operands."""
     last = chain[-1]
     source = next((each for each in last.sources if not each.intended), None)
+    text = f"{source.name}: {source.bad}" if source is not None else ""
     return Origin(
         Part.BACKWARD if last.node else Part.FORWARD,
         seen,
@@ -133,8 +135,9 @@ def origin_of_link(session: Session, chain: tuple[Link, ...], *, seen: str, forw
         path=session.models.path_of(last.module) if last.module is not None else "",
         kind=type(last.module).__name__ if last.module is not None else "",
         bad=last.bad,
-        source=f"{source.name}: {source.bad}" if source is not None else "",
+        source=text,
         chain=chain,
+        note=about_source(session, text),
     )
 
 

@@ -253,7 +253,7 @@ class Hunt:
         filled = []
         at_birth(self.session, snapshot, origin, then=lambda found, *_: filled.append(found))
         origin = filled[0] if filled else origin
-        words = [note, verdict.trouble, "it was written on purpose" if verdict.intended else ""]
+        words = [origin.note, note, verdict.trouble, "it was written on purpose" if verdict.intended else ""]
         return replace(origin, note="; ".join(word for word in words if word))
 
     def _as_it_is_now(self) -> Snapshot | None:

@@ -48,6 +48,8 @@ class Origin:
     chain: tuple[Link, ...] = ()
     """From what was noticed back to the operation."""
     note: str = ""
+    is_from_ranks: bool = False
+    """Another rank has made it."""
 
     @property
     def is_found(self) -> bool:

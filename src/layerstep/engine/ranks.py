@@ -1,0 +1,63 @@
+"""Values that come from other ranks: through which collective, and which modules wait for other ranks."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["about_gradients", "about_source", "has_ranks", "waits_for_ranks"]
+
+_REDUCERS = {
+    "DistributedDataParallel": "the all-reduce of gradients by DistributedDataParallel",
+    "FullyShardedDataParallel": "the reduce-scatter of gradients by FullyShardedDataParallel",
+    "FSDPModule": "the reduce-scatter of gradients by FSDP",
+}
+
+
+def has_ranks() -> bool:
+    """Is this process one of several that talk to each other?"""
+    found: Any = sys.modules.get("torch.distributed")
+    return bool(found and found.is_available() and found.is_initialized() and found.get_world_size() > 1)
+
+
+def about_gradients(session: Session) -> str:
+    """Why gradients may be bad that this rank has not made so; nothing if there is no other rank."""
+    if not has_ranks():
+        return ""
+    return (
+        "the gradients that this rank makes are finite: it came from another rank, through "
+        f"{_reducer(session) or 'a collective'}"
+    )
+
+
+def about_source(session: Session, source: str) -> str:
+    """The same for a parameter or a buffer that a forward has read."""
+    if not has_ranks() or not source.startswith(("parameter", "buffer")):
+        return ""
+    if source.startswith("parameter"):
+        return f"another rank may have made it: gradients come through {_reducer(session) or 'collectives'}"
+    if any(getattr(model.given, "broadcast_buffers", False) for model in session.models):
+        return "it may come from rank 0: DistributedDataParallel broadcasts its buffers before each forward"
+    return ""
+
+
+def _reducer(session: Session) -> str:
+    given = [model.given for model in session.models if model.given is not None]
+    kinds = [base.__name__ for module in given for base in type(module).__mro__]
+    return next((_REDUCERS[kind] for kind in kinds if kind in _REDUCERS), "")
+
+
+def waits_for_ranks(module: nn.Module) -> str:
+    """The class of a part that talks to other ranks as it runs; run here alone, it would wait for ever."""
+    if not has_ranks():
+        return ""
+    for part in module.modules():
+        names = {base.__name__ for base in type(part).__mro__}
+        if names & _REDUCERS.keys() or ("SyncBatchNorm" in names and part.training):
+            return type(part).__name__
+    return ""
