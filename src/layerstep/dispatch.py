@@ -6,6 +6,7 @@ import contextlib
 import keyword
 import re
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -85,6 +86,8 @@ class Dispatcher:
         """What is shown at a stop."""
         changed = session.writes.unseen()
         stop = self._describe(session, pause)
+        if pause.thread_name:
+            stop = _titled(stop, Span(f"thread {pause.thread_name}", "dim"))
         return Group((*changed, stop)) if changed else stop
 
     def _describe(self, session: Session, pause: Pause) -> View:
@@ -112,6 +115,17 @@ class Dispatcher:
         from layerstep.analysis.crash.explain import note_of  # twenty files, wanted only after a crash
 
         return visible(note_of(crash))
+
+
+def _titled(view: View, more: Span) -> View:
+    """A stop with one word more in its title line."""
+    if isinstance(view, Fields) and view.title:
+        return replace(view, title=(*view.title, more))
+    if isinstance(view, Group):
+        for number, part in enumerate(view.views):
+            if (titled := _titled(part, more)) is not part:
+                return Group((*view.views[:number], titled, *view.views[number + 1 :]))
+    return view
 
 
 def find(session: Session, text: str) -> tuple[Command | None, str]:

@@ -9,7 +9,8 @@ from layerstep.commands.why_not import defined, silence_of
 from layerstep.engine.events import Phase
 from layerstep.engine.points import Point
 from layerstep.engine.session import Session
-from layerstep.engine.stack import function_label
+from layerstep.engine.stack import function_label, location_of
+from layerstep.engine.threads import places
 from layerstep.errors import BadArguments, UserError
 from layerstep.registry import command
 from layerstep.views import Column, Fields, Notice, Span, Table, Text, View
@@ -20,20 +21,22 @@ __all__ = ["breaks"]
 @command(
     "info",
     group="stop",
-    usage="breaks | locals | models | backward | cost",
-    examples=("info breaks", "info locals", "info models", "info backward", "info cost"),
-    complete="choice:breaks locals models backward cost",
+    usage="breaks | locals | models | threads | backward | cost",
+    examples=("info breaks", "info locals", "info models", "info threads", "info backward", "info cost"),
+    complete="choice:breaks locals models threads backward cost",
 )
 def info(session: Session, rest: str) -> View:
-    """List points, variables, models, backward, or the cost.
+    """List points, variables, models, threads, backward, or the cost.
 
     `info breaks` says of each point how often it was hit, and of a silent one the reason. `info backward`
-    lists the modules through which the last backward pass was not seen to go, and why.
+    lists the modules through which the last backward pass was not seen to go, and why. `info threads` says
+    which module each thread of the program is in, and whether it runs, is paused or waits its turn to stop.
     """
     topics: dict[str, Callable[[Session], View]] = {
         "breaks": breaks,
         "locals": _locals,
         "models": _models,
+        "threads": _threads,
         "backward": _backward,
         "cost": _cost,
     }
@@ -143,6 +146,25 @@ def _models(session: Session) -> Table:
             )
         )
     return Table(columns, tuple(rows), note="" if rows else "no model has run yet")
+
+
+def _threads(session: Session) -> Table:
+    found = places(session)
+    most = session.config.max_lines
+    rows = tuple(
+        (
+            place.name,
+            place.path or "no module",
+            place.state,
+            location_of(place.frame) if place.frame is not None else "",
+        )
+        for place in found[:most]
+    )
+    note = "a stop holds one thread; the others run on until they come to a stop of their own"
+    if len(found) > most:
+        note = f"{len(found) - most:,} more threads; {note}"
+    columns = (Column("thread"), Column("in", "path"), Column("state"), Column("at"))
+    return Table(columns, rows, note=note if len(found) > 1 else "the program has one thread")
 
 
 def _numel(read: Callable[[], int]) -> int:

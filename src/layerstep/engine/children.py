@@ -6,6 +6,8 @@ import os
 import weakref
 from typing import TYPE_CHECKING
 
+from layerstep.engine.threads import Turns
+
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
@@ -20,7 +22,7 @@ def leave_forked_children(session: Session) -> None:
         child = reference()
         if child is not None and child.is_attached:
             child.frontend = None
-            child.begin_turns()  # another thread, which is not here, may have had one
+            child.turns = Turns(child)  # another thread, which is not here, may have had one
             child.detach()
 
     os.register_at_fork(after_in_child=in_child)

@@ -163,12 +163,12 @@ class Conversation:
             is_elsewhere = pause is not None and pause.thread != threading.get_ident()
             if is_elsewhere and (posted := self._inbox.post(line)) is not None:
                 return posted
-            if session.turn.acquire(timeout=POLL_SECONDS):
+            if session.turns.lock.acquire(timeout=POLL_SECONDS):
                 break
         try:
             return self._answer_here(line)
         finally:
-            session.turn.release()
+            session.turns.lock.release()
 
     def _answer_here(self, line: str) -> Future[View | None]:
         future: Future[View | None] = Future()

@@ -184,8 +184,6 @@ class Crashes:
         session = self._session
         self._told = next(iter(reversed(getattr(crash.error, "__notes__", ()))), None)
         session.kept.trim()
-        if hit is not None and hit.temporary:
-            session.points.delete(hit)
         session.hold(self._pause(crash, hit))
 
     def _pause(self, crash: Crash, hit: Point | None) -> Pause:

@@ -146,7 +146,11 @@ class Judge:
             event.phase, threading.get_ident(), depth, is_root, forward, session.training.count
         )
         stop, after = stepper.decide(intent, moment)
-        if session.intent is intent:  # else Ctrl-C has come meanwhile, and must not be forgotten
+        if session.intent is not intent:  # Ctrl-C has come meanwhile, or another thread has stopped for it
+            return stop and intent.kind is not Kind.INTERRUPT
+        if not (
+            stop and intent.thread
+        ):  # a thread keeps its step until it stands, or another would come first
             session.intent = after
         return stop
 

@@ -323,7 +323,8 @@ class Opstep:
         if _STEPS.get(intent.kind) is not level and intent.kind is not Kind.INTERRUPT:
             return False
         stop, after = stepper.decide(intent, stepper.Moment(level, threading.get_ident(), depth))
-        if session.intent is intent:  # else Ctrl-C has come meanwhile, and must not be forgotten
+        is_kept = stop and intent.thread  # by the thread, until it stands at the prompt
+        if session.intent is intent and not is_kept:  # else Ctrl-C has come meanwhile
             session.intent = after
         return stop
 

@@ -48,6 +48,8 @@ class Pause:
     """The frame whose trace function this is in: its copy of the variables is written back, not dropped."""
     selected: int = 0
     thread: int = field(default_factory=threading.get_ident)
+    thread_name: str = ""
+    """Its name, where the program has several threads."""
     is_start: bool = False
     """Before the run: no event, no stack; lines are taken, and then the run begins."""
     asks: bool = True

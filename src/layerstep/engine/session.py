@@ -44,6 +44,7 @@ from layerstep.engine.scope import Scope, run_python
 from layerstep.engine.source_lines.stops import line_pause
 from layerstep.engine.source_lines.watcher import SourceLines
 from layerstep.engine.stack import Frame, build_stack, is_ours
+from layerstep.engine.threads import Turns
 from layerstep.engine.training import Steps
 from layerstep.engine.writes import Writes
 from layerstep.errors import QUIT_EXIT_CODE, Quit, describe_bug
@@ -106,14 +107,9 @@ class Session:
         self.judge = Judge(self)
         self.conversation = Conversation(self, interpreter)
         self._listeners: list[Callable[[Message], None]] = []
-        self.begin_turns()
+        self.turns = Turns(self)
         self._here = Evaluations()
         leave_forked_children(self)
-
-    def begin_turns(self) -> None:
-        """One thread at a time pauses or answers, and one arms."""
-        self.turn = threading.RLock()
-        self._arming = threading.RLock()
 
     def scope_at(self, frame: Frame | None) -> Scope:
         """The names at a place in the run."""
@@ -158,7 +154,7 @@ class Session:
 
     def detach(self) -> None:
         """Take everything off the run."""
-        with not_now(), self._arming:
+        with not_now(), self.turns.arming:
             self._take_off()
 
     def _take_off(self) -> None:
@@ -187,7 +183,7 @@ class Session:
 
     def rearm(self) -> None:
         """Make the taps what the points and the intent need."""
-        with not_now(), self._arming:
+        with not_now(), self.turns.arming:
             if self.is_attached:
                 pause = self.pause
                 enclosing = [f.module for f in pause.stack if f.module is not None] if pause else []
@@ -277,8 +273,6 @@ class Session:
         )
         if event.phase is Phase.EXIT:
             self.kept.keep(event.module, event.args, event.kwargs, event.output)
-        if point is not None and point.temporary:
-            self.points.delete(point)
         self.hold(pause)
 
     def stop_here(self, frame: FrameType | None, reason: str, **options: Any) -> None:
@@ -289,8 +283,6 @@ class Session:
             return
         self.models.refresh()
         pause = line_pause(self, frame, reason, **options)
-        if pause.point is not None and pause.point.temporary:
-            self.points.delete(pause.point)
         with self.opstep.pausing():
             self.hold(pause)
 
@@ -300,31 +292,38 @@ class Session:
 
     def hold(self, pause: Pause) -> None:
         """Stand still in this thread until a line resumes; a second thread waits its turn."""
-        with self.turn:
-            if not (self.is_attached or pause.is_start or pause.is_over):
-                return
-            if pause.is_caught and pause.point is not None:
-                self.caught.append(f"{pause.point.what} in {pause.stack[0].path or 'the program'}")
-            self.pause = pause
-            self.interrupts.forget()
-            self.points.forget_until()
-            self.intent = stepper.GO
-            self.baseline = None
-            self.scope.stack = pause.stack
-            self.scope.frame = pause.frame
-            try:
-                with self.source_lines.resting():
-                    resume = self.conversation.serve(pause)
-                self._leave(pause, resume)
-            finally:
+        with self.turns.taken(pause) as is_wanted:
+            if not (is_wanted and (self.is_attached or pause.is_start or pause.is_over)):
                 pause.release()
-                self.results.let_go()
-                self.pause = None
-                self.conversation.end()
+                return
+            if pause.point is not None and pause.point.temporary:
+                self.points.delete(pause.point)
+            if pause.point is not None and pause.is_caught:
+                self.caught.append(f"{pause.point.what} in {pause.stack[0].path or 'the program'}")
+            self._stand(pause, self.turns.begin(pause))
         if self.interrupts.came_late and self.is_attached:
             self._stop_soon()  # it came while a line that resumes was on its way
 
-    def _leave(self, pause: Pause, resume: Resume) -> None:
+    def _stand(self, pause: Pause, step: stepper.Intent | None) -> None:
+        """Serve a pause to its end; then a `step` of another thread goes on."""
+        self.pause = pause
+        self.interrupts.forget()
+        self.points.forget_until()
+        self.intent = stepper.GO
+        self.baseline = None
+        self.scope.stack = pause.stack
+        self.scope.frame = pause.frame
+        try:
+            with self.source_lines.resting():
+                resume = self.conversation.serve(pause)
+            self._leave(pause, resume, step)
+        finally:
+            pause.release()
+            self.results.let_go()
+            self.pause = None
+            self.conversation.end()
+
+    def _leave(self, pause: Pause, resume: Resume, step: stepper.Intent | None = None) -> None:
         if pause.is_over:
             return
         if resume.kind is Kind.QUIT:
@@ -343,7 +342,7 @@ class Session:
         )
         if resume.kind is Kind.FINISH and any(f.depth == intent.depth and not f.hooked for f in pause.stack):
             intent = replace(intent, everywhere=True)
-        self.intent = intent
+        self.intent = step if step and resume.kind is Kind.CONTINUE else intent
         if resume.kind is Kind.INTO and pause.event is not None and pause.event.call is not None:
             self.backpass.open(pause.event.call)
         if resume.kind is Kind.CONTINUE and not any(point.action for point in self.points):

@@ -302,6 +302,4 @@ class Hunt:
             finding=origin,
         )
         self.found = origin  # with its operands now
-        if point.temporary:
-            self.session.points.delete(point)
         self.session.hold(pause)
