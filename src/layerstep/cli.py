@@ -27,7 +27,11 @@ class _Given(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="layerstep", description="A debugger for PyTorch models.")
+    parser = argparse.ArgumentParser(
+        prog="layerstep",
+        description="A debugger for PyTorch models.",
+        epilog="`layerstep train.py` is `layerstep run train.py`.",
+    )
     parser.add_argument("--version", action="version", version=f"layerstep {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="run | open | demo", required=True)
     run = commands.add_parser(
@@ -51,6 +55,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_COMMANDS = ("run", "open", "demo")
+
+
+def _with_command(argv: Sequence[str]) -> Sequence[str]:
+    """`layerstep train.py` runs it, `layerstep x.lscore` opens it, `layerstep help` is `--help`."""
+    if argv and argv[0] == "help":
+        return ["--help"] if len(argv) == 1 else [argv[1], "--help"]
+    if not argv or argv[0] in (*_COMMANDS, "-h", "--help", "--version"):
+        return argv
+    if argv[0].endswith(".lscore"):
+        return ["open", *argv]
+    is_script = argv[0].endswith(".py") or argv[0].startswith("-") or os.path.isfile(argv[0])
+    return ["run", *argv] if is_script else argv
+
+
 def _add_common(parser: argparse.ArgumentParser) -> None:
     again = "run a command first; may be given again"
     parser.add_argument("-e", metavar="COMMAND", action=_Given, help=again)
@@ -62,7 +81,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: the script's own; 2 for wrong use; 130 after `quit`."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_args(_with_command(sys.argv[1:] if argv is None else argv))
     try:
         if options.command == "demo":
             from layerstep.demo.tour import play
@@ -89,7 +108,7 @@ def _run(options: argparse.Namespace) -> int:
     from layerstep.frontends.choose import open_session
     from layerstep.program import debug, debug_afterwards
 
-    lines, dump_to = list(_commands(options.given)), _dump_to(options.dump)
+    lines, dump_to = _commands(options.given), _dump_to(options.dump)
     with _json_file(options.json) as json:
         use_pipe = not lines or not os.environ.get("CI")
         session, _ = open_session(commands=lines, json=json, use_pipe=use_pipe, batch=options.batch)
@@ -103,7 +122,7 @@ def _open(options: argparse.Namespace) -> int:
     from layerstep.frontends.choose import open_session
     from layerstep.opened import CoreDispatcher, look_around, open_core
 
-    lines = list(_commands(options.given))
+    lines = _commands(options.given)
     opened = open_core(Path(options.file), options.model)
     with _json_file(options.json) as json:
         use_pipe = not lines or not os.environ.get("CI")
@@ -122,19 +141,16 @@ def _dump_to(name: str | None) -> Path | None:
     return path
 
 
-def _commands(given: Sequence[tuple[str, str]]) -> Iterator[str]:
-    from layerstep.lines import joined
+def _commands(given: Sequence[tuple[str, str]]) -> list[str]:
+    """The lines of -e and -x; one that can be nothing is found out before the script runs."""
+    from layerstep.lines import joined, read_commands
+    from layerstep.wrong_lines import check_lines
 
+    lines: list[str] = []
     for option, value in given:
-        if option == "-e":
-            yield value
-            continue
-        try:
-            yield from joined(Path(value).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"cannot read {value}", getattr(error, "strerror", None) or "it is no text"
-            ) from None
+        lines += [value] if option == "-e" else joined(read_commands(value))
+    check_lines(lines)
+    return lines
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from layerstep.analysis.origin import origin_view
 from layerstep.analysis.present import present, short, tensor_view
 from layerstep.analysis.shapes import shape_line, tensors_in
 from layerstep.analysis.writes import fields_of
+from layerstep.engine._torch import is_transforming
 from layerstep.engine.backward import Call
 from layerstep.engine.events import Phase, Resume
 from layerstep.engine.expression import may_act
@@ -28,7 +29,8 @@ from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame, function_label, location_at, location_of
 from layerstep.engine.traces import Crash
 from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
-from layerstep.lines import WORD, is_python_after
+from layerstep.habits import known_elsewhere, shell_command
+from layerstep.lines import WORD, asked_about, check_length, is_python_after, without_comment
 from layerstep.registry import Command, command_names, find_command, near
 from layerstep.views import Fields, Group, Notice, Span, Text, View
 from layerstep.visible import visible
@@ -64,11 +66,13 @@ class Dispatcher:
         elif text.startswith("#"):
             return Text("")
         else:
+            check_length(text)
             session.history.append(text)
         self._repeat = ""
         if text.startswith("!"):
-            return _python(session, text[1:].strip())
-        text = expand_alias(session, text)
+            return _python(session, text[1:].strip(), is_forced=True)
+        asked = asked_about(text)
+        text = expand_alias(session, text) if asked is None else f"help {asked}"
         command, rest = find(session, text)
         if command is None:
             return _python(session, text)
@@ -138,10 +142,11 @@ def find(session: Session, text: str) -> tuple[Command | None, str]:
     if is_python_after(word, rest):
         return None, text
     if exact is not None:
-        return exact, rest.strip()
+        return exact, without_comment(rest).strip()
     if session.scope.knows(word) or (rest and not rest[0].isspace()) or keyword.iskeyword(word):
         return None, text
-    return find_command(word), rest.strip()
+    found = find_command(word)
+    return (found, without_comment(rest).strip()) if found is not None else (None, text)
 
 
 def _run(session: Session, command: Command, rest: str) -> View | Resume | None:
@@ -158,10 +163,28 @@ def _run(session: Session, command: Command, rest: str) -> View | Resume | None:
         if error.hint:
             raise
         raise type(error)(error.message, f"usage: {command.name} {command.usage}".rstrip()) from None
-    except ValueError as error:  # shlex: an open quote
-        if command.parser is None:
+    except UserError:
+        raise
+    except Exception as error:
+        told = _told(command, error)
+        if told is None:
             raise
-        raise BadArguments(str(error), f"usage: {command.name} {command.usage}") from None
+        raise told from None
+
+
+def _told(command: Command, error: Exception) -> UserError | None:
+    """An error that is no bug of ours, in one line."""
+    if isinstance(error, ValueError) and str(error) in ("No closing quotation", "No escaped character"):
+        return BadArguments(str(error), f"usage: {command.name} {command.usage}")  # what shlex has to say
+    if isinstance(error, OSError) and error.filename is not None:  # a name that the file system refuses
+        return UserError(f"cannot use {error.filename}", error.strerror or "")
+    if isinstance(error, RuntimeError) and is_transforming():
+        place = "inside vmap or another transform of torch.func"
+        return UserError(f"{command.name} needs values, and {place} there are none", "stop outside of it")
+    home = command.function.__module__
+    if not home.startswith("layerstep."):
+        return UserError(f"{command.name} of {home} failed: {type(error).__name__}: {str(error)[:200]}")
+    return None
 
 
 def expand_alias(session: Session, text: str) -> str:
@@ -178,16 +201,16 @@ def expand_alias(session: Session, text: str) -> str:
     return body.replace("%*", rest).strip()
 
 
-def _python(session: Session, text: str) -> View | None:
+def _python(session: Session, text: str, *, is_forced: bool = False) -> View | None:
     with session.interrupts.cancellable():
-        return _evaluate(session, text)
+        return _evaluate(session, text, is_forced=is_forced)
 
 
-def _evaluate(session: Session, text: str) -> View | None:
+def _evaluate(session: Session, text: str, *, is_forced: bool) -> View | None:
     try:
         value, printed, outcome = session.evaluate(text, deep=may_act(text))
     except EvaluationFailed as failure:
-        raise _clearer(text, failure) from None
+        raise _clearer(text, failure, is_forced=is_forced) from None
     views: list[View] = []
     if printed:
         views.append(Text(printed.rstrip("\n"), is_printed=True))
@@ -200,11 +223,16 @@ def _evaluate(session: Session, text: str) -> View | None:
     return Group(tuple(views)) if views else None
 
 
-def _clearer(text: str, failure: EvaluationFailed) -> UserError:
-    """A line that is no Python either was probably meant to be a command."""
+def _clearer(text: str, failure: EvaluationFailed, *, is_forced: bool) -> UserError:
+    """A line that is no Python either was probably meant to be a command, here or elsewhere."""
     match = WORD.match(text)
     word = match[1] if match else ""
-    is_name = isinstance(failure.error, NameError) and getattr(failure.error, "name", word) == word
+    missing = getattr(failure.error, "name", word) if isinstance(failure.error, NameError) else None
+    is_name = missing == word
+    if isinstance(failure.error, SyntaxError) or (missing is not None and text.startswith(missing)):
+        told = shell_command(text) if is_forced else known_elsewhere(text)
+        if told is not None:
+            return told
     if word and word not in command_names() and (is_name or isinstance(failure.error, SyntaxError)):
         close = near(word, command_names())
         if close or is_name:

@@ -36,15 +36,25 @@ def debug(program: Program, session: Session) -> int:
                 Notice(text, "`break WHERE` sets a point, `continue` starts it, `help` lists the commands")
             )
         session.start(ask=True)
+        if session.frontend is None and session.conversation.wrong_lines:
+            return UserError.exit_code  # what was asked for cannot be had: running without it proves nothing
         code = program.run(session.crashes.uncaught)
         if session.is_attached or session.frontend is None:  # batch work ends by detaching
             tell_silent_points(session)
             tell_unread(session)
-        return CAUGHT_EXIT_CODE if session.caught and session.frontend is None else code
+        return code if session.frontend is not None else _batch_code(session, code)
     finally:
         session.detach()
         session.close()
         use_session(None)
+
+
+def _batch_code(session: Session, code: int) -> int:
+    """Nobody was there to read: the exit code tells what was caught, and that a line or a point was wrong."""
+    if session.caught:
+        return CAUGHT_EXIT_CODE
+    is_wrong = session.conversation.wrong_lines or any(p.is_pending and p.trouble for p in session.points)
+    return UserError.exit_code if is_wrong and not code else code
 
 
 def debug_afterwards(program: Program, session: Session) -> int:

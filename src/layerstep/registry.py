@@ -17,6 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from layerstep.documentation import documentation
 from layerstep.errors import BadArguments, MissingExtra, UnknownCommand
 
 __all__ = [
@@ -68,9 +69,7 @@ class Command:
     @property
     def help(self) -> str:
         """The docstring of the function, unindented."""
-        import inspect
-
-        return inspect.getdoc(self.function) or ""
+        return documentation(self.function)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from layerstep.commands.inspect import value_of
 from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
-from layerstep.lines import is_expression
+from layerstep.lines import MOST_WORDS, is_expression
 from layerstep.registry import command
 from layerstep.views import Column, Fields, Group, Level, Notice, Table, Text, View
 
@@ -104,7 +105,7 @@ def _split(session: Session, text: str) -> tuple[str, str]:
     """A and B: the first comma, else the first space, that leaves an expression or a file on either side."""
     text = text.strip()
     for signs in (",", " \t"):
-        for at in _outside_brackets(text, signs):
+        for at in islice(_outside_brackets(text, signs), MOST_WORDS):
             left, right = text[:at].strip(), text[at + 1 :].strip()
             if _is_operand(left) and _is_operand(right):
                 return left, right

@@ -1,31 +1,105 @@
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerstep.analysis.present import present
+from layerstep.commands.inspect import value_of
+from layerstep.documentation import documentation
+from layerstep.engine.scope import EvaluationFailed
 from layerstep.engine.session import Session
-from layerstep.errors import UnknownCommand
-from layerstep.registry import GROUPS, all_commands, command, command_names, find_command, near
+from layerstep.errors import UnknownCommand, UserError
+from layerstep.lines import is_expression
+from layerstep.registry import (
+    GROUPS,
+    Command,
+    all_commands,
+    command,
+    command_names,
+    find_command,
+    near,
+)
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
+
+_NAMES = {
+    "inp": "the input of the module that is selected",
+    "out": "the output of the module that is selected",
+    "kwargs": "the keyword arguments of the call",
+    "mod": "the module that is selected",
+    "name": "the path of the module that is selected",
+    "model": "the model that the module is in",
+    "forward": "how often the model has been called",
+    "step": "how often the optimizer has stepped",
+    "grad_in": "the gradient of the module's input, at a stop in backward",
+    "grad_out": "the gradient of the module's output, at a stop in backward",
+}
+MOST_DOC = 12
+"""Lines of somebody's docstring."""
 
 
 @command(
-    "help", "h", "?", group="self", usage="[COMMAND]", examples=("help", "help break"), complete="command"
+    "help", "h", "?", group="self", usage="[COMMAND | X]", examples=("help", "help break"), complete="command"
 )
 def help_(session: Session, rest: str) -> View:
-    """List the commands, or explain one.
+    """List the commands, or explain a command or a name.
 
+    `?` before or behind a word asks the same: `? break`, `break?`, `out.shape?`. X is any expression: what it
+    is, where it comes from, and the beginning of its documentation.
     A line that is no command is Python in the paused frame; `!` before a line forces Python.
     """
     if not rest:
         return _overview()
-    found = find_command(rest.split()[0])
-    if found is None:
+    word = rest.split()[0]
+    found = find_command(word, prefix=False)
+    if found is None and not session.scope.knows(word):
+        found = find_command(word)
+    if found is not None:
+        return _command(found)
+    if not is_expression(rest):
         raise UnknownCommand(f"no command {rest!r}", suggestions=near(rest, command_names()))
+    try:
+        return _explained(session, rest, value_of(session, rest))
+    except EvaluationFailed as failure:
+        raise _unknown(rest, failure) from None
+
+
+def _unknown(text: str, failure: EvaluationFailed) -> UserError:
+    if not isinstance(failure.error, NameError):
+        return failure
+    return UnknownCommand(f"no command or name {text!r}", suggestions=near(text, command_names()))
+
+
+def _command(found: Command) -> Fields:
     title = (Span(found.name, "key"), Span(found.usage, "code"))
-    body = found.help
-    items: list[tuple[str, View]] = [("", Text(body))]
+    items: list[tuple[str, View]] = [("", Text(found.help))]
     if found.aliases:
         items.append(("also", Text(", ".join(found.aliases))))
     items.append(("example", Text("\n".join(found.examples))))
     return Fields(title, tuple(items))
+
+
+def _explained(session: Session, text: str, value: Any) -> Fields:
+    """What a name stands for."""
+    title = (Span(text, "code"), Span(type(value).__name__, "type"))
+    items: list[tuple[str, View]] = []
+    if text in _NAMES:
+        items.append(("", Text(_NAMES[text])))
+    paths = session.models.paths_of(value) if isinstance(value, nn.Module) else []
+    if paths:
+        items.append(("path", Text(", ".join(paths[:4]))))
+    items.append(("value", present(value, limit=session.config.sample_above)))
+    if callable(value) or type(value).__module__ != "builtins":
+        lines = documentation(value if _has_own_doc(value) else type(value)).splitlines()
+        shown = lines[:MOST_DOC] + (["…"] if len(lines) > MOST_DOC else [])
+        if shown:
+            items.append(("doc", Text("\n".join(shown))))
+    return Fields(title, tuple(items))
+
+
+def _has_own_doc(value: Any) -> bool:
+    return callable(value) and not isinstance(value, nn.Module | torch.Tensor)
 
 
 def _overview() -> Group:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
-from layerstep.lines import joined
+from layerstep.lines import joined, read_commands
 from layerstep.registry import command
 from layerstep.views import Group, Notice, View
 
@@ -52,10 +52,7 @@ def source(session: Session, rest: str) -> View:
     running: list[Path] = session.memory.setdefault("source", [])
     if file in running:
         raise UserError(f"{rest} is being run already", "a file cannot source itself")
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {rest}", getattr(error, "strerror", None) or "it is no text") from None
+    text = read_commands(rest)
     running.append(file)
     try:
         views = _run_lines(session, rest, text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from layerstep.engine.discover import name_of
-from layerstep.engine.points import PointKind
+from layerstep.engine.points import Point, PointKind
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Arrivals"]
 
+MOST_TOLD = 5
+
 
 class Arrivals:
     """Keeps the models of a session up to date with what the program calls."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._told: list[Point] = []
 
     def count(self, module: nn.Module) -> None:
         """One more forward of a model; what was kept of the one before is let go."""
@@ -43,7 +46,20 @@ class Arrivals:
             if one_before and session.models.are_several:
                 session.say(Notice("paths now begin with the model's name", f"{model.name}.…"))
         self.resolve_points()
+        if not model.is_helper:
+            self._tell_missing()
         session.rearm()
+
+    def _tell_missing(self) -> None:
+        """A model is here, and a point names a module that is not in it: say so now, once."""
+        waiting = [point for point in self._session.points.shown if point.is_pending and point.trouble]
+        new = [point for point in waiting if point not in self._told]
+        self._told += new
+        for point in new[:MOST_TOLD]:
+            self._session.say(Notice(f"{point.kind} {point.number} waits: {point.trouble}", level="warn"))
+        if len(new) > MOST_TOLD:
+            left = len(new) - MOST_TOLD
+            self._session.say(Notice(f"{left} more points wait", "`info breaks`", level="warn"))
 
     def resolve_points(self) -> None:
         """Set the points that waited for a model, and say so."""

@@ -23,6 +23,12 @@ __all__ = ["Conversation"]
 END_OF_INPUT = "\x04"
 _LEAVE = (END_OF_INPUT, "exit()", "quit()", "exit", "quit")
 """What ends `interact`."""
+MOST_CHARACTERS = 1_000
+
+
+def _bounded(text: str) -> str:
+    """An error quotes the line, which may be long."""
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
 
 
 class Conversation:
@@ -34,6 +40,8 @@ class Conversation:
         self._inbox = Inbox()
         self.interacting = False
         """Is every line Python, until the end of input or `exit()`?"""
+        self.wrong_lines: list[str] = []
+        """The given lines that were answered by an error."""
 
     def end(self) -> None:
         """The run goes on: lines that are still here find no answer."""
@@ -52,20 +60,24 @@ class Conversation:
             if line != "silent" and (resume := self.run_line(line, origin=pause.reason)[1]) is not None:
                 return resume
         while self._session.script:
-            if (resume := self.run_line(self._session.script.popleft())[1]) is not None:
+            line = self._session.script.popleft()
+            answer, resume = self.run_line(line)
+            if isinstance(answer, Notice) and answer.level == "error":
+                self.wrong_lines.append(line)
+            if resume is not None:
                 return resume
+            if pause.is_start and self.wrong_lines and self._session.frontend is None:
+                self._session.script.clear()  # there is no run without its points
         if self._session.frontend is None or not pause.asks:
             return Resume(Kind.CONTINUE if pause.is_start else Kind.DETACH)
-        self._session.frontend.paused()
+        frontend = self._session.frontend  # it may give up while it is asked
+        frontend.paused()
         try:
             resume_or_none = self._inbox.serve(
-                self.run_line,
-                until=lambda: self._session.frontend is None,
-                leaving=self._session.frontend.resumed,
+                self.run_line, until=lambda: self._session.frontend is None, leaving=frontend.resumed
             )
         finally:
-            if self._session.frontend is not None:
-                self._session.frontend.resumed()
+            frontend.resumed()
         return resume_or_none or Resume(Kind.DETACH)
 
     def _describe(self, pause: Pause) -> None:
@@ -95,6 +107,18 @@ class Conversation:
         """An exception in a few lines, for those who see it elsewhere."""
         with self._session.evaluating(), undisturbed(self._session.models, deep=False):
             return self._interpreter.explain(crash)
+
+    @property
+    def at_end(self) -> str:
+        """What the end of input will do."""
+        pause = self._session.pause
+        if self.interacting:
+            return "`interact` ends"
+        if pause is None or pause.is_over:
+            return "the prompt ends"
+        if pause.is_start:
+            return "the run starts"
+        return "detached; the run goes on without stops"
 
     def submit_end(self, *, is_final: bool = False) -> Future[View | None] | None:
         """The end of input: it ends `interact`, else the run starts if it has not, or goes on alone.
@@ -141,7 +165,7 @@ class Conversation:
             with session.evaluating(), undisturbed(session.models, deep=False):
                 return self._interpreter.interpret(session, line)
         except UserError as error:
-            return Notice(error.message, error.hint, level="error")
+            return Notice(_bounded(error.message), _bounded(error.hint), level="error")
         except KeyboardInterrupt:
             return Notice("interrupted", level="warn")
         except BaseException as error:
@@ -151,8 +175,8 @@ class Conversation:
                 text = f"{type(error).__name__}: {error}".rstrip(": ")
                 return Notice(text, "the run is as it was; `quit` ends the program", level="error")
             words = line.split()[:1]
-            where = f", in {words[0]!r}" if words else ""
-            text = f"a bug in layerstep{where}: {type(error).__name__}: {error}"
+            where = f", in {words[0][:40]!r}" if words else ""
+            text = f"a bug in layerstep{where}: {type(error).__name__}: {_bounded(str(error))}"
             return Notice(text, "the run is as it was", level="error")
 
     def submit(self, line: str) -> Future[View | None]:

@@ -1,4 +1,4 @@
-"""Expressions as the user types them: Python, with module paths, `$n` and `out@-1` in it.
+"""Expressions as the user types them: Python, with module paths, `$`, `$n` and `out@-1` in it.
 
 `h.1.attn.output` is no Python: the segments that are numbers are rewritten to look-ups in the
 scope. `out@-1` is the same value one recorded forward earlier; nobody multiplies a matrix by a negative
@@ -16,17 +16,30 @@ from typing import Any
 
 from layerstep.errors import BadCondition
 
-__all__ = ["PAST_NAME", "PATH_NAME", "RESULTS_NAME", "Expression", "Template", "may_act", "rewrite"]
+__all__ = [
+    "PAST_NAME",
+    "PATH_NAME",
+    "RESULTS_NAME",
+    "UNREADABLE",
+    "Expression",
+    "Template",
+    "may_act",
+    "reason_of",
+    "rewrite",
+]
 
 PATH_NAME = "__path__"
 RESULTS_NAME = "__results__"
 PAST_NAME = "__past__"
 
+UNREADABLE = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
+"""What Python's compiler raises for text that it cannot read; the last two where it is nested too deeply."""
+
 _TOKENS = re.compile(
     r"""
     (?P<skip> [rRbBfFuU]{0,2}(?:'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"
             | '(?:\\.|[^'\\\n])*' | "(?:\\.|[^"\\\n])*") | \#[^\n]* )
-  | (?P<result> \$(?:\d+|_) )
+  | (?P<result> \$(?:\$\d*|\d+|_)? )
   | (?P<past> (?<![\w.\])])[A-Za-z_]\w*(?:\.\w+)*@-\d+(?!\w|\.\d) )
   | (?P<dotted> (?<![\w.])[A-Za-z_]\w*(?:\.\w+)*\.\d+(?:\.\w+)*(?!\w) )
     """,
@@ -41,8 +54,7 @@ def rewrite(text: str) -> str:
         if match["skip"]:
             return match[0]
         if match["result"]:
-            number = match["result"][1:]
-            return f"{RESULTS_NAME}[{-1 if number == '_' else number}]"
+            return f"{RESULTS_NAME}[{_result(match['result'][1:])}]"
         if match["past"]:
             name, _, back = match["past"].partition("@-")
             return f"{PAST_NAME}({name!r}, {back})"
@@ -51,6 +63,21 @@ def rewrite(text: str) -> str:
         return f"{PATH_NAME}({head!r})" + "".join(attributes)
 
     return _TOKENS.sub(one, text)
+
+
+def _result(sign: str) -> int:
+    """`$3` is a number, `$` the last result, `$$` the one before it, `$$2` the one before that, as in gdb."""
+    if sign.isdigit():
+        return int(sign)
+    back = 0 if sign in ("", "_") else int(sign[1:] or 1)
+    return -1 - back
+
+
+def reason_of(error: BaseException) -> str:
+    """Why text is not Python, in a few words."""
+    if isinstance(error, RecursionError | MemoryError):
+        return "it is nested too deeply"
+    return (error.msg or "") if isinstance(error, SyntaxError) else str(error)
 
 
 _ONLY_READ = {"inp", "out", "kwargs", "name", "forward", RESULTS_NAME}
@@ -64,7 +91,7 @@ def may_act(text: str) -> bool:
     """
     try:
         tree = ast.parse(rewrite(text))
-    except (SyntaxError, ValueError):
+    except UNREADABLE:
         return True
     for node in ast.walk(tree):
         if isinstance(node, ast.Call | ast.NamedExpr | ast.stmt) and not isinstance(node, ast.Expr):
@@ -95,10 +122,9 @@ class Expression:
             raise BadCondition("an expression is missing")
         try:
             code = compile(rewrite(text), "<expression>", "eval")
-        except (SyntaxError, ValueError) as error:
-            reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        except UNREADABLE as error:
             hint = "compare with ==" if re.search(r"(?<![=!<>])=(?!=)", text) else ""
-            raise BadCondition(f"{text!r} is no expression: {reason}", hint) from None
+            raise BadCondition(f"{text!r} is no expression: {reason_of(error)}", hint) from None
         return cls(text, code, may_act(text))
 
     def evaluate(self, scope: dict[str, Any]) -> Any:

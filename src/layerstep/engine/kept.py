@@ -104,7 +104,7 @@ class Results:
         self._passing.clear()
 
     def __getitem__(self, number: int) -> Any:
-        key = self._last if number == -1 else number
+        key = number if number >= 0 else self._last + 1 + number
         value = self._values.get(key, self)
         if isinstance(value, weakref.ref):
             value = value()
@@ -115,7 +115,7 @@ class Results:
             if self._last
             else "nothing was shown yet"
         )
-        raise BadArguments(f"no result ${number}" if number != -1 else "no result yet", hint)
+        raise BadArguments(f"no result ${key}" if key > 0 else "no such result yet", hint)
 
 
 def _copied(value: Any, depth: int = 4) -> Any:

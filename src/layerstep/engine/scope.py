@@ -21,7 +21,14 @@ from torch import nn
 
 from layerstep.engine._torch import unwrap
 from layerstep.engine.backward import State
-from layerstep.engine.expression import PAST_NAME, PATH_NAME, RESULTS_NAME, rewrite
+from layerstep.engine.expression import (
+    PAST_NAME,
+    PATH_NAME,
+    RESULTS_NAME,
+    UNREADABLE,
+    reason_of,
+    rewrite,
+)
 from layerstep.engine.interrupts import is_from_a_signal
 from layerstep.engine.kept import Kept, Results
 from layerstep.engine.models import Models
@@ -40,17 +47,26 @@ __all__ = [
     "stdout_of_this_thread",
 ]
 
+MOST_CHARACTERS = 2_000
+"""An error of the user's is shown no longer than this."""
+
 SPECIAL_NAMES = ("inp", "kwargs", "out", "mod", "name", "model", "forward", "step", "grad_in", "grad_out")
+
+
+def _last_line(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg}"
+    try:
+        return traceback.format_exception_only(type(error), error)[-1].strip()[:MOST_CHARACTERS]
+    except Exception:  # the user's class of errors cannot be printed
+        return type(error).__name__
 
 
 class EvaluationFailed(UserError):
     """The user's own expression raised; the message is its last line."""
 
     def __init__(self, error: BaseException) -> None:
-        lines = traceback.format_exception_only(type(error), error)
-        super().__init__(
-            lines[-1].strip() if not isinstance(error, SyntaxError) else f"SyntaxError: {error.msg}"
-        )
+        super().__init__(_last_line(error))
         self.error = error
 
 
@@ -310,7 +326,9 @@ def run_python(
             code, is_value = compile(source, "<prompt>", "eval"), True
         except SyntaxError:
             code, is_value = compile(source, "<prompt>", "exec"), False
-    except (SyntaxError, ValueError, OverflowError) as error:
+    except (RecursionError, MemoryError) as error:
+        raise UserError(f"this line is no Python: {reason_of(error)}") from None
+    except UNREADABLE as error:
         raise EvaluationFailed(error) from None
     with stdout_of_this_thread() as printed, wrap():
         try:

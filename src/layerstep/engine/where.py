@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from torch import nn
 
+from layerstep.engine.globs import Glob
 from layerstep.engine.models import Models
 from layerstep.errors import BadArguments, UnknownPath
 
@@ -34,7 +35,7 @@ class Where:
 
     text: str
     kind: WhereKind
-    pattern: re.Pattern[str] | None = None
+    pattern: re.Pattern[str] | Glob | None = None
 
     @classmethod
     def parse(cls, text: str) -> Where:
@@ -51,7 +52,7 @@ class Where:
                 raise BadArguments(f"bad regular expression {body!r}: {error}") from None
         if any(sign in text for sign in "*?["):
             try:
-                return cls(text, WhereKind.GLOB, re.compile(_glob(text)))
+                return cls(text, WhereKind.GLOB, Glob(text))
             except re.error as error:  # a bracket that is never closed
                 raise BadArguments(f"bad pattern {text!r}: {error}") from None
         return cls(text, WhereKind.PATH)
@@ -88,20 +89,3 @@ class Where:
         if self.kind is WhereKind.GLOB and "**" not in self.text:
             hint = f"`*` stays within one segment, `**` crosses them: {self.text.replace('*', '**')}"
         return UnknownPath(f"nothing matches {self.text}", hint)
-
-
-def _glob(text: str) -> str:
-    """A regular expression for a glob, anchored at a segment and at the end."""
-    out = []
-    for piece in re.split(r"(\*\*\.?|\*|\?|\[[^\]]*\])", text):
-        if piece in ("**.", "**"):
-            out.append(r"(?:[^.]+\.)*" if piece == "**." else r".*")
-        elif piece == "*":
-            out.append(r"[^.]*")
-        elif piece == "?":
-            out.append(r"[^.]")
-        elif piece.startswith("["):
-            out.append("[^" + piece[2:] if piece.startswith("[!") else piece)
-        else:
-            out.append(re.escape(piece))
-    return rf"(?:^|(?<=\.)){''.join(out)}$"

@@ -17,6 +17,8 @@ from layerstep.registry import Command, all_commands, find_command
 __all__ = ["Candidate", "complete"]
 
 MOST = 100
+MOST_CHARACTERS = 1_000
+"""Nobody waits for candidates at the end of a line that long."""
 _LAST_WORD = re.compile(r"[\w.\[\]$/:~*-]*$")
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*$")
 _TENSOR = (
@@ -49,6 +51,8 @@ class Candidate:
 
 def complete(session: Session, line: str) -> list[Candidate]:
     """The candidates for the end of a line, best first."""
+    if len(line) > MOST_CHARACTERS:
+        return []
     word, space, rest = line.lstrip().partition(" ")
     if not space:
         return _first_word(session, word)
@@ -141,13 +145,24 @@ def _parents(session: Session, paths: list[str], head: str, prefix: str) -> list
 def _fuzzy(session: Session, text: str) -> list[Candidate]:
     if not text:
         return []
-    pattern = re.compile(".*?".join(map(re.escape, text)), re.IGNORECASE)
+    letters = text.lower()
     hits = []
     for path, module in session.models.everything():
-        match = pattern.search(path)
-        if match is not None:
-            hits.append((match.end() - match.start(), len(path), path, type(module).__name__))
+        stretch = _stretch(letters, path.lower())
+        if stretch:
+            hits.append((stretch, len(path), path, type(module).__name__))
     return [Candidate(path, len(text), kind) for _, _, path, kind in sorted(hits)[:20]]
+
+
+def _stretch(letters: str, path: str) -> int:
+    """How much of a path holds the letters in this order, from the left; 0 if it does not."""
+    start = path.find(letters[0])
+    at = start
+    for letter in letters[1:]:
+        if at < 0:
+            return 0
+        at = path.find(letter, at + 1)
+    return at - start + 1 if at >= 0 else 0
 
 
 def _expression(session: Session, text: str) -> list[Candidate]:

@@ -29,6 +29,8 @@ __all__ = ["PROMPT", "JsonLines", "Screen", "write_transcript"]
 
 PROMPT = "(layerstep) "
 
+MOST_ECHOED = 2_000
+
 
 class Screen:
     """Shows messages on a terminal or in a pipe; lines that nobody typed there are echoed."""
@@ -72,6 +74,7 @@ class Screen:
                 self._bars.draw()
 
     def _echo(self, line: str, prompt: str) -> None:
+        line = line if len(line) <= MOST_ECHOED else f"{line[:MOST_ECHOED]}…"
         line, prompt = visible(line), one_line(prompt)
         if line.startswith("#"):
             self.console.print(RichText(f"\n{line}", "warn"))

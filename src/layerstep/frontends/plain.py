@@ -13,6 +13,7 @@ from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.frontends.output import PROMPT, Screen
 from layerstep.lines import is_complete
+from layerstep.views import Notice
 
 __all__ = ["Plain"]
 
@@ -61,6 +62,8 @@ class Plain:
                 self._wanted.wait()
                 if text is None:
                     self._is_over = True
+                    if self._is_terminal:
+                        self._session.say(Notice(f"Ctrl-D: {self._session.conversation.at_end}"))
                     self._session.conversation.submit_end(is_final=True)
                     return
                 if self._ask is not None or self._is_terminal:

@@ -52,6 +52,7 @@ __all__ = [
     "is_scripted",
     "is_tracing",
     "is_transformed",
+    "is_transforming",
     "is_vmapped",
     "is_wrapper",
     "modes_off",
@@ -277,6 +278,12 @@ def is_vmapped(tensor: torch.Tensor) -> bool:
 def is_transformed(tensor: torch.Tensor) -> bool:
     """Is it a value inside vmap, grad or another transform of torch.func?"""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def is_transforming() -> bool:
+    """Does this thread run inside vmap, grad or another transform of torch.func? Fallback: no."""
+    peek = getattr(torch._C._functorch, "peek_interpreter_stack", None)
+    return peek is not None and peek() is not None
 
 
 def is_functional(tensor: torch.Tensor) -> bool:

@@ -31,6 +31,7 @@ from layerstep.frontends.completion import complete
 from layerstep.frontends.output import PROMPT, Screen
 from layerstep.frontends.terminal.style import LineLexer, style_named
 from layerstep.lines import is_complete
+from layerstep.views import Notice
 
 __all__ = ["Terminal", "status_of"]
 
@@ -138,6 +139,8 @@ class Terminal:
         except KeyboardInterrupt:
             return
         except EOFError:
+            if self._is_seen:
+                self._session.say(Notice(f"Ctrl-D: {self._session.conversation.at_end}"))
             ending = self._session.conversation.submit_end()
             if ending is not None:
                 ending.exception()
