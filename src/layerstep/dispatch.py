@@ -31,7 +31,7 @@ from layerstep.engine.traces import Crash
 from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
 from layerstep.habits import known_elsewhere, shell_command
 from layerstep.lines import WORD, asked_about, check_length, is_python_after, without_comment
-from layerstep.registry import Command, command_names, find_command, near
+from layerstep.registry import Command, command_names, find_command, near, plugin_of, untold_troubles
 from layerstep.views import Fields, Group, Notice, Span, Text, View
 from layerstep.visible import visible
 
@@ -74,6 +74,8 @@ class Dispatcher:
         asked = asked_about(text)
         text = expand_alias(session, text) if asked is None else f"help {asked}"
         command, rest = find(session, text)
+        for trouble in untold_troubles():
+            session.say(Notice(trouble, level="warn"))
         if command is None:
             return _python(session, text)
         # Ctrl-C after `continue` or `step` is for the run that goes on, so it does not cancel these.
@@ -181,8 +183,8 @@ def _told(command: Command, error: Exception) -> UserError | None:
     if isinstance(error, RuntimeError) and is_transforming():
         place = "inside vmap or another transform of torch.func"
         return UserError(f"{command.name} needs values, and {place} there are none", "stop outside of it")
-    home = command.function.__module__
-    if not home.startswith("layerstep."):
+    home = plugin_of(command)
+    if home:
         return UserError(f"{command.name} of {home} failed: {type(error).__name__}: {str(error)[:200]}")
     return None
 

@@ -21,6 +21,7 @@ from layerstep.engine.events import Kind, Resume
 from layerstep.engine.pause import Pause
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, RecordingError, UserError
+from layerstep.imports import start_in
 from layerstep.views import Group, Notice, Text, View
 
 __all__ = ["CoreDispatcher", "load_model", "look_around", "open_core"]
@@ -135,8 +136,7 @@ def load_model(name: str) -> nn.Module:
 def _import(where: str) -> ModuleType:
     file = Path(where)
     is_file = file.suffix == ".py"
-    if not sys.flags.safe_path:
-        sys.path[0] = str(file.resolve().parent) if is_file else os.getcwd()
+    start_in(str(file.resolve().parent) if is_file else os.getcwd())
     try:
         if not is_file:
             return importlib.import_module(where)

@@ -16,6 +16,7 @@ from layerstep.api import tell_silent_points, tell_unread, use_session
 from layerstep.engine.session import Session
 from layerstep.engine.stack import is_ours
 from layerstep.errors import Quit, UserError
+from layerstep.imports import start_in
 from layerstep.views import Notice
 
 __all__ = ["CAUGHT_EXIT_CODE", "ModuleProgram", "Program", "debug", "debug_afterwards"]
@@ -105,8 +106,7 @@ class Program:
         return [self.script, *self.args]
 
     def _execute(self) -> None:
-        if not sys.flags.safe_path:
-            sys.path[0] = os.path.dirname(os.path.realpath(self.script))
+        start_in(os.path.dirname(os.path.realpath(self.script)))
         file = self.file
         module = types.ModuleType("__main__")
         module.__dict__.update(__file__=file, __builtins__=builtins, __spec__=None, __cached__=None)
@@ -140,8 +140,7 @@ class ModuleProgram(Program):
         return (found.origin if found is not None else None) or ""
 
     def _execute(self) -> None:
-        if not sys.flags.safe_path:
-            sys.path[0] = os.getcwd()
+        start_in(os.getcwd())
         runpy.run_module(self.script, run_name="__main__", alter_sys=True)
 
 

@@ -13,12 +13,13 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from layerstep.documentation import documentation
 from layerstep.errors import BadArguments, MissingExtra, UnknownCommand
+from layerstep.imports import installed_entry_points, our_imports
 
 __all__ = [
     "GROUPS",
@@ -32,6 +33,8 @@ __all__ = [
     "export",
     "find_command",
     "find_export",
+    "plugin_of",
+    "untold_troubles",
 ]
 
 GROUPS = ("run", "stop", "look", "train", "cost", "keep", "self")
@@ -105,6 +108,8 @@ class Arguments(argparse.ArgumentParser):
 _commands: dict[str, Command] = {}
 _exports: dict[str, Export] = {}
 _loaded: set[str] = set()
+_plugins: dict[str, str] = {}
+_troubles: list[str] = []
 
 
 def command(name: str, *aliases: str, group: str, **options: Any) -> Callable[[F], F]:
@@ -146,11 +151,34 @@ def load(name: str = "commands") -> None:
     if name in _loaded:
         return
     _loaded.add(name)
-    package = importlib.import_module(f"layerstep.{name}")
-    for module in pkgutil.iter_modules(package.__path__, f"layerstep.{name}."):
-        importlib.import_module(module.name)
-    for point in entry_points(group=f"layerstep.{name}"):
+    with our_imports():
+        package = importlib.import_module(f"layerstep.{name}")
+        for module in pkgutil.iter_modules(package.__path__, f"layerstep.{name}."):
+            importlib.import_module(module.name)
+        for point, home in installed_entry_points(f"layerstep.{name}"):
+            _load_plugin(point, home)
+
+
+def _load_plugin(point: EntryPoint, home: str) -> None:
+    """One that cannot be loaded is left out and told once: it must not take the prompt with it."""
+    before = _commands.copy()
+    try:
         point.load()
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+        _troubles.append(f"the plugin {point.name} of {home} is left out: {reason}")
+    _plugins.update({word: home for word in _commands if _commands[word] is not before.get(word)})
+
+
+def plugin_of(entry: Command) -> str:
+    """The distribution that a command comes from; empty for ours."""
+    return _plugins.get(entry.name, "")
+
+
+def untold_troubles() -> list[str]:
+    """What was wrong with plugins, each once."""
+    told, _troubles[:] = _troubles[:], []
+    return told
 
 
 def all_commands() -> list[Command]:

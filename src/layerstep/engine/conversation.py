@@ -12,6 +12,7 @@ from layerstep.engine.interrupts import is_from_a_signal
 from layerstep.engine.messages import Interpreter
 from layerstep.engine.pause import POLL_SECONDS, Inbox, Pause
 from layerstep.errors import UserError
+from layerstep.imports import our_imports
 from layerstep.views import Notice, Text, View
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class Conversation:
         session = self._session
         session.interrupts.came_late = False
         try:
-            with session.evaluating(), undisturbed(session.models, deep=False):
+            with our_imports(), session.evaluating(), undisturbed(session.models, deep=False):
                 return self._interpreter.interpret(session, line)
         except UserError as error:
             return Notice(_bounded(error.message), _bounded(error.hint), level="error")

@@ -37,6 +37,7 @@ from layerstep.engine.source_lines.names import MISSING, find_outside, names_out
 from layerstep.engine.stack import Frame
 from layerstep.engine.training import Steps
 from layerstep.errors import UnknownPath, UserError
+from layerstep.imports import their_imports
 
 __all__ = [
     "SPECIAL_NAMES",
@@ -330,7 +331,7 @@ def run_python(
         raise UserError(f"this line is no Python: {reason_of(error)}") from None
     except UNREADABLE as error:
         raise EvaluationFailed(error) from None
-    with stdout_of_this_thread() as printed, wrap():
+    with stdout_of_this_thread() as printed, their_imports(), wrap():
         try:
             value = eval(code, scope)
         except UserError:

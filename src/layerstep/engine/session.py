@@ -48,6 +48,7 @@ from layerstep.engine.threads import Turns
 from layerstep.engine.training import Steps
 from layerstep.engine.writes import Writes
 from layerstep.errors import QUIT_EXIT_CODE, Quit, describe_bug
+from layerstep.imports import our_imports
 from layerstep.views import Notice, View
 
 __all__ = ["Session"]
@@ -134,7 +135,7 @@ class Session:
         self._listeners.append(listener)
 
     def say(self, view: View, kind: str = "notice", line: str = "", *, origin: str = "") -> None:
-        with not_now():
+        with not_now(), our_imports():
             for listener in list(self._listeners):
                 try:
                     listener(Message(kind, view, line, origin))
@@ -314,7 +315,7 @@ class Session:
         self.scope.stack = pause.stack
         self.scope.frame = pause.frame
         try:
-            with self.source_lines.resting():
+            with our_imports(), self.source_lines.resting():
                 resume = self.conversation.serve(pause)
             self._leave(pause, resume, step)
         finally:
