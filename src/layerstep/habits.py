@@ -16,7 +16,6 @@ _WORDS = {
     "whos": "`info locals` lists the names here",
     "backtrace": "`where` shows the modules that are running",
     "ptype": "`inspect X` says what X is",
-    "return": "`finish` runs to the end of the module",
     "retval": "`out` is what the module returned",
     "rv": "`out` is what the module returned",
     "run": "`continue` starts the run or lets it go on",

@@ -181,7 +181,6 @@ def test_results_by_their_signs() -> None:
         ("!ls -l", "os.system('ls -l')"),
         ("%cd x", "os.system('cd x')"),
         ("ptype x", "`inspect X`"),
-        ("return", "`finish`"),
         ("stepout", "`finish`"),
         ("%frobnicate", "`help`"),
     ],

@@ -85,15 +85,17 @@ class Names:
 
     def module_at(self, path: str) -> nn.Module | None:
         """The module at exactly this path, also below a second name of a shared module."""
-        reference = self._modules.get(path)
-        if reference is not None:
-            return reference()
-        head, _, name = path.rpartition(".")
-        parent = self.module_at(head) if head else self.root
-        if parent is None or is_scripted(parent):
-            return None
-        child = parent._modules.get(name)
-        return unwrap(child) if child is not None else None
+        head, names = path, list[str]()
+        while head not in self._modules:  # the root is always there
+            head, _, name = head.rpartition(".")
+            names.append(name)
+        module = self._modules[head]()
+        while names:
+            if module is None or is_scripted(module):
+                return None
+            child = module._modules.get(names.pop())
+            module = unwrap(child) if child is not None else None
+        return module
 
     @property
     def root(self) -> nn.Module | None:
