@@ -1,4 +1,4 @@
-"""Write the pages that can be derived: the references, the gallery, and the picture in the README.
+"""Write what can be derived: the references, the gallery, the picture in the README, and the screens in pages.
 
     python docs/generate.py
 
@@ -171,7 +171,27 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+TRANSCRIPT = re.compile(r"<!-- transcript: (?P<file>[\w/.-]+) -->\n.*?<!-- end of transcript -->", re.DOTALL)
+
+
+def with_transcripts(page: str) -> str:
+    """A page with the golden screens that it names between its markers, as people read them in a file."""
+
+    def shown(match: re.Match[str]) -> str:
+        body = (ROOT / match["file"]).read_text().partition("\n")[2].strip("\n")
+        start = f"<!-- transcript: {match['file']} -->"
+        return f"{start}\n```text\n{body}\n```\n<!-- end of transcript -->"
+
+    return TRANSCRIPT.sub(shown, page)
+
+
+def pages_with_transcripts() -> list[Path]:
+    return [path for path in sorted((ROOT / "docs").rglob("*.md")) if "<!-- transcript: " in path.read_text()]
+
+
 def main() -> None:
+    for path in pages_with_transcripts():
+        path.write_text(with_transcripts(path.read_text()))
     for name, make in PAGES.items():
         path = ROOT / "docs" / name
         path.parent.mkdir(parents=True, exist_ok=True)

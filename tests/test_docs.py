@@ -27,6 +27,31 @@ def test_a_generated_page_is_not_stale(name: str) -> None:
     assert (ROOT / "docs" / name).read_text() == generate.PAGES[name](), "run: python docs/generate.py"
 
 
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+
+
+@pytest.mark.parametrize("path", generate.pages_with_transcripts(), ids=lambda path: path.stem)
+def test_a_page_shows_its_transcripts_as_they_are_now(path: Path) -> None:
+    page = path.read_text()
+    assert page == generate.with_transcripts(page), "run: python docs/generate.py"
+    assert "(layerstep) " in page
+
+
+def test_no_page_needs_a_builder_to_be_read() -> None:
+    assert len(generate.pages_with_transcripts()) >= 6
+    for path in PAGES:
+        assert "--8<--" not in path.read_text(), path.name
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_what_people_paste_has_no_annotations(path: Path) -> None:
+    page = generate.TRANSCRIPT.sub("", path.read_text())
+    for kind, block in re.findall(r"^```(text|console)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            is_typed = kind == "console" or line.startswith(PROMPT)
+            assert not (is_typed and re.search(r"\S {3,}\S| # ", line)), line
+
+
 def test_the_tutorial_is_the_tour() -> None:
     _, typed, _ = read_transcript(ROOT / "tests" / "transcripts" / "first-session.txt")
     assert typed == [line for _, line in STEPS]
@@ -50,13 +75,17 @@ def test_no_picture_of_the_gallery_shows_an_error_or_is_left_over() -> None:
 
 
 def sessions_of(page: str) -> list[tuple[str, list[str]]]:
-    """The scripts that a page runs, each with the lines that it types; a comment is three spaces away."""
+    """The scripts that a page runs, each with the lines that it types, in blocks and in tables."""
     sessions: list[tuple[str, list[str]]] = []
+    is_typed = False  # the rows of a table under `line`
     for line in (ROOT / "docs" / page).read_text().splitlines():
+        is_typed = line.startswith("| line |") or (is_typed and line.startswith("|"))
         if line.startswith("layerstep run "):
             sessions.append((line.split()[-1], []))
         elif line.startswith(PROMPT):
-            sessions[-1][1].append(re.split(" {3,}", line.removeprefix(PROMPT))[0])
+            sessions[-1][1].append(line.removeprefix(PROMPT))
+        elif is_typed and (typed := re.match(r"\| `(.*?)` \|", line)):
+            sessions[-1][1].append(typed[1].replace(r"\|", "|"))
     return sessions
 
 
