@@ -1,4 +1,4 @@
-"""Write what can be derived: the references, the gallery, the picture in the README, and the screens in pages.
+"""Write what can be derived: references, gallery, the picture in the README, the screens in pages.
 
     python docs/generate.py
 

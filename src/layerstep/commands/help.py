@@ -23,6 +23,8 @@ from layerstep.registry import (
 )
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
+__all__ = ["flowing"]
+
 _NAMES = {
     "inp": "the input of the module that is selected",
     "out": "the output of the module that is selected",
@@ -71,13 +73,30 @@ def _unknown(text: str, failure: EvaluationFailed) -> UserError:
     return UnknownCommand(f"no command or name {text!r}", suggestions=near(text, command_names()))
 
 
-def _command(found: Command) -> Fields:
-    title = (Span(found.name, "key"), Span(found.usage, "code"))
-    items: list[tuple[str, View]] = [("", Text(found.help))]
+def _command(found: Command) -> View:
+    usage = [Span(" ".join(found.usage.split()), "code")] if found.usage else []
+    items: list[tuple[str, View]] = []
     if found.aliases:
         items.append(("also", Text(", ".join(found.aliases))))
     items.append(("example", Text("\n".join(found.examples))))
-    return Fields(title, tuple(items))
+    title = Fields((Span(found.name, "key"), *usage), ())
+    return Group((title, Text(flowing(found.help)), Fields((), tuple(items))))
+
+
+def flowing(text: str) -> str:
+    """Help text with a line for each paragraph, so that the screen breaks it where the screen ends.
+
+    Blank lines, indented lines, and a line that begins with code after the end of a sentence begin a new one.
+    """
+    lines: list[str] = []
+    for line in text.splitlines():
+        before = lines[-1] if lines else ""
+        begins = not line.strip() or line[0].isspace() or (before.endswith((".", ":")) and line[0] in "`-")
+        if not before.strip() or before[0].isspace() or begins:
+            lines.append(line)
+        else:
+            lines[-1] = f"{before} {line}"
+    return "\n".join(lines)
 
 
 def _explained(session: Session, text: str, value: Any) -> Fields:

@@ -39,7 +39,6 @@ STEPS: tuple[tuple[str, str], ...] = (
 def play() -> int:
     """Run the tour: typed on a terminal, played by itself elsewhere."""
     session, _ = open_session()
-    session.config = session.config.with_value("pager", "off")  # a newcomer should not have to leave a pager
     script = Program(str(Path(__file__).with_name("script.py")), [])
     if isinstance(session.frontend, Terminal):
         session.frontend.guide.extend(STEPS)
