@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import get_args, get_type_hints
+
+import torch
 
 from layerstep.config import Config
 from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
+from layerstep.frontends.members import member, members_of
 from layerstep.registry import Command, all_commands, find_command
 
 __all__ = ["Candidate", "complete"]
@@ -21,23 +26,6 @@ MOST_CHARACTERS = 1_000
 """Nobody waits for candidates at the end of a line that long."""
 _LAST_WORD = re.compile(r"[\w.\[\]$/:~*-]*$")
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*$")
-_TENSOR = (
-    "shape",
-    "dtype",
-    "device",
-    "grad",
-    "std()",
-    "mean()",
-    "min()",
-    "max()",
-    "abs()",
-    "norm()",
-    "sum()",
-    "isnan()",
-    "requires_grad",
-    "grad_fn",
-)
-_MODULE = ("input", "output", "kwargs", "weight", "bias", "training")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +35,8 @@ class Candidate:
     text: str
     length: int
     note: str = ""
+    shown: str = ""
+    """What a list of candidates shows for it, if not its text."""
 
 
 def complete(session: Session, line: str) -> list[Candidate]:
@@ -62,7 +52,9 @@ def complete(session: Session, line: str) -> list[Candidate]:
         return []
     if command is None:
         return _expression(session, line)
-    return _argument(session, command, rest)[:MOST]
+    option = re.search(r"(?:^|\s)(--?[\w-]*)$", rest)
+    options = _words(option[1], _options(command)) if option else []
+    return options or _argument(session, command, rest)[:MOST]
 
 
 def _first_word(session: Session, word: str) -> list[Candidate]:
@@ -90,7 +82,8 @@ def _argument(session: Session, command: Command, rest: str) -> list[Candidate]:
         case "command":
             return _words(last, (entry.name for entry in all_commands()))
         case "setting":
-            return _words(last, (field.name for field in fields(Config)))
+            name, space, _ = rest.partition(" ")
+            return _words(last, _values(name) if space else (field.name for field in fields(Config)))
         case "choice":
             return _words(last, kind.partition(":")[2].split())
         case "file":
@@ -103,9 +96,24 @@ def _words(last: str, words: Iterable[str]) -> list[Candidate]:
     return [Candidate(word, len(last)) for word in words if word.startswith(last)]
 
 
+def _options(command: Command) -> Iterable[str]:
+    """`--log`, `--sort`: those that its parser knows or its usage and help speak of."""
+    actions = command.parser._actions if command.parser is not None else []
+    known = [name for action in actions for name in action.option_strings]
+    spoken = re.findall(r"(?<![\w-])--[a-z][\w-]*", f"{command.usage}\n{command.help}")
+    return dict.fromkeys(name for name in (*known, *spoken) if name.startswith("--"))
+
+
+def _values(setting: str) -> Iterable[str]:
+    """What a setting can be set to."""
+    hint = get_type_hints(Config).get(setting)
+    return ("on", "off") if hint is bool else get_args(hint)
+
+
 def _files(last: str) -> list[Candidate]:
-    found = sorted(glob.glob(glob.escape(os.path.expanduser(last)) + "*"))
-    return [Candidate(path + (os.sep if os.path.isdir(path) else ""), len(last)) for path in found[:MOST]]
+    found = dict.fromkeys(sorted(glob.glob(glob.escape(os.path.expanduser(last)) + "*")))
+    ends = [(path, os.sep if os.path.isdir(path) else "") for path in found]
+    return [Candidate(path + end, len(last), shown=os.path.basename(path) + end) for path, end in ends[:MOST]]
 
 
 def _where(session: Session, rest: str, last: str) -> list[Candidate]:
@@ -115,8 +123,17 @@ def _where(session: Session, rest: str, last: str) -> list[Candidate]:
         kinds = sorted({type(module).__name__ for _, module in session.models.everything()})
         return _words(last, (f"type:{kind}" for kind in kinds))
     if last.startswith("op:"):
-        return _words(last, (f"op:{name}" for name in sorted(session.opstep.names[Phase.OP])))
+        seen = sorted(session.opstep.names[Phase.OP])
+        return _words(last, dict.fromkeys(f"op:{name}" for name in (*seen, *_ops())))[:MOST]
     return _paths(session, last) + _words(last, ("type:", "op:"))
+
+
+@functools.cache
+def _ops() -> list[str]:
+    """The names of torch's functions, those of neural networks first."""
+    groups = (torch.nn.functional, torch, torch.Tensor)
+    names = (name for group in groups for name in sorted(vars(group)) if callable(vars(group)[name]))
+    return [name for name in dict.fromkeys(names) if name.islower() and not name.startswith("_")]
 
 
 def _paths(session: Session, text: str) -> list[Candidate]:
@@ -177,22 +194,28 @@ def _expression(session: Session, text: str) -> list[Candidate]:
     if session.scope.knows(head.partition(".")[0]):
         return _words(word, (f"{head}.{name}" for name in _attributes(session, head)))
     paths = _paths(session, word)
-    attributes = _MODULE if session.models.ending_in(head) else _TENSOR
-    return paths + _words(word, (f"{head}.{name}" for name in attributes))
+    there = {candidate.text for candidate in paths}
+    more = (f"{head}.{name}" for name in _path_attributes(session, head))
+    return paths + _words(word, (text for text in more if text not in there))
 
 
 def _attributes(session: Session, dotted: str) -> list[str]:
-    """The attributes of a name that is known; nothing is called to find out."""
-    names = dotted.split(".")
+    """The attributes of what a dotted name holds; nothing is called to find out."""
+    first, *names = dotted.split(".")
     try:
-        value = session.scope[names[0]]
-        for name in names[1:]:
-            value = vars(value).get(name) or getattr(type(value), name, None)
+        value = session.scope[first]
     except Exception:
-        return list(_TENSOR)
-    if value is None:
-        return list(_TENSOR)
-    own = [name for name in dir(type(value)) if not name.startswith("_")]
-    first = [name for name in _TENSOR if name.removesuffix("()") in own]
-    more = [name for name in (*vars(value), *own)] if hasattr(value, "__dict__") else own
-    return list(dict.fromkeys([*first, *(name for name in more if not name.startswith("_"))]))
+        return members_of(None)
+    for name in names:
+        value = member(value, name)
+    return members_of(value)
+
+
+def _path_attributes(session: Session, head: str) -> list[str]:
+    """The attributes of the module at a path, or of what it holds under the last name."""
+    modules = session.models.ending_in(head)
+    if modules:
+        return members_of(modules[0][1])
+    path, _, name = head.rpartition(".")
+    holders = session.models.ending_in(path) if path else []
+    return members_of(member(holders[0][1], name)) if holders else members_of(None)

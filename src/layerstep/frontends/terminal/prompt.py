@@ -46,7 +46,7 @@ class _Completions(Completer):
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
         for candidate in complete(self._session, document.text_before_cursor):
-            shown = candidate.text.rpartition(".")[2] if "." in candidate.text else candidate.text
+            shown = candidate.shown or candidate.text.rpartition(".")[2]
             yield Completion(
                 candidate.text,
                 start_position=-candidate.length,
