@@ -50,7 +50,7 @@ LOOKS = (
     "mod",
     "model",
     "out.shape if hasattr(out, 'shape') else type(out)",
-    "mod(*inp)",
+    "mod(inp)",
     "model.training",
     "torch.randn(3).sum()",
     "__import__('random').random()",

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -252,3 +253,26 @@ def test_a_look_leaves_cached_parametrizations_as_they_are(stop: str, line: str)
     for bare, debugged in zip(run("continue"), run(*lines_at(stop, line)), strict=True):
         assert bare is not None and debugged is not None
         assert torch.equal(bare, debugged)
+
+
+def test_a_thread_of_a_library_does_not_keep_the_streams_from_being_put_back(tmp_path: Path) -> None:
+    """A progress bar's thread wakes up during many a line, and draws nothing."""
+    file = tmp_path / "site-packages" / "bar.py"
+    code = "def work():\n    while not stop.wait(0.0001):\n        pass\n"
+    names: dict[str, Any] = {"stop": threading.Event()}
+    exec(compile(code, str(file), "exec"), names)
+    thread = threading.Thread(target=names["work"], daemon=True)
+    thread.start()
+    model, after = nn.Dropout(0.5), []
+    try:
+        for lines in ((), lines_at("break **", "mod(inp), __import__('time').sleep(0.05)")):
+            torch.manual_seed(0)
+            console, seen = console_on(model, lines)
+            with console:
+                model(torch.ones(8))
+            after.append(torch.get_rng_state())
+        assert "$1" in seen.text
+        assert torch.equal(*after)
+    finally:
+        names["stop"].set()
+        thread.join()

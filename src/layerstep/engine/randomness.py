@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import os
 import random
 import threading
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from layerstep.engine.stack import is_program_file
 
 __all__ = ["Generators", "OtherThreads", "RandomState", "copy_of_generator", "is_generator", "same_state"]
 
@@ -135,6 +138,14 @@ def copy_of_generator(generator: Any) -> Any:
     return twin
 
 
+_STANDARD = os.path.dirname(threading.__file__)
+_RUN_ANYTHING = tuple(
+    os.path.join(_STANDARD, *place)
+    for place in (("threading.py",), ("concurrent", ""), ("multiprocessing", "pool.py"), ("asyncio", ""))
+)
+"""Where threads begin that run whatever they are given: timers, executors, pools."""
+
+
 class Generators:
     """Generators that objects of the program hold, with their states at the time they were added."""
 
@@ -188,14 +199,25 @@ def _run_times() -> dict[int, str | None]:
     """
     threads = threading.enumerate()
     others = [thread for thread in threads if thread.ident != threading.get_ident()]
-    times = {
-        thread.native_id or 0: _run_time(thread.native_id)
-        for thread in others
-        if not thread.name.startswith("layerstep-")  # ours draw nothing
-    }
+    times = {thread.native_id or 0: _run_time(thread.native_id) for thread in others if _may_draw(thread)}
     if _thread._count() > len(threads) - 1:  # started without the module `threading`
         times[0] = None
     return times
+
+
+def _may_draw(thread: threading.Thread) -> bool:
+    """Does it run code of the program? The threads of libraries come and go, and draw nothing.
+
+    A progress bar, a pinned-memory copier or a logger wakes up during many a line. If that kept the streams
+    from being put back, a look at a layer with dropout would change the run.
+    """
+    if thread.name.startswith("layerstep-"):
+        return False
+    begins: Any = getattr(thread, "_target", None) or type(thread).run
+    code = getattr(getattr(begins, "__func__", begins), "__code__", None)
+    if code is None:
+        return True
+    return is_program_file(code.co_filename) or code.co_filename.startswith(_RUN_ANYTHING)
 
 
 def _run_time(thread: int | None) -> str | None:
