@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.util
+import linecache
 import os
 import runpy
 import sys
@@ -108,6 +110,10 @@ class Program:
     def _execute(self) -> None:
         start_in(os.path.dirname(os.path.realpath(self.script)))
         file = self.file
+        with contextlib.suppress(SyntaxError, UnicodeError):  # compiling says it better
+            text = importlib.util.decode_source(self._source)
+            # Without a time the lines stay as they ran, also when the file is edited meanwhile.
+            linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         module = types.ModuleType("__main__")
         module.__dict__.update(__file__=file, __builtins__=builtins, __spec__=None, __cached__=None)
         sys.modules["__main__"] = module

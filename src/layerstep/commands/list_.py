@@ -4,12 +4,12 @@ import inspect
 import linecache
 import os
 import re
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from torch import nn
 
-from layerstep.analysis.source import source_around
+from layerstep.analysis.source import function_lines, source_around
 from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
@@ -109,12 +109,15 @@ def _running(session: Session) -> tuple[FrameType, int]:
 
 def _forward(module: nn.Module, path: str, *, at_start: bool = False) -> Source:
     function: Any = inspect.unwrap(type(module).forward)
+    code = getattr(function, "__code__", None)
     try:
-        lines, first = inspect.getsourcelines(function)
-        file = inspect.getsourcefile(function) or ""
-    except (OSError, TypeError):
+        if not isinstance(code, CodeType):
+            raise UserError("it is not written in Python")
+        lines, first, note = function_lines(code)
+    except UserError:
         raise UserError(
             f"there is no source for {type(module).__name__}.forward", "it is not written in Python"
         ) from None
     text = tuple(line.rstrip("\n") for line in lines[:MOST_LINES])
-    return Source(file, first, text, first if at_start else None, f"{path}  {type(module).__name__}.forward")
+    title = "  ".join(filter(None, (path, f"{type(module).__name__}.forward", note)))
+    return Source(code.co_filename, first, text, first if at_start else None, title)

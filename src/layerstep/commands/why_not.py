@@ -128,7 +128,7 @@ def _calls_past_hooks(kind: type) -> bool:
         return False
     try:
         return "super()" not in inspect.getsource(kind.__call__)
-    except (OSError, TypeError):
+    except Exception:  # no source, or one that was edited since and is no Python now
         return False
 
 
@@ -162,7 +162,7 @@ def _uses(kind: type, name: str) -> tuple[bool, bool, str]:
     """How a class uses `self.NAME` in its forward: calls it, calls its `.forward`, reads an attribute."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind.forward)))  # type: ignore[attr-defined]
-    except (OSError, TypeError, SyntaxError):
+    except Exception:  # no source, or one that was edited since and is no Python now
         return True, False, ""
     calls = direct = False
     reads = ""
