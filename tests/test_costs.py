@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import queue
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.utils.data
 from torch import Tensor, nn
 
 from layerstep.analysis.advice import RULES, Evidence, advise
@@ -197,6 +200,54 @@ def test_advice_is_given_where_the_numbers_say_so_and_not_beside_it(name: str) -
     found = [advice for advice in advise(fires()) if advice.name == name]
     assert found and all(advice.says and advice.gain and advice.check for advice in found)
     assert name not in names(silent())
+
+
+def test_a_model_that_waits_for_requests_does_not_wait_for_data() -> None:
+    requests: queue.Queue[Tensor | None] = queue.Queue()
+    model = nn.Sequential(nn.Linear(8, 8))
+
+    def serve() -> None:
+        with torch.no_grad():
+            while (request := requests.get()) is not None:
+                model(request)
+
+    console, _ = console_on(model, [])
+    with console:
+        console.execute("profile 5")
+        server = threading.Thread(target=serve)
+        server.start()
+        for _ in range(8):
+            time.sleep(0.02)
+            requests.put(torch.ones(1, 8))
+        requests.put(None)
+        server.join()
+        state = state_of(console.session)
+        found = Evidence(state.measured(), state.looked, state.profile.lines)
+    row = found.measured.row("between forwards")
+    assert row is not None and found.measured.share(row) > 0.5
+    assert "waiting-for-data" not in names(found)
+
+
+def test_a_loader_that_is_slow_without_any_training_is_told() -> None:
+    class Slow(torch.utils.data.Dataset[Tensor]):
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, index: int) -> Tensor:
+            time.sleep(0.03)
+            return torch.ones(8)
+
+    model = nn.Sequential(nn.Linear(8, 8))
+    console, _ = console_on(model, [])
+    with console, torch.no_grad():
+        console.execute("profile on")
+        for x in torch.utils.data.DataLoader(Slow()):
+            model(x)
+        console.execute("profile off")
+        state = state_of(console.session)
+        found = Evidence(state.measured(), state.looked, state.profile.lines)
+    (advice,) = (each for each in advise(found) if each.name == "waiting-for-data")
+    assert "num_workers" in advice.check and "time.sleep" in advice.place.text
 
 
 def test_too_few_and_too_many_threads_are_told_and_the_right_number_is_not() -> None:

@@ -197,11 +197,12 @@ def _cost(session: Session) -> Table:
                 "about 0.2 µs a call",
             )
         )
+    has_compiled = any(model.compiled for model in session.models)
     if arming.is_eager:
         rows.append(
             (
                 "stance",
-                "torch.compile runs eagerly",
+                "torch.compile runs eagerly" if has_compiled else "torch.compile would run eagerly",
                 "hooks do not fire in compiled code",
                 "the speed of eager",
             )

@@ -37,10 +37,10 @@ COUNTS = 6
 def leaks(session: Session, rest: str) -> View:
     """Find tensors that pile up, and who holds them.
 
-    `leaks on` counts the live tensors at the end of each training step (each forward, where no optimizer
-    steps). `leaks` then shows what grows: the tensors that outlive their step, in step after step, with who
-    holds them (a variable, an attribute, a container), the line that adds to it, and the autograd graph that
-    is kept alive behind them.
+    `leaks on` counts the live tensors at the end of each training step (without an optimizer, at each
+    forward of the main model). `leaks` then shows what grows: the tensors that outlive their step, in step
+    after step, with who holds them (a variable, an attribute, a container), the line that adds to it, and the
+    autograd graph that is kept alive behind them.
 
     `record WHERE` notes what each forward makes; an output that outlives its forward is listed with its
     bytes and with what holds it. What several layers return is one tensor, and counts once in the sum.

@@ -53,7 +53,7 @@ def memory(session: Session, rest: str) -> View:
     """Show where memory goes, module by module.
 
     Parameters, gradients and optimizer state are known at once, and so is the process. `memory N` measures
-    the next N training steps (forwards, where no optimizer steps), `memory on` all until `memory off`; then
+    the next N training steps (forwards of the main model without an optimizer), `memory on` all; then
     there is also the peak, what autograd saved for the backward, what was temporary, and what a batch twice
     as large would need. `memory timeline` draws the last measured step. `memory PATH` keeps to a module.
 

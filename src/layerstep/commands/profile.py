@@ -47,14 +47,17 @@ def _candidates(session: Session, rest: str) -> Iterable[str]:
 def profile(session: Session, rest: str) -> View:
     """Time modules, forward and backward, and say what to do.
 
-    `profile N` times the next N training steps, or forwards where no optimizer steps; two before them are
-    left out. With `--report` or `--advice` it shows that when they are done. `profile on` goes on until
-    `profile off`. Each module has a stand-in for its forward meanwhile that notes the time, and autograd
-    nodes on its border note when the backward comes by; what that costs is measured and taken out. In a step
-    that is left out the model is run once more on copies of its inputs, to count operations and FLOP by line.
+    `profile N` times the next N training steps, each from one step of the optimizer to the next; without
+    an optimizer, N forwards of the main model. Two before them are left out, and so is what runs without
+    gradients before or between training steps. With `--report` or `--advice` it shows that when they are
+    done. `profile on` goes on until `profile off`. Each module has a stand-in for its forward meanwhile
+    that notes the time, and autograd nodes on its border note when the backward comes by; what that costs
+    is measured and taken out. In a step that is left out the model is run once more on copies of its
+    inputs, to count operations and FLOP by line.
     Steps with a stop in them do not count.
-    `profile report`: own time is without the modules that are called inside. Data is the time between two
-    steps; saved is what a module keeps for the backward, peak what its call needs beyond what was there.
+    `profile report`: own time is without the modules that are called inside, and adds up to the step.
+    Data is the time between two steps; saved is what a module keeps for the backward, peak what its call
+    needs beyond what was there.
     `--sort` takes own, total, forward, backward, calls, params, flops, rate, saved, peak; `--wide` shows
     parameters, FLOP and memory in place of both ways and the spread; `--tree` marks the hot path, `--flame`
     draws it; `--by op` counts functions of torch.

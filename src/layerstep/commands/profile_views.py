@@ -118,7 +118,7 @@ def _cells(measured: Measured, row: Row, names: list[str]) -> tuple[str, ...]:
     spread = (own.high - own.low) / 2 / typical(row.own) if typical(row.own) else 0.0
     known = {
         "own ms": milliseconds(typical(row.own)),
-        "±": f"{spread:.0%}",
+        "±": f"{spread:.0%}" if spread < 10 else ">999%",
         "%": f"{100 * measured.share(row):.1f}",
     }
     if not row.is_outside:

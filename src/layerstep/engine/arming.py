@@ -33,7 +33,7 @@ class Arming:
         self.at_backward: dict[int, tuple[Point, ...]] = {}
         """The points at the backward of each module, by its id."""
         self.is_eager = False
-        """Compiled code runs eagerly on our account."""
+        """Compiled code, if there is any, runs eagerly on our account."""
         self._stance_before: str | None = None
         self._told: set[str] = set()
         self._holds = 0

@@ -183,5 +183,7 @@ def counts_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     first = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0), None)
     if first is None or first.is_nested:
         return 0, 0
+    if first.dim() == 1 and first.is_floating_point():
+        return 1, 0  # no batch: one vector
     is_tokens = first.dim() == 2 and not (first.is_floating_point() or first.dtype is torch.bool)
     return int(first.shape[0]), first.numel() if is_tokens else 0

@@ -216,7 +216,8 @@ class Meter:
             self._seed_models()  # a model that is new
             self._ledger.seed((("", tensor) for tensor in given), "inputs", "forward")
         first = next((tensor for tensor in given if tensor.dim()), None)
-        self._batch = int(first.shape[0]) if first is not None else None
+        is_batch = first is not None and (first.dim() > 1 or not first.is_floating_point())
+        self._batch = int(first.shape[0]) if first is not None and is_batch else None
 
     def _before_op(self) -> None:
         """A backward pass begins: before its first operation the whole graph is still there."""
