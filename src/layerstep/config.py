@@ -30,6 +30,8 @@ class Config:
     """how many copies of tensors `record --tensors` keeps"""
     track_bytes: int = 256 << 20
     """how much recordings may hold, measurements and copies of tensors together"""
+    copy_input_bytes: int = 1 << 20
+    """inputs up to this size are copied if a module may overwrite them and a point stops at its exit"""
     sample_above: int = 1 << 23
     """the line at a stop looks at no more elements of a tensor than this; `stats` looks at more"""
     max_lines: int = 200

@@ -22,6 +22,7 @@ from layerstep.engine.events import Phase, Resume
 from layerstep.engine.expression import may_act
 from layerstep.engine.guard import Outcome
 from layerstep.engine.hunt.origin import Origin
+from layerstep.engine.inputs import before_call
 from layerstep.engine.messages import Watch
 from layerstep.engine.pause import Pause
 from layerstep.engine.scope import EvaluationFailed
@@ -297,7 +298,8 @@ def _describe_call(session: Session, pause: Pause, frame: Frame) -> View:
     if pause.reason:
         title.append(Span(pause.reason, "dim"))
     limit = session.config.sample_above
-    items = _values("inp", frame.inp, limit)
+    inp, note = before_call(frame.overwritten, frame.inp, limit=session.config.copy_input_bytes, name="inp")
+    items = _values("inp", inp, limit) + ([("", Text(note))] if note else [])
     for name, value in list(frame.kwargs.items())[:_MOST_SHOWN]:
         if tensors_in(value, most=1):
             items += _values(f"{name}=", value, limit)

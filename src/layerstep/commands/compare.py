@@ -15,6 +15,7 @@ from layerstep.analysis.tensor_files import FileReference, read_tensors
 from layerstep.analysis.words import number, place, share
 from layerstep.commands.inspect import value_of
 from layerstep.engine.guard import observing
+from layerstep.engine.inputs import as_it_was
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.lines import MOST_WORDS, is_expression
@@ -55,6 +56,14 @@ def compare_(session: Session, rest: str) -> View:
     """
     left, right = _split(session, rest)
     a, b = (_only_tensor(_value(session, text)) for text in (left, right))
+    (a, note), (b, other_note) = as_it_was(session, left, a), as_it_was(session, right, b)
+    view = _compared(session, _Side(left, a), _Side(right, b))
+    notes = [Notice(text) for text in (note, other_note) if text]
+    return Group((*notes, view)) if notes else view
+
+
+def _compared(session: Session, one: _Side, two: _Side) -> View:
+    (left, a), (right, b) = one, two
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         with observing():
             found = compare(a, b)
@@ -63,7 +72,7 @@ def compare_(session: Session, rest: str) -> View:
     for side, text, other in ((a, left, right), (b, right, left)):
         if isinstance(side, torch.Tensor):
             raise UserError(f"{text} is one tensor and {other} is not", _inside(other))
-    return _table(session, _Side(left, a), _Side(right, b))
+    return _table(session, one, two)
 
 
 def _only_tensor(value: Any) -> Any:

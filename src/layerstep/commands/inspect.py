@@ -15,6 +15,7 @@ from layerstep.analysis.spread import spread
 from layerstep.analysis.words import human_bytes, number
 from layerstep.engine._torch import below_everything, is_lazy_clone
 from layerstep.engine.expression import may_act
+from layerstep.engine.inputs import as_it_was
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
@@ -69,7 +70,13 @@ def inspect(session: Session, rest: str) -> View:
     if isinstance(value, torch.Tensor):
         title = (Span(rest or "out", "code"),)
         line = tensor_view(value, limit=session.config.sample_above)
-        return Fields(title, (("", line), *_facts(session, value)))
+        before, note = as_it_was(session, rest, value)
+        lines: list[tuple[str, View]] = [("", line)]
+        if before is not value:
+            line = tensor_view(before, limit=session.config.sample_above)
+            lines = [("was", line), ("now", lines[0][1])]
+        lines += [("in place", Text(note))] if note else []
+        return Fields(title, (*lines, *_facts(session, value)))
     if isinstance(value, nn.Module):
         return _module(value)
     return present(value)

@@ -19,7 +19,7 @@ from layerstep.lines import options
 from layerstep.registry import command
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
-SECONDS = 60.0
+SECONDS = 30.0
 _FORM = re.compile(r"(?:fp64|f64|float64|double)(?:\s+in\s+(?P<path>\S+))?")
 USAGE = "fp64 [in PATH] [--tol 1e-3]"
 

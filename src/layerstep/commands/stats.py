@@ -10,12 +10,13 @@ from layerstep.analysis.tensor import Summary, summarize
 from layerstep.analysis.words import dims, human_bytes, number, share
 from layerstep.commands.inspect import value_of
 from layerstep.engine.guard import observing
+from layerstep.engine.inputs import as_it_was
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import BadArguments, UserError
 from layerstep.lines import expressions, is_expression, options
 from layerstep.registry import command
-from layerstep.views import Column, Table, View
+from layerstep.views import Column, Group, Notice, Table, View
 
 MOST_TENSORS = 20
 MOST_RANKED = 1_500
@@ -50,13 +51,17 @@ def stats(session: Session, rest: str) -> View:
     if text and not is_expression(text) and Where.parse(text).kind is not WhereKind.PATH and " " not in text:
         return _table(_outputs(session, text), sort, exact=exact, most=most)
     leaves: list[Leaf] = []
+    notes: list[Notice] = []
     for piece in expressions(text) or [""]:
-        found = _tensors(value_of(session, piece), piece)
-        leaves += [((piece or "out") + inner, tensor) for inner, tensor in found]
+        value, note = as_it_was(session, piece, value_of(session, piece))
+        notes += [Notice(note)] if note else []
+        leaves += [((piece or "out") + inner, tensor) for inner, tensor in _tensors(value, piece)]
     if len(leaves) == 1 and sort is None:
         limit = None if exact else limit_for([leaves[0][1]])
-        return report(leaves[0][1], limit=limit, exact=exact).view(leaves[0][0])
-    return _table(leaves, sort, exact=exact, most=most)
+        view: View = report(leaves[0][1], limit=limit, exact=exact).view(leaves[0][0])
+    else:
+        view = _table(leaves, sort, exact=exact, most=most)
+    return Group((*notes, view)) if notes else view
 
 
 def _tensors(value: object, text: str) -> list[Leaf]:

@@ -10,6 +10,7 @@ from torch import nn
 
 from layerstep.engine._torch import set_eager_stance
 from layerstep.engine._torch.traces import global_hooks_silent
+from layerstep.engine.events import Phase
 from layerstep.engine.plan import make_plan
 from layerstep.engine.randomness import OtherThreads, RandomState
 from layerstep.engine.stepper import Intent, Reach
@@ -28,7 +29,7 @@ class Arming:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.sink = Sink(session.report, self._play_beside, session.crashes.tapped)
+        self.sink = Sink(session.report, self._play_beside, session.crashes.tapped, session.inputs.note)
         self.taps = Taps(self.sink)
         self.at_backward: dict[int, tuple[Point, ...]] = {}
         """The points at the backward of each module, by its id."""
@@ -59,6 +60,8 @@ class Arming:
         )
         self.taps.roots = {id(root) for model in models if (root := model.root) is not None}
         self.taps.apply(plan)
+        if not any(Phase.INPUTS in wanted for _, wanted in plan.values()):
+            self._session.inputs.clear()
         self.sink.listening = intent.reach is not Reach.NOTHING or has_modes
         active = [point for point in self._session.points if point.enabled and point.phase.is_backward]
         self.sink.noting = bool(active)
@@ -75,6 +78,7 @@ class Arming:
         self.taps.clear()
         self.sink.listening = self.sink.noting = False
         self.at_backward = {}
+        self._session.inputs.clear()
         for instrument in self._session.instruments:
             instrument.clear()
         self._take_stance(wanted=False)

@@ -10,7 +10,7 @@ __all__ = ["Event", "Kind", "Phase", "Resume"]
 
 
 class Phase(StrEnum):
-    """The moments that can be stopped at: two of a call in the forward, two in the backward, and ops."""
+    """The moments that can be stopped at, and what is noted on the way there."""
 
     ENTER = "enter"
     EXIT = "exit"
@@ -18,6 +18,8 @@ class Phase(StrEnum):
     """The first gradient has arrived at the output."""
     BACKWARD = "backward"
     """The gradients of the inputs are known."""
+    INPUTS = "inputs"
+    """No stop: what a module is called with is noted, for its exit."""
     RAISED = "raised"
     """It is left by an exception."""
     OP = "op"

@@ -6,15 +6,17 @@ and writes through `.data` or numpy are not counted: for these the values are su
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from layerstep.engine.guard import Outcome, checksum, observing, size_of, state_of, version_of
+from layerstep.engine.guard import Outcome, checksum, observing, size_of, state_of, undisturbed, version_of
 from layerstep.engine.models import Models
 from layerstep.engine.randomness import OtherThreads, RandomState
 from layerstep.engine.reach import MOST, Reach
@@ -23,7 +25,7 @@ from layerstep.engine.stack import forget_locals, is_ours
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Baseline", "LineMarks", "Marks", "in_reach"]
+__all__ = ["Baseline", "Marks", "in_reach", "watching_line"]
 
 LINE_BYTES = 16 << 20
 """Values that are read around each line, for tensors without a count of writes."""
@@ -102,18 +104,27 @@ class Baseline:
         return self.state.unchecked + self.others.unchecked + more
 
 
-class LineMarks:
-    """Around one line: what is in reach before it, and what it has written there."""
+@contextlib.contextmanager
+def watching_line(session: Session, line: str, *, deep: bool) -> Iterator[Outcome]:
+    """Run a typed line undisturbing; what it did is written down. `deep`: also what it wrote on purpose."""
+    marks = _marks_before(session) if deep else None
+    outcome = Outcome()
+    try:
+        with undisturbed(session.models, deep=deep) as outcome:
+            yield outcome
+    finally:  # a line that raises has written what it has written
+        if marks is not None:
+            outcome.changed += [name for name in marks.changed() if name not in outcome.changed]
+            outcome.unchecked += marks.unchecked
+        if outcome.is_worth_telling:
+            session.disturbed.append((line, outcome))
 
-    def __init__(self, session: Session) -> None:
-        reach = in_reach(session)
-        if session.baseline is None:
-            session.baseline = Baseline(session.models, reach)
-        self._marks = Marks(reach, budget=LINE_BYTES, every=False)
 
-    def add_to(self, outcome: Outcome) -> None:
-        outcome.changed += [name for name in self._marks.changed() if name not in outcome.changed]
-        outcome.unchecked += self._marks.unchecked
+def _marks_before(session: Session) -> Marks:
+    reach = in_reach(session)
+    if session.baseline is None:
+        session.baseline = Baseline(session.models, reach)
+    return Marks(reach, budget=LINE_BYTES, every=False)
 
 
 def in_reach(session: Session) -> Reach:

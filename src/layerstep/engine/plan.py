@@ -13,6 +13,7 @@ from torch import nn
 
 from layerstep.engine.events import Kind, Phase
 from layerstep.engine.fused import with_kernels
+from layerstep.engine.inputs import may_overwrite
 from layerstep.engine.models import Model, Models
 from layerstep.engine.points import Point, PointKind, Points
 from layerstep.engine.stepper import Intent, Reach
@@ -74,6 +75,8 @@ def _want_steps(
             for module in _modules(model):
                 for phase in _PHASES[intent.kind]:
                     want(module, phase)
+                if getattr(module, "inplace", False) is True:
+                    want(module, Phase.INPUTS)
     if intent.reach is Reach.ENCLOSING:
         for module in enclosing:
             want(module, Phase.EXIT)
@@ -105,6 +108,8 @@ def _want_points(model: Model, active: list[Point], want: Callable[..., None]) -
             module, local = found
             for phase in point.asked_at:
                 want(module, phase, point)
+            if point.kind is PointKind.BREAK and point.phase is Phase.EXIT and may_overwrite(module):
+                want(module, Phase.INPUTS)
             for ancestor in _ancestors(model, module, local):
                 want(ancestor, Phase.EXIT)
 

@@ -29,11 +29,12 @@ from layerstep.engine.conversation import Conversation
 from layerstep.engine.crashes import Crashes
 from layerstep.engine.discover import Discovery
 from layerstep.engine.events import Event, Kind, Phase, Resume
-from layerstep.engine.guard import Evaluations, Outcome, undisturbed
+from layerstep.engine.guard import Evaluations, Outcome
+from layerstep.engine.inputs import Inputs
 from layerstep.engine.interrupts import Interrupts, is_from_a_signal, not_now, wake_main_thread
 from layerstep.engine.judge import Judge
 from layerstep.engine.kept import Kept, Results
-from layerstep.engine.marks import Baseline, LineMarks
+from layerstep.engine.marks import Baseline, watching_line
 from layerstep.engine.messages import Frontend, Instrument, Interpreter, Message, Watch, is_lost
 from layerstep.engine.models import Model, Models
 from layerstep.engine.opstep import Opstep
@@ -91,6 +92,7 @@ class Session:
         """What catchpoints have caught; nobody being there to be asked, the exit code tells."""
         self.crashes = Crashes(self)
         self.caches = Caches()
+        self.inputs = Inputs(self)
         self.arming = Arming(self)
         self.arrivals = Arrivals(self)
         self.backpass = Backpass(self)
@@ -256,7 +258,10 @@ class Session:
     def _stop(self, event: Event, frame: FrameType, point: Point | None, trouble: str) -> None:
         self.models.refresh()
         self.kept.trim()
-        self.stop_in(build_stack(frame, self.models, event=event), event, point, trouble)
+        stack = build_stack(frame, self.models, event=event)
+        if event.phase is Phase.EXIT and stack:
+            stack[0].overwritten = self.inputs.overwritten(event.module)
+        self.stop_in(stack, event, point, trouble)
 
     def stop_in(self, stack: list[Frame], event: Event, point: Point | None, trouble: str) -> None:
         """Pause at an event, with the module calls that it is in."""
@@ -367,16 +372,8 @@ class Session:
 
     def evaluate(self, text: str, *, deep: bool = True) -> tuple[Any, str, Outcome]:
         """Python in the paused frame: its value, what it printed, and what it did to the run."""
-        marks = LineMarks(self) if deep else None
-        outcome = Outcome()
-        try:
-            with undisturbed(self.models, deep=deep) as outcome:
-                value, printed = run_python(text, self.scope)
-        finally:  # a line that raises has written what it has written
-            if marks is not None:
-                marks.add_to(outcome)
-            if outcome.is_worth_telling:
-                self.disturbed.append((text, outcome))
+        with watching_line(self, text, deep=deep) as outcome:
+            value, printed = run_python(text, self.scope)
         return value, printed, outcome
 
     def _interrupted(self) -> bool:

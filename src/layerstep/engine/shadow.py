@@ -23,7 +23,8 @@ __all__ = ["Operand", "Shadower", "Step", "is_masked_twice", "relative_error"]
 MOST_BYTES = 2 << 30
 """Of shadows that are alive at a time."""
 SWEEP_EVERY = 32
-"""Kernels: shadows of memory that the rerun has let go of are dropped so often."""
+"""Kernels: shadows of memory that the rerun has let go of are dropped so often, or as often as there are
+shadows, which must all be looked at for it."""
 
 _JUMPS = frozenset(
     re.findall(
@@ -145,6 +146,7 @@ class Shadower(Watcher):
         self._began = math.inf
         self._seconds = seconds
         self._seen = 0
+        self._due = SWEEP_EVERY
         self._kernels: Kernels | None = None
 
     def __enter__(self) -> Self:
@@ -204,9 +206,10 @@ class Shadower(Watcher):
             if step.name not in _MOVES:
                 self._hear(step)
         self._seen += 1
-        is_due = self._seen % SWEEP_EVERY == 0 or self.shadows.nbytes > self.shadows.budget
-        if is_due and not self.shadows.sweep():
-            self._end("it would take too much memory")
+        if self._seen >= self._due or self.shadows.nbytes > self.shadows.budget:
+            if not self.shadows.sweep():
+                self._end("it would take too much memory")
+            self._due = self._seen + max(SWEEP_EVERY, len(self.shadows))
         if self.elapsed > self._seconds:
             self._end(f"{self._seconds:g} seconds were over")
 

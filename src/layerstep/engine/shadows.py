@@ -25,6 +25,9 @@ class Shadows:
         self._exact: set[StorageWeakRef] = set()
         """What has been cast up from the run and not written since: without an error."""
 
+    def __len__(self) -> int:
+        return len(self._bases)
+
     def of(self, tensor: Tensor) -> Tensor | None:
         """The shadow of a tensor, to be read and written; made of its own values where there is none yet."""
         if not has_shadow(tensor):
@@ -34,6 +37,7 @@ class Shadows:
         known = self._bases.get(key)
         if known is None or known[0].numel() * tensor.element_size() < storage.nbytes():
             flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
+            self._drop([key])
             known = self._bases[key] = (flat.to(torch.float64, copy=True), tensor.dtype)
             self._exact.add(key)
             self.nbytes += known[0].numel() * 8
@@ -68,8 +72,8 @@ class Shadows:
         else:
             base = torch.zeros(count, dtype=torch.float64, device=tensor.device)
             base.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(values)
+        self._drop([key])
         self._bases[key] = (base, tensor.dtype)
-        self._exact.discard(key)
         self.nbytes += count * 8
 
     def sweep(self) -> bool:
@@ -84,9 +88,9 @@ class Shadows:
 
     def _drop(self, keys: list[StorageWeakRef]) -> None:
         for key in keys:
-            self._bases.pop(key, None)
+            base, _ = self._bases.pop(key, (None, None))
+            self.nbytes -= base.numel() * 8 if base is not None else 0
             self._exact.discard(key)
-        self.nbytes = sum(base.numel() * 8 for base, _ in self._bases.values())
 
     def clear(self) -> None:
         self._drop(list(self._bases))

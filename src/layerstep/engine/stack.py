@@ -27,6 +27,7 @@ from layerstep.engine.events import Event, Phase
 from layerstep.engine.models import Models
 
 if TYPE_CHECKING:
+    from layerstep.engine.inputs import Overwritten
     from layerstep.engine.ops import Op
 
 __all__ = [
@@ -72,6 +73,7 @@ class Frame:
         "module",
         "op",
         "output",
+        "overwritten",
         "state",
         "within",
         "within_line",
@@ -106,6 +108,8 @@ class Frame:
         """At a stop in the backward pass: the call that it is at."""
         self.op = op
         """At a stop after an operation, on top of the modules: that operation, which ran in this module."""
+        self.overwritten: tuple[Overwritten, ...] = ()
+        """At the exit of a call: the inputs that it has written to in place."""
         self.line = 0
         """Where the caller was at an exception; 0: where it is."""
         self.within: FrameType | None = None

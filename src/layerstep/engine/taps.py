@@ -36,13 +36,14 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 class Sink:
     """Where taps report to. While nobody steps or notes, taps without points return at once."""
 
-    __slots__ = ("beside", "listening", "noting", "raised", "report")
+    __slots__ = ("beside", "entered", "listening", "noting", "raised", "report")
 
     def __init__(
         self,
         report: Callable[[Phase, tuple[Point, ...], Any, Any, Any, Any], Any],
         beside: Callable[[nn.Module, Callable[[], Any]], None],
         raised: Callable[[BaseException, tuple[Point, ...]], None],
+        entered: Callable[[nn.Module, Any, Any], None] = lambda module, args, kwargs: None,
     ) -> None:
         self.listening = False
         """Somebody steps."""
@@ -52,6 +53,8 @@ class Sink:
         self.beside = beside
         """Runs the plain path of a layer whose result comes from a fused kernel."""
         self.raised = raised
+        self.entered = entered
+        """Notes what a module is called with that may overwrite it."""
 
 
 class _Tap(UnseenHook):
@@ -104,6 +107,20 @@ class RootTap(EnterTap):
         if not kwargs:
             return self._leave(module)
         return self.sink.report(Phase.ENTER, self.points, module, args, kwargs[0], None)
+
+
+class InputsTap(_Tap):
+    """A forward pre-hook that notes what the module is called with."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, *kwargs: Any) -> None:
+        if _is_compiling():
+            return
+        if not kwargs:
+            self._leave(module)
+            return
+        self.sink.entered(module, args, kwargs[0])
 
 
 class ExitTap(_Tap):
@@ -233,6 +250,9 @@ class Taps:
     def _install(self, entry: _Installed, module: nn.Module, phase: Phase, points: tuple[Point, ...]) -> None:
         if phase is Phase.ENTER:
             tap: _Tap = (RootTap if id(module) in self.roots else EnterTap)(self.sink, points)
+            handle = _put_before(module, tap)
+        elif phase is Phase.INPUTS:
+            tap = InputsTap(self.sink, points)
             handle = _put_before(module, tap)
         elif phase is Phase.RAISED:
             tap = RaisedTap(self.sink, points)
