@@ -11,6 +11,7 @@ import torch
 from layerstep.analysis.compare import Comparison
 from layerstep.analysis.compare import compare as compare_tensors
 from layerstep.analysis.report import Report, limit_for, report
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.errors import UserError
 from layerstep.render.html import to_html
 from layerstep.render.screen import Themed, to_text
@@ -49,7 +50,7 @@ def inspect(
     tensor: torch.Tensor, name: str = "tensor", *, layer: str = "", operation: str = "", exact: bool = False
 ) -> TensorReport:
     """Look at a tensor of any kind and size; `exact` reads all of it however large it is."""
-    if not isinstance(tensor, torch.Tensor):
+    if not is_tensor(tensor):
         raise UserError(f"inspect wants a tensor, not {type(tensor).__name__}")
     found = report(tensor, limit=None if exact else limit_for([tensor]), exact=exact)
     return TensorReport(

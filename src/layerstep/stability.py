@@ -25,6 +25,7 @@ from layerstep.commands.break_ import set_or_leave_pending
 from layerstep.config import is_disabled, load_config
 from layerstep.dispatch import Dispatcher
 from layerstep.engine._torch import is_tracing, modes_off
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.caches import Moment
 from layerstep.engine.events import Phase
 from layerstep.engine.guard import observing
@@ -70,7 +71,7 @@ class StabilityChecker:
 
     def check_tensor(self, tensor: Tensor, name: str = "") -> list[StabilityIssue]:
         """What is wrong or at risk in a tensor; kept for `get_issues()` too."""
-        if not isinstance(tensor, Tensor):
+        if not is_tensor(tensor):
             raise UserError(f"check_tensor wants a tensor, not {type(tensor).__name__}")
         with observing():
             return self._keep(check_values(tensor, name, thresholds=self.thresholds))

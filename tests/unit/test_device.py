@@ -12,7 +12,7 @@ from test_tensor import FLOAT8, FLOATS, INF, NAN, as_float64, assert_same, gener
 
 from layerstep.analysis import counting, device
 from layerstep.analysis.counting import Stats
-from layerstep.analysis.kinds import open_values
+from layerstep.engine.kinds import open_values
 
 
 def on_device(tensor: torch.Tensor, *, limit: int | None = None) -> Stats:

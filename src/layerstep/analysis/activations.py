@@ -12,10 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from layerstep.analysis.kinds import open_values
 from layerstep.analysis.tensor import Summary, summarize
 from layerstep.analysis.words import number, share
 from layerstep.engine._torch import below_everything
+from layerstep.engine._torch.tensors import as_numpy
+from layerstep.engine.kinds import open_values
 
 __all__ = ["Activation", "measure_activation", "remarks"]
 
@@ -125,7 +126,7 @@ def _by_unit(tensor: torch.Tensor, axis: int) -> tuple[Matrix, str]:
         index = torch.arange(0, positions, step, device="cpu")
         places = np.unravel_index(index.numpy(), tuple(moved.shape[:-1]))
         moved = moved[tuple(torch.from_numpy(place).to(moved.device) for place in places)]
-    rows: Any = moved.reshape(-1, moved.shape[-1]).to("cpu", torch.float32).numpy()
+    rows: Any = as_numpy(moved.reshape(-1, moved.shape[-1]).to("cpu", torch.float32))
     return rows, f"units at one position in {step}" if step > 1 else ""
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from layerstep.analysis.kinds import dense_values
 from layerstep.analysis.shapes import tensors_in
 from layerstep.engine._torch import below_everything
+from layerstep.engine.kinds import dense_values
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame
 

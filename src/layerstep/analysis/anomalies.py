@@ -13,8 +13,9 @@ from layerstep.analysis.places import find_places
 from layerstep.analysis.risk import EXPLODED, NEAR_OVERFLOW
 from layerstep.analysis.shapes import dtype_name
 from layerstep.analysis.spread import Spread, spread
-from layerstep.analysis.tensor import Stats, seems_finite, summarize
+from layerstep.analysis.tensor import Stats, summarize
 from layerstep.analysis.words import number, place, share
+from layerstep.engine.hunt.finite import is_finite
 
 __all__ = ["Finding", "anomalies_in"]
 
@@ -44,7 +45,7 @@ def anomalies_in(
     stats = summarize(tensor, limit=LOOK_AT).stats
     if stats is None or not stats.count:
         return []
-    if stats.sampled is not None and not seems_finite(tensor):
+    if stats.sampled is not None and not is_finite(tensor):
         stats = summarize(tensor).stats or stats  # a sample may miss the one NaN
     is_own = module is not None or is_parameter
     found = [*_nonfinite(tensor, stats), *_magnitude(tensor, stats, is_own=is_own)]

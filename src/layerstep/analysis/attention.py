@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from layerstep.analysis.shapes import tensors_in
+from layerstep.engine._torch import below_everything
+from layerstep.engine.kinds import readable
 
 __all__ = ["Head", "Pattern", "difference", "findings", "look_at_heads"]
 
@@ -214,14 +216,18 @@ def _listed(words: list[str], most: int = 8) -> str:
 def difference(ours: object, theirs: object) -> float | None:
     """The largest difference between the tensors of two outputs, relative; None: there is none to compare."""
     worst = None
-    for (_, one), (_, other) in zip(tensors_in(ours), tensors_in(theirs), strict=False):
-        if one.shape != other.shape or not one.is_floating_point() or not one.numel():
-            continue
-        if one.layout is not torch.strided or one.is_meta:
-            continue
-        a, b = one.detach().double(), other.detach().double()
-        odd = a.isfinite() != b.isfinite()
-        gap = (a - b).abs().nan_to_num(0.0, posinf=0.0)
-        scale = b.abs().nan_to_num(0.0, posinf=0.0).max().clamp_min(1e-30)
-        worst = max(worst or 0.0, math.inf if odd.any() else float(gap.max() / scale))
+    with below_everything():
+        for a, b in _readable_pairs(ours, theirs):
+            odd = a.isfinite() != b.isfinite()
+            gap = (a - b).abs().nan_to_num(0.0, posinf=0.0)
+            scale = b.abs().nan_to_num(0.0, posinf=0.0).max().clamp_min(1e-30)
+            worst = max(worst or 0.0, math.inf if odd.any() else float(gap.max() / scale))
     return worst
+
+
+def _readable_pairs(ours: object, theirs: object) -> Iterator[tuple[Tensor, Tensor]]:
+    """The floats of two outputs that can be read and have one shape, as float64."""
+    for (_, one), (_, other) in zip(tensors_in(ours), tensors_in(theirs), strict=False):
+        for a, b in zip(readable(one)[0], readable(other)[0], strict=False):
+            if a.shape == b.shape and a.is_floating_point() and a.numel():
+                yield a.detach().double(), b.detach().double()

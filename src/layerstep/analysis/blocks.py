@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from layerstep.analysis.kinds import Part
 from layerstep.engine._torch import is_lazy_clone
+from layerstep.engine._torch.tensors import as_numpy
+from layerstep.engine.kinds import Part
 
 __all__ = ["BLOCK", "F32", "F64", "Array", "Scratch", "blocks", "distinct", "load", "pieces", "split"]
 
@@ -79,7 +80,7 @@ def blocks(part: Part, start: int = 0, *, step: int = 1) -> Iterator[Part | Arra
     ready = lead.dtype in (torch.float32, torch.float64) and len(part) == step == 1 and lead.is_cpu
     size = BLOCK if _is_narrow(lead.dtype) else -(-BLOCK // 2)
     if ready and lead.is_contiguous() and not lead.is_neg() and not is_lazy_clone(lead):
-        flat = lead.view(-1).numpy()  # of a lazy clone this would copy all of it
+        flat = as_numpy(lead.view(-1))  # of a lazy clone this would copy all of it
         yield from (flat[at : at + size] for at in range(0, flat.size, size))
     else:
         yield from pieces(part, start, step=step, size=size)

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from layerstep.analysis.blocks import F64, Array, split
-from layerstep.analysis.kinds import COPY_LIMIT, open_values
 from layerstep.analysis.likeness import explain, shapes_differ
 from layerstep.analysis.pairs import arrays, coarser, gap_of, max_ulp, same_bits
 from layerstep.analysis.shapes import shape_line
 from layerstep.engine._torch import below_everything
+from layerstep.engine.kinds import COPY_LIMIT, open_values
 
 __all__ = ["Comparison", "compare"]
 

@@ -13,8 +13,8 @@ import torch
 
 from layerstep.analysis.blocks import F32, F64, Array, Scratch, blocks, distinct, load, pieces, split
 from layerstep.analysis.device import PIECE, count_on_device
-from layerstep.analysis.kinds import Part, Values
 from layerstep.analysis.rows import Row
+from layerstep.engine.kinds import Part, Values
 
 __all__ = ["Stats", "mean_of", "mean_square_of", "measure", "smallest_normal", "split"]
 

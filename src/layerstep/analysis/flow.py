@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 
 from layerstep.analysis.gradients import Size, measure
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.errors import UserError
 
 __all__ = [
@@ -254,7 +254,7 @@ def _thresholds(given: str | Thresholds) -> Thresholds:
 
 def size_of(value: Any) -> Size:
     """Mean |g|, max |g| and norm of a tensor, an array or numbers; a NaN stays a NaN."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return measure([value])[0]
     sizes = np.abs(np.asarray(value, dtype=np.float64)).reshape(-1)
     if not sizes.size:

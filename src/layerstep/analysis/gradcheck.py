@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine._torch.traces import parametrizations_kept
 from layerstep.engine.randomness import RandomState
 from layerstep.errors import UserError
@@ -205,7 +206,7 @@ class _Trial:
 
 
 def _is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype.is_floating_point and value.numel() > 0
+    return is_tensor(value) and value.dtype.is_floating_point and value.numel() > 0
 
 
 def _chosen(gradient: Tensor | None, leaf: Tensor) -> list[tuple[int, ...]]:

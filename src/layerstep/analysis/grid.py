@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from layerstep.analysis.kinds import COPY_LIMIT, Part, open_values
 from layerstep.engine._torch import below_everything
+from layerstep.engine._torch.tensors import as_numpy
+from layerstep.engine.kinds import COPY_LIMIT, Part, open_values
 
 __all__ = ["Grid", "block_means", "grid_of"]
 
@@ -119,11 +120,11 @@ def _numbers(part: Part) -> Matrix:
     lead, *affine = (each.cpu() for each in part)
     if lead.is_complex():
         plain = lead.to(torch.complex128, copy=True).resolve_conj().resolve_neg()
-        return np.asarray(np.abs(plain.numpy()), dtype=np.float64)
+        return np.asarray(np.abs(as_numpy(plain)), dtype=np.float64)
     values = lead.to(torch.float64, copy=True).resolve_neg()  # of a lazy clone `numpy` would copy all
     if affine:
         values = (values - affine[0]) * affine[1]
-    numbers: Matrix = values.numpy()
+    numbers: Matrix = as_numpy(values)
     return numbers
 
 

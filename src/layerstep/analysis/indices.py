@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from layerstep.analysis import kinds
+from layerstep.engine import kinds
 from layerstep.engine._torch import functorch_inner
 
 __all__ = ["Index", "outer_index"]

@@ -13,6 +13,7 @@ from layerstep.analysis.shapes import attempt
 from layerstep.analysis.weights import Figures, Weight
 from layerstep.analysis.words import number
 from layerstep.engine._torch import below_everything
+from layerstep.engine._torch.tensors import as_numpy
 
 __all__ = ["Scheme", "Verdict", "judge", "schemes_for"]
 
@@ -202,7 +203,7 @@ def _orthogonal_gain(tensor: torch.Tensor) -> float:
         count, width = matrix.shape
         if count < 4:
             return 0.0
-        some = matrix[:: -(-count // 8)].to("cpu", torch.float64).numpy()
+        some = as_numpy(matrix[:: -(-count // 8)].to("cpu", torch.float64))
     products = some @ some.T  # by numpy: torch starts its threads for these, 8 ms on a busy machine
     lengths = np.diag(products)
     off = max(np.abs(products - np.diag(lengths)).max(), lengths.max() - lengths.min())

@@ -13,6 +13,7 @@ from layerstep.analysis.pairs import arrays, bits_of, coarser, same_values
 from layerstep.analysis.permute import moved, reordered_axes
 from layerstep.analysis.shapes import dtype_name, shape_line
 from layerstep.analysis.words import number, place
+from layerstep.engine._torch.tensors import as_numpy
 
 if TYPE_CHECKING:
     from layerstep.analysis.compare import Comparison
@@ -50,10 +51,10 @@ def _integers(a: torch.Tensor, b: torch.Tensor) -> tuple[Array, Array]:
 def _code(tensor: torch.Tensor) -> Array:
     """-0 is 0, and a complex number is the eight bytes of its two halves."""
     if tensor.is_complex():
-        return torch.view_as_real(tensor + 0).contiguous().view(torch.int64).squeeze(-1).numpy()
+        return as_numpy(torch.view_as_real(tensor + 0).contiguous().view(torch.int64).squeeze(-1))
     if not tensor.dtype.is_floating_point:
-        return tensor.to(torch.int64).numpy()
-    return torch.where(tensor.to(torch.float64) == 0, 0, bits_of(tensor)).numpy()
+        return as_numpy(tensor.to(torch.int64))
+    return as_numpy(torch.where(tensor.to(torch.float64) == 0, 0, bits_of(tensor)))
 
 
 def explain(a: torch.Tensor, b: torch.Tensor, found: Comparison, *, line: tuple[float, float]) -> str:

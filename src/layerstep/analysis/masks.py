@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from layerstep.analysis.counting import Stats
-from layerstep.analysis.kinds import dense_values
 from layerstep.analysis.shapes import attempt
 from layerstep.engine._torch import below_everything
+from layerstep.engine.kinds import dense_values
 
 __all__ = ["LEAST", "largest_unmasked"]
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from layerstep.analysis.present import short, tensor_view
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.hunt.origin import Origin, Part
 from layerstep.engine.hunt.trail import Link
 from layerstep.engine.session import Session
@@ -68,10 +69,10 @@ def _headline(origin: Origin) -> str:
 
 
 def _operand(name: str, value: Any, limit: int) -> list[tuple[str, View]]:
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return [(name, tensor_view(value, limit=limit))]
-    if isinstance(value, list | tuple) and any(isinstance(item, torch.Tensor) for item in value):
-        tensors = [item for item in value if isinstance(item, torch.Tensor)]
+    if isinstance(value, list | tuple) and any(is_tensor(item) for item in value):
+        tensors = [item for item in value if is_tensor(item)]
         return [(f"{name}[{n}]", tensor_view(item, limit=limit)) for n, item in enumerate(tensors[:3])]
     return [] if value is None else [(name, Text(short(value)))]
 
@@ -105,7 +106,7 @@ def _functions(chain: tuple[Link, ...]) -> list[Link]:
 
 
 def _tensors(origin: Origin) -> dict[str, torch.Tensor]:
-    return {name: value for name, value in origin.operands if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in origin.operands if is_tensor(value)}
 
 
 def _reason(origin: Origin) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from layerstep.analysis.blocks import F64, Array, split
+from layerstep.engine._torch.tensors import as_numpy
 
 __all__ = ["arrays", "bits_of", "coarser", "gap_of", "max_ulp", "same_bits", "same_values"]
 
@@ -66,7 +67,7 @@ def max_ulp(a: torch.Tensor, b: torch.Tensor) -> int | None:
         wide = (x.to(torch.float64), y.to(torch.float64))  # isfinite knows no float8
         finite = (torch.isfinite(wide[0]) & torch.isfinite(wide[1])).reshape(-1)
         if finite.any():
-            steps = [_ordered(bits_of(part)).reshape(-1)[finite].numpy() for part in (x, y)]
+            steps = [as_numpy(_ordered(bits_of(part)).reshape(-1)[finite]) for part in (x, y)]
             high, low = (pick(*steps).astype(np.uint64) for pick in (np.maximum, np.minimum))
             most = max(most, int((high - low).max()))  # modular: from -max to max of float64 is over int64
     return most

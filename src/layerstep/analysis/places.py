@@ -14,8 +14,8 @@ import torch
 
 from layerstep.analysis.blocks import Array, Scratch, blocks, load
 from layerstep.analysis.indices import Index, outer_index
-from layerstep.analysis.kinds import Part, open_values
 from layerstep.engine._torch import below_everything
+from layerstep.engine.kinds import Part, open_values
 
 __all__ = ["Places", "extremes", "find_places"]
 

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.analysis.kinds import dense_values
 from layerstep.analysis.shapes import leaves_in, shape_line, tensors_in
 from layerstep.analysis.tensor import Summary, summarize
 from layerstep.engine._torch import below_everything
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.guard import observing
+from layerstep.engine.kinds import dense_values
 from layerstep.views import Fields, Group, Span, TensorView, Text, View
 
 __all__ = ["brief", "module_line", "present", "short", "small_values", "tensor_view", "view_of"]
@@ -61,7 +62,7 @@ def view_of(summary: Summary) -> TensorView:
 
 def present(value: Any, *, limit: int | None = None) -> View:
     """A value as a view, never a flood."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         line = tensor_view(value, limit=limit)
         values = small_values(value)
         return Group((line, Text(values))) if values else line
@@ -77,7 +78,7 @@ def _container(value: Any, limit: int | None) -> Fields:
     leaves = leaves_in(value, most=MOST_LEAVES + 1)
     items: list[tuple[str, View]] = []
     for place, leaf in leaves[:MOST_LEAVES]:
-        if isinstance(leaf, torch.Tensor):
+        if is_tensor(leaf):
             items.append((place, tensor_view(leaf, limit=limit)))
         else:
             items.append((place, Text(module_line(leaf) if isinstance(leaf, nn.Module) else _one_line(leaf))))
@@ -115,7 +116,7 @@ def _rounded(values: Any) -> str:
 
 def short(value: Any) -> str:
     """A value on one line: shapes, not values, for tensors; the value itself if it is one number."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return _only_value(value) or shape_line(value)
     if tensors_in(value, most=1):
         return shape_line(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from itertools import islice
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from layerstep.engine._torch.tensors import attempt, dim, is_tensor, is_torch
 
 __all__ = ["attempt", "dim", "dtype_name", "is_torch", "leaves_in", "shape_line", "shape_of", "tensors_in"]
 
@@ -26,19 +28,6 @@ def dtype_name(dtype: torch.dtype) -> str:
     return name
 
 
-def attempt(read: Callable[[], Any], default: Any) -> Any:
-    try:
-        with torch._C.DisableTorchFunction():
-            return read()
-    except Exception:
-        return default
-
-
-def is_torch(tensor: torch.Tensor, name: str) -> bool:
-    """By name: importing the class only to ask costs up to a second (DTensor)."""
-    return any(c.__name__ == name and c.__module__.startswith("torch.") for c in type(tensor).__mro__)
-
-
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
     if is_torch(tensor, "UninitializedTensorMixin"):
         return ()
@@ -46,13 +35,6 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
         return tuple(dim(size) for size in tensor.shape)
     except RuntimeError:  # a strided nested tensor tells its sizes one by one, and only the regular ones
         return tuple(attempt(partial(tensor.size, i), -1) for i in range(tensor.dim()))
-
-
-def dim(size: Any) -> int:
-    if type(size) is int:
-        return size
-    known = size.node.maybe_as_int()  # int() would leave a guard in a graph that is being traced
-    return -1 if known is None else int(known)
 
 
 def shape_line(value: object, *, most: int = 4) -> str:
@@ -78,7 +60,7 @@ def _walk(
 ) -> None:
     # Not a function inside `tensors_in`: one that calls itself is a cycle, and would keep the
     # tensors alive until the collector runs.
-    if isinstance(item, torch.Tensor):
+    if is_tensor(item):
         found.append((path, item))
     elif id(item) not in above and len(above) < DEPTH:
         for _, step, child in _children(item):
@@ -101,7 +83,7 @@ def _open(
     item: object, path: str, above: tuple[int, ...], found: list[tuple[str, object]], most: int
 ) -> None:
     is_open = not above or (_size(item) and id(item) not in above and tensors_in(item, most=1))
-    if isinstance(item, torch.Tensor) or not is_open:
+    if is_tensor(item) or not is_open:
         found.append((path, item))
         return
     for _, step, child in _children(item):
@@ -111,7 +93,7 @@ def _open(
 
 
 def _line(value: object, most: int, above: tuple[int, ...]) -> str:
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return f"{dtype_name(value.dtype)}[{', '.join('*' if n < 0 else str(n) for n in shape_of(value))}]"
     size = _size(value)
     if size is None:

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from layerstep.analysis.blocks import F64, Array, Scratch, distinct, load, pieces
-from layerstep.analysis.kinds import Part, open_values
 from layerstep.analysis.order import Counted, Streamed
 from layerstep.engine._torch import below_everything
+from layerstep.engine._torch.tensors import as_numpy
+from layerstep.engine.kinds import Part, open_values
 
 __all__ = ["PERCENTS", "Spread", "spread"]
 
@@ -109,7 +110,7 @@ def _by_pattern(parts: list[Part]) -> Counted:
     counts = np.zeros(1 << 8 * dtype.itemsize, np.int64)
     for piece in (piece[0] for part in parts for piece in pieces(part)):
         raw = torch.empty(piece.shape, dtype=bits, device="cpu").copy_(piece.resolve_neg().view(bits))
-        counts += np.bincount(raw.view(-1).numpy().view(kind), minlength=counts.size)
+        counts += np.bincount(as_numpy(raw.view(-1)).view(kind), minlength=counts.size)
     patterns = torch.from_numpy(np.arange(counts.size).astype(kind).view(np.uint8))
     values = patterns.view(dtype).to(torch.float64).numpy()
     there = np.isfinite(values) & (counts > 0)

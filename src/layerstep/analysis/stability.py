@@ -10,14 +10,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from layerstep.analysis.kinds import dense_values
 from layerstep.analysis.masks import largest_unmasked
 from layerstep.analysis.places import find_places
 from layerstep.analysis.risk import EXPLODED
 from layerstep.analysis.shapes import attempt, dtype_name
-from layerstep.analysis.tensor import Stats, seems_finite, summarize
+from layerstep.analysis.tensor import Stats, summarize
 from layerstep.analysis.words import number, place, share
 from layerstep.engine._torch import below_everything
+from layerstep.engine.hunt.finite import is_finite
+from layerstep.engine.kinds import dense_values
 from layerstep.errors import UserError
 
 __all__ = [
@@ -107,7 +108,7 @@ def check_values(
     stats = summarize(tensor, limit=LOOK_AT).stats
     if stats is None or not stats.count or not tensor.is_floating_point():
         return []
-    if stats.sampled is not None and not seems_finite(tensor):
+    if stats.sampled is not None and not is_finite(tensor):
         stats = summarize(tensor).stats or stats  # a sample may miss the one NaN
     limits = thresholds or Thresholds()
     return [

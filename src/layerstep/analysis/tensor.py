@@ -6,18 +6,17 @@ profiler, vmap or fake mode sees it, and nothing raises: what cannot be read get
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from layerstep.analysis.counting import Stats, measure
-from layerstep.analysis.kinds import bytes_of, open_values
 from layerstep.analysis.shapes import attempt, dtype_name, shape_of
 from layerstep.engine._torch import below_everything
+from layerstep.engine.kinds import bytes_of, open_values
 
-__all__ = ["Stats", "Summary", "seems_finite", "summarize"]
+__all__ = ["Stats", "Summary", "summarize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +60,3 @@ def summarize(tensor: torch.Tensor, *, limit: int | None = None, brief: bool = F
             stats=stats,
             note=note,
         )
-
-
-def seems_finite(tensor: torch.Tensor) -> bool:
-    """Neither NaN nor Inf, by one sum, a hundredth of the time of a summary; true if it cannot be read.
-
-    A sum that overflows says no: then a closer look settles it.
-    """
-    with below_everything():
-        return bool(attempt(lambda: math.isfinite(tensor.sum()), True))

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerstep.analysis.kinds import open_values
 from layerstep.analysis.shapes import dtype_name
 from layerstep.analysis.words import human_bytes
 from layerstep.engine._torch import below_everything, is_lazy_clone
+from layerstep.engine._torch.tensors import as_numpy
 from layerstep.engine.guard import observing
+from layerstep.engine.kinds import open_values
 from layerstep.errors import BadArguments, UserError
 from layerstep.files import replacing
 
@@ -150,7 +151,7 @@ def _npy_writer(tensors: Mapping[str, torch.Tensor]) -> Callable[[Path], None]:
         raise UserError(f"an .npy file holds one array, and these are {len(tensors)}", "write .safetensors")
     ((name, tensor),) = tensors.items()
     try:
-        array = tensor.numpy()
+        array = as_numpy(tensor)
     except (TypeError, RuntimeError):
         raise UserError(
             f"{name} is {dtype_name(tensor.dtype)}, which numpy does not have",

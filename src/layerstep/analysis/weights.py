@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from layerstep.analysis.blocks import BLOCK, F32, F64, Array, Scratch, distinct, load, pieces, split
-from layerstep.analysis.kinds import COPY_LIMIT, Part, bytes_of, open_values
 from layerstep.analysis.shapes import attempt, dtype_name, shape_of
 from layerstep.engine._torch import below_everything, is_lazy_clone
+from layerstep.engine.kinds import COPY_LIMIT, Part, bytes_of, open_values
 
 __all__ = ["Figures", "Weight", "collect", "histogram", "measure_all"]
 

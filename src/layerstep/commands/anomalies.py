@@ -7,8 +7,8 @@ from torch import nn
 
 from layerstep.analysis.anomalies import anomalies_in
 from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.tensor import seems_finite
 from layerstep.engine.guard import observing
+from layerstep.engine.hunt.finite import is_finite
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import UserError
@@ -38,7 +38,7 @@ def anomalies(session: Session, rest: str) -> View:
     with observing():
         for name, tensor, made_by in _in_view(session, rest or "**"):
             looked += 1
-            if looked > MOST and seems_finite(tensor):
+            if looked > MOST and is_finite(tensor):
                 screened += 1  # a NaN or an Inf would make the sum one
                 continue
             found = anomalies_in(tensor, made_by, is_parameter=isinstance(tensor, nn.Parameter))

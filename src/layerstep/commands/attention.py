@@ -10,14 +10,15 @@ from torch import Tensor, nn
 from layerstep.analysis.attention import Head, Pattern, difference, findings, look_at_heads
 from layerstep.analysis.calls import Call, calls_at, calls_here
 from layerstep.analysis.grid import grid_of
-from layerstep.analysis.kinds import dense_values
 from layerstep.analysis.shapes import tensors_in
 from layerstep.analysis.words import number
 from layerstep.commands.heatmap import without_log
 from layerstep.commands.inspect import value_of
 from layerstep.engine._torch import below_everything
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.caches import Moment
 from layerstep.engine.guard import observing
+from layerstep.engine.kinds import dense_values
 from layerstep.engine.qkv import Attention, AttentionWatcher
 from layerstep.engine.rerun import Rerun, rerun
 from layerstep.engine.session import Session
@@ -171,7 +172,7 @@ def _padding(session: Session, call: Call, seen: Attention) -> Tensor | None:
     device = seen.weights.device
 
     def fits(value: Any) -> bool:
-        if not isinstance(value, Tensor) or value.dim() != 2 or value.shape[1] != seen.weights.shape[-1]:
+        if not is_tensor(value) or value.dim() != 2 or value.shape[1] != seen.weights.shape[-1]:
             return False
         return seen.batch is not None or value.shape[0] == seen.weights.shape[0]
 
@@ -286,7 +287,7 @@ def _fitting(tokens: list[str], count: int) -> tuple[str, ...]:
 
 def _tokens(session: Session, wish: _Wish) -> list[str]:
     value: Any = value_of(session, wish.tokens)
-    if isinstance(value, Tensor):
+    if is_tensor(value):
         with below_everything():
             values = dense_values(value)
             value = values.cpu().tolist() if values is not None else value

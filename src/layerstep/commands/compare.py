@@ -14,6 +14,7 @@ from layerstep.analysis.shapes import tensors_in
 from layerstep.analysis.tensor_files import FileReference, read_tensors
 from layerstep.analysis.words import number, place, share
 from layerstep.commands.inspect import value_of
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.guard import observing
 from layerstep.engine.inputs import as_it_was
 from layerstep.engine.session import Session
@@ -64,13 +65,13 @@ def compare_(session: Session, rest: str) -> View:
 
 def _compared(session: Session, one: _Side, two: _Side) -> View:
     (left, a), (right, b) = one, two
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+    if is_tensor(a) and is_tensor(b):
         with observing():
             found = compare(a, b)
         lines = ((left, tensor_view(a)), (right, tensor_view(b)))
         return Group((Notice(found.words, level=_level(found)), Fields((), (*lines, *_numbers(found)))))
     for side, text, other in ((a, left, right), (b, right, left)):
-        if isinstance(side, torch.Tensor):
+        if is_tensor(side):
             raise UserError(f"{text} is one tensor and {other} is not", _inside(other))
     return _table(session, one, two)
 
@@ -101,7 +102,7 @@ class _Side(NamedTuple):
             ]
             return dict(named[:MOST_TENSORS])
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-            flat = {key: item for key, item in value.items() if isinstance(item, torch.Tensor)}
+            flat = {key: item for key, item in value.items() if is_tensor(item)}
             if len(flat) == len(value):
                 return dict(list(flat.items())[:MOST_TENSORS])
         found = dict(tensors_in(value, most=MOST_TENSORS))

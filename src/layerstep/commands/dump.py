@@ -105,8 +105,11 @@ def _weights(core: RestoredCore) -> str:
     state = [] if module is None else [*module.parameters(), *module.buffers()]
     if not state:
         return "none are in the file, only shapes"
-    if any(hasattr(tensor, "not_in_core") for tensor in state):
+    missing = sum(hasattr(tensor, "not_in_core") for tensor in state)
+    if missing == len(state):
         return "only shapes are in the file"
+    if missing:
+        return f"of {missing} of {len(state)} only shapes are in the file"
     if any(root is module for root, _, _ in core.roots):
         return "all are in the file"
     return f"those of {core.selected.path} are in the file, of the others only shapes"

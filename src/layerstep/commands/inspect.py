@@ -8,14 +8,15 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from layerstep.analysis.bars import sparkline
-from layerstep.analysis.kinds import dense_values
 from layerstep.analysis.present import module_line, present, tensor_view
 from layerstep.analysis.shapes import tensors_in
 from layerstep.analysis.spread import spread
 from layerstep.analysis.words import human_bytes, number
 from layerstep.engine._torch import below_everything, is_lazy_clone
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.expression import may_act
 from layerstep.engine.inputs import as_it_was
+from layerstep.engine.kinds import dense_values
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
@@ -67,7 +68,7 @@ def inspect(session: Session, rest: str) -> View:
     """
     value = value_of(session, rest)
     session.results.keep(value)
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         title = (Span(rest or "out", "code"),)
         line = tensor_view(value, limit=session.config.sample_above)
         before, note = as_it_was(session, rest, value)

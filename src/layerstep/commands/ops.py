@@ -47,7 +47,7 @@ class _Ops(Watcher):
 
     def __enter__(self) -> Any:
         if self._kernels is not None:
-            self._kernels.__enter__()  # type: ignore[no-untyped-call]
+            self._kernels.__enter__()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> Any:
@@ -55,7 +55,7 @@ class _Ops(Watcher):
             return super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
             if self._kernels is not None:
-                self._kernels.__exit__(*error)  # type: ignore[no-untyped-call]
+                self._kernels.__exit__(*error)
 
     def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._kernels is not None or is_question(func):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import torch
 
-from layerstep.analysis.kinds import bytes_of
 from layerstep.analysis.shapes import tensors_in
 from layerstep.analysis.tensor import Summary, summarize
 from layerstep.analysis.words import human_bytes
 from layerstep.commands.break_ import said, set_or_leave_pending, split_condition
 from layerstep.engine.copies import clone_of
 from layerstep.engine.events import Phase
+from layerstep.engine.kinds import bytes_of
 from layerstep.engine.points import PointKind
 from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session

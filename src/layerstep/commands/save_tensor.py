@@ -12,6 +12,7 @@ from layerstep.analysis.shapes import shape_line, tensors_in
 from layerstep.analysis.tensor_files import write_tensors
 from layerstep.analysis.words import human_bytes
 from layerstep.commands.inspect import value_of
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.registry import command
@@ -50,7 +51,7 @@ def save_tensor(session: Session, rest: str) -> Notice:
 
 def _named(value: Any, what: str) -> dict[str, torch.Tensor]:
     """The tensors of a value, each under the name by which the file will know it."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return {what: value}
     if isinstance(value, nn.Module):
         leaves = [

@@ -7,10 +7,10 @@ from layerstep.analysis.attention import difference
 from layerstep.analysis.calls import Call, calls_here
 from layerstep.analysis.shadow import Loss, Losses
 from layerstep.analysis.shapes import dtype_name, tensors_in
-from layerstep.analysis.tensor import seems_finite
 from layerstep.analysis.words import number
 from layerstep.engine.caches import Moment
 from layerstep.engine.guard import observing
+from layerstep.engine.hunt.finite import is_finite
 from layerstep.engine.rerun import Rerun, rerun
 from layerstep.engine.session import Session
 from layerstep.engine.shadow import Shadower
@@ -159,7 +159,7 @@ def _sound(call: Call, losses: Losses, notes: list[str]) -> Notice:
     where = f"{largest.op} in {largest.path}, {largest.place.name}".rstrip(", ")
     text = f"{call.path}: no op loses more than {limit}"
     text += f"; the largest error is {number(largest.after)}, of {where}"
-    return Notice(text, "; ".join(notes), level="warn" if "NaN" in notes[0] else "good")
+    return Notice(text, "; ".join(notes), level="warn" if notes and "NaN" in notes[0] else "good")
 
 
 def _about_output(call: Call, done: Rerun, watcher: Shadower, losses: Losses) -> list[str]:
@@ -170,7 +170,7 @@ def _about_output(call: Call, done: Rerun, watcher: Shadower, losses: Losses) ->
     off = f"the output of {call.path} is off by {number(max(known))}"
     if losses.first is not None and max(known) <= losses.tolerance:
         return [f"{off}: what was lost does not reach it"]
-    if not all(seems_finite(tensor) for _, tensor in tensors_in(done.output)) and max(known) < math.inf:
+    if not all(is_finite(tensor) for _, tensor in tensors_in(done.output)) and max(known) < math.inf:
         off += "; its NaN or Inf are so in f64, too: `stability` looks for their op"
     return [off]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from layerstep.analysis.bars import sparkline
 from layerstep.analysis.initialisation import Verdict, judge
-from layerstep.analysis.tensor import seems_finite
 from layerstep.analysis.weights import Weight, collect, histogram, measure_all
 from layerstep.analysis.words import dims, human_bytes, number, share
 from layerstep.engine.guard import observing
+from layerstep.engine.hunt.finite import is_finite
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import BadArguments, UnknownPath, UserError
@@ -112,9 +112,7 @@ def _spread_out(weights: list[Weight]) -> list[Weight]:
     """Of very many some, evenly spread, and all that hold a NaN or an Inf."""
     step = -(-len(weights) // MOST_MEASURED)
     return [
-        weight
-        for number, weight in enumerate(weights)
-        if number % step == 0 or not seems_finite(weight.tensor)
+        weight for number, weight in enumerate(weights) if number % step == 0 or not is_finite(weight.tensor)
     ]
 
 

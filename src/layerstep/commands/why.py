@@ -8,7 +8,7 @@ from layerstep.analysis.origin import origin_view
 from layerstep.analysis.shapes import tensors_in
 from layerstep.commands.inspect import value_of
 from layerstep.engine.guard import observing
-from layerstep.engine.hunt.finite import Bad, count_bad
+from layerstep.engine.hunt.finite import Bad, count_bad, why_unread
 from layerstep.engine.hunt.hunt import hunt_of
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
@@ -45,7 +45,9 @@ def why(session: Session, rest: str) -> View:
     if not rest and hunt.found is not None:
         return origin_view(session, hunt.found)
     text = rest or "out"
-    tensor, bad = _bad_value(session, text)
+    tensor, bad, unread = _bad_value(session, text)
+    if tensor is None and unread:
+        return Notice(f"{text} cannot be read here: {unread}", level="warn")
     if tensor is None:
         return Notice(f"{text} is finite", level="good")
     frame = session.pause.frame if session.pause is not None else None
@@ -54,7 +56,8 @@ def why(session: Session, rest: str) -> View:
     return origin_view(session, origin)
 
 
-def _bad_value(session: Session, text: str) -> tuple[torch.Tensor | None, Bad]:
+def _bad_value(session: Session, text: str) -> tuple[torch.Tensor | None, Bad, str]:
+    """The first tensor that is not finite, what is bad in it; and why one could not be read."""
     value = value_of(session, text)
     tensors = [tensor for _, tensor in tensors_in(value, most=1000)]
     if not tensors:
@@ -63,8 +66,9 @@ def _bad_value(session: Session, text: str) -> tuple[torch.Tensor | None, Bad]:
         for tensor in tensors:
             bad = count_bad(tensor)
             if bad.any:
-                return tensor, bad
-    return None, Bad()
+                return tensor, bad, ""
+        unread = next(filter(None, map(why_unread, tensors)), "")
+    return None, Bad(), unread
 
 
 def _none(session: Session, name: str) -> View:

@@ -78,7 +78,8 @@ def silence_of(session: Session, point: Point) -> str:
     if point.is_pending:
         return f"pending: {point.trouble}" if point.trouble else "pending: no model has run yet"
     if point.check is not None:
-        return "nothing caught so far"
+        unread = f"; a value cannot be read here: {point.unread}" if point.unread else ""
+        return f"nothing caught so far{unread}"
     if point.condition is not None and point.tried:
         return f"reached {point.tried} times, the condition never held"
     if point.recomputed:

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerstep.engine._torch import set_version
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.copies import clone_of
 from layerstep.engine.guard import observing
 
@@ -103,7 +104,7 @@ def _is_machinery(name: str, value: Any) -> bool:
 
 def _length(value: Any) -> Any:
     """What changes where something is appended: a shape, a length, a position."""
-    if isinstance(value, Tensor):
+    if is_tensor(value):
         return value.shape
     if isinstance(value, _CONTAINERS):
         return len(value)
@@ -111,7 +112,7 @@ def _length(value: Any) -> Any:
 
 
 def _is_own_tensor(value: Any) -> bool:
-    plain = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+    plain = is_tensor(value) and not isinstance(value, nn.Parameter)
     return plain and not value.is_inference() and not value.is_meta
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from layerstep.engine import stepper
 from layerstep.engine._torch import is_in_backward, is_wrapper, unwrap
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.backward import Backward, Call, State
 from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.stack import backward_stack, caller_of
@@ -154,7 +155,7 @@ def _stamp(parameter: nn.Parameter) -> tuple[int, int]:
 
 def tensors_of(value: Any, depth: int = 5) -> list[torch.Tensor]:
     """The tensors in nested containers, in their order."""
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return [value]
     if not depth:
         return []

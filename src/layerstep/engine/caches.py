@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from layerstep.engine._torch import below_everything
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.errors import UserError
 
 __all__ = ["CacheBefore", "Caches", "Moment", "is_cache"]
@@ -57,7 +58,7 @@ class Caches:
     def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An outermost call begins."""
         for value in (*args, *kwargs.values()):
-            if not isinstance(value, Tensor) and is_cache(value):
+            if not is_tensor(value) and is_cache(value):
                 try:
                     self._noted[id(value)] = (weakref.ref(value), _note(value))
                 except Exception:  # a cache of another make
@@ -103,7 +104,7 @@ _OWN = frozenset(("keys", "values", "cumulative_length"))
 
 def _layer_before(layer: Any, length: int | None) -> Any:
     """A layer of a cache as it was: keys and values grow at their end, or lie in a room made before."""
-    more = [name for name, value in vars(layer).items() if isinstance(value, Tensor) and name not in _OWN]
+    more = [name for name, value in vars(layer).items() if is_tensor(value) and name not in _OWN]
     if more:
         raise UserError(f"its cache keeps more than keys and values ({more[0]})", "stop at its enter")
     twin = copy.copy(layer)
@@ -117,9 +118,7 @@ def _layer_before(layer: Any, length: int | None) -> Any:
     for name in ("cumulative_length", "cumulative_length_int"):
         count = getattr(layer, name, None)
         if count is not None:
-            setattr(
-                twin, name, torch.full_like(count, length or 0) if isinstance(count, Tensor) else length or 0
-            )
+            setattr(twin, name, torch.full_like(count, length or 0) if is_tensor(count) else length or 0)
     return twin
 
 
@@ -200,7 +199,7 @@ def _updated(layer: Any, keys: Tensor, values: Tensor, rest: Any, more: Any) -> 
     """The call has not reached the cache yet: its layer is updated in a copy."""
     twin = copy.copy(layer)
     twin.__dict__.update(
-        {name: item.detach().clone() for name, item in layer.__dict__.items() if isinstance(item, Tensor)}
+        {name: item.detach().clone() for name, item in layer.__dict__.items() if is_tensor(item)}
     )
     after: tuple[Any, Any] = twin.update(keys, values, *rest, **more)
     return after

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.caches import CacheBefore, Caches, Moment, is_cache
 from layerstep.engine.randomness import copy_of_generator, is_generator
 from layerstep.errors import UserError
@@ -43,7 +44,7 @@ class Copies:
         def inside(item: Any) -> Any:
             return self.of(item, depth - 1)
 
-        if isinstance(value, Tensor):
+        if is_tensor(value):
             return _clone_of_input(value)
         if is_generator(value):
             return copy_of_generator(value)
@@ -64,12 +65,12 @@ class Copies:
 
     def tensors(self) -> list[tuple[Tensor, Tensor]]:
         """The tensors among the originals, each with its copy."""
-        return [(one, copy_) for one, copy_ in self._made.values() if isinstance(one, Tensor)]
+        return [(one, copy_) for one, copy_ in self._made.values() if is_tensor(one)]
 
     def were_written(self) -> bool:
         """Has a call left them other than the originals? Then those are not what they were before it."""
         return any(
-            _differ(before, after) if isinstance(after, Tensor) else _items(after) != self._items[id(after)]
+            _differ(before, after) if is_tensor(after) else _items(after) != self._items[id(after)]
             for before, after in self._made.values()
             if before is not after
         )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
 from layerstep.engine import flop_formulas
-from layerstep.engine._torch import functions_on, is_in_backward
+from layerstep.engine._torch import functions_on, is_in_backward, is_transforming
 from layerstep.engine._torch.traces import parametrizations_kept
 from layerstep.engine.caches import Moment
 from layerstep.engine.copies import Copies, is_freed
@@ -152,6 +152,9 @@ def count_flops(
     path = session.models.path_of(module)
     if any(map(is_freed, (*module.parameters(), *module.buffers()))):
         raise UserError(f"{path} cannot be run again: not all of its weights are in memory at this stop")
+    if is_transforming():
+        why = "inside a transform of torch.func it cannot be run again"
+        raise UserError(f"the FLOP of {path} cannot be counted here: {why}", "stop at the module outside it")
     found = Flops()
     places = Places(session.models)
     with contextlib.ExitStack() as stack:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from layerstep.engine._torch import hook_tables, hooks_hidden, is_tracing
+from layerstep.engine._torch.tensors import is_tensor
 
 __all__ = ["FusedForward", "has_kernel", "may_be_one_kernel", "with_kernels"]
 
@@ -89,7 +90,7 @@ class FusedForward:
             return False
         if torch.is_grad_enabled():
             values = (*self._module.parameters(), *args, *kwargs.values())
-            if any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
+            if any(is_tensor(value) and value.requires_grad for value in values):
                 return False
         tables = [table for module in self._module.modules() for table in hook_tables(module).values()]
         return all(self._is_tap(hook) for table in tables for hook in table.values())

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from layerstep.engine._torch import is_transformed
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.expression import PATH_NAME
 from layerstep.engine.models import Models
 from layerstep.errors import UserError
@@ -46,7 +47,7 @@ def find_home(session: Session, text: str) -> Home:
     """The home of the tensor that an expression gives; UserError if it gives none that can be watched."""
     if text.endswith(".grad"):
         whose = _evaluate(session, text.removesuffix(".grad"))
-        if isinstance(whose, Tensor) and whose.is_leaf:
+        if is_tensor(whose) and whose.is_leaf:
             _refuse_unreadable(whose, text)
             home = _home_of(session.models, whose)
             return _gradient_home(home.label if home is not None else text.removesuffix(".grad"), whose)
@@ -86,7 +87,7 @@ def _tensor(session: Session, text: str) -> Tensor:
         ]
         hint = f"one of its tensors: {text}.{names[0]}" if names else "one of the tensors inside of it"
         raise UserError(f"{text} is a module", hint)
-    if not isinstance(value, Tensor):
+    if not is_tensor(value):
         raise UserError(f"{text} is no tensor but a {type(value).__name__}")
     _refuse_unreadable(value, text)
     return value

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from layerstep.engine._torch.modes import LEAVING, Leaving, lay_below, lies_below, take_out
 from layerstep.engine._torch.saved import key_of
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.ops import Place, is_question, name_of, place_of
 
 __all__ = ["Ledger", "Write"]
@@ -92,10 +93,10 @@ def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[torch
     """The tensors that a call is given, also in lists, as the optimizers' kernels take them."""
     found = []
     for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, torch.Tensor):
+        if is_tensor(value):
             found.append(value)
         elif type(value) in (list, tuple):
-            found += [each for each in value if isinstance(each, torch.Tensor)]
+            found += [each for each in value if is_tensor(each)]
     return found
 
 

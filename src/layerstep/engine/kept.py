@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from layerstep.engine._torch import modes_off
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.copies import clone_of
 from layerstep.errors import BadArguments
 
@@ -55,7 +56,7 @@ class Kept:
 
 
 def _nbytes(value: Any, depth: int = 4) -> int:
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         try:
             return value.numel() * value.element_size()
         except Exception:  # uninitialised parameters and other tensors without a size
@@ -119,7 +120,7 @@ class Results:
 
 
 def _copied(value: Any, depth: int = 4) -> Any:
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return clone_of(value)
     if depth and type(value) in (tuple, list):
         return type(value)(_copied(item, depth - 1) for item in value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import FrameType
 
-import torch
 from torch import nn
 
 from layerstep.engine._torch import (
@@ -22,7 +21,7 @@ from layerstep.engine.models import Models
 from layerstep.engine.ops import Op
 from layerstep.engine.stack import Frame
 
-__all__ = ["blocks", "node_name", "op_frame", "running_modules", "why_no_ops"]
+__all__ = ["node_name", "op_frame", "running_modules", "why_no_ops"]
 
 
 def op_frame(event: Event, models: Models, *, depth: int = 0) -> Frame:
@@ -58,12 +57,6 @@ def running_modules(frame: FrameType | None) -> list[nn.Module]:
     """The modules that are running, innermost first; wrappers aside."""
     modules = [called_module(call)[0] for call in call_frames(frame)]
     return [module for module in modules if not is_wrapper(module)]
-
-
-def blocks(frame: FrameType | None) -> tuple[bool, int]:
-    """What is on here that puts dispatch keys back at its end: inference_mode, and how much compiled code."""
-    modules = (called_module(call)[0] for call in call_frames(frame))
-    return torch.is_inference_mode_enabled(), sum(is_wrapper(each) and is_compiled(each) for each in modules)
 
 
 def node_name() -> str:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from layerstep.engine._torch.lasting import LastingMode
 from layerstep.engine.stack import is_ours
 
 __all__ = [
@@ -54,20 +54,18 @@ class Functions(TorchFunctionMode):
         return self._around(func, args, kwargs or {})
 
 
-class Kernels(TorchDispatchMode):
+class Kernels(LastingMode):
     """Hands on each kernel, with the arguments of its schema; below autograd, autocast and functorch."""
 
     def __init__(self, around: Around) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._around = around
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._around(func, args, kwargs or {})
 
-    supports_higher_order_operators = True  # or else `flex_attention` and `cond` raise under it
-
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:  # otherwise the first op imports torch._dynamo: 1.2 to 2.4 s
+    def ignore_compile_internals(cls) -> bool:
         return False
 
 

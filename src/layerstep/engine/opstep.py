@@ -10,7 +10,6 @@ its call.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,19 +22,20 @@ from torch import nn
 from layerstep.engine import stepper
 from layerstep.engine._torch import (
     at_end_of_backward,
-    call_frames,
     current_node,
     is_in_backward,
     is_tracing,
     modes_off,
     will_run,
 )
-from layerstep.engine._torch.cells import keep_on, swap_forward
+from layerstep.engine._torch.autocasts import run_kernel
+from layerstep.engine._torch.cells import swap_forward
+from layerstep.engine._torch.lasting import OPEN, Ground, ground
 from layerstep.engine._torch.modes import autograd_on, lay_below, lies_below, take_out
 from layerstep.engine.backward import Call, State
 from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.fused import may_be_one_kernel
-from layerstep.engine.opframe import blocks, node_name, op_frame, running_modules, why_no_ops
+from layerstep.engine.opframe import node_name, op_frame, running_modules, why_no_ops
 from layerstep.engine.ops import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
 from layerstep.engine.points import Point
 from layerstep.engine.stack import backward_stack, build_stack
@@ -57,10 +57,8 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.laid: dict[Phase, Mode] = {}
-        self.guards = 0
-        """How many calls are running that take out at their end what was laid in them."""
-        self.blocks = (False, 0)
-        """What of `blocks` was on where the outermost of them began."""
+        self.guards: list[Ground] = []
+        """The ground of each running call that takes out at its end what was laid in it."""
         self.is_entering = False
         """Does the run stand at an entry whose end is guarded?"""
 
@@ -115,28 +113,26 @@ class Opstep:
             return False
         if may_be_one_kernel(module):
             swap_forward(frame, module, self._without_functions)
-        here = self._here
-        if not here.guards:
-            here.blocks = blocks(frame)
+        here, around = self._here, ground(frame)
         before = set(here.laid)
         levels = {point.level for point in points if point.op and self._is_inside(point, [module])}
 
         def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
             def forward_with_ops(*args: Any, **kwargs: Any) -> Any:
-                here.guards += 1
+                here.guards.append(around)
                 self._lay(levels)
                 try:
                     return forward(*args, **kwargs)
                 finally:
-                    here.guards -= 1
+                    here.guards.pop()
                     self._take_out(set(here.laid) - before)
 
             return forward_with_ops
 
         is_guarded = swap_forward(frame, module, wrap)
         if levels and not is_guarded:
-            self._lay(levels)
-            self.is_laid = True
+            self._lay(levels if around == OPEN else levels - {Phase.KERNEL})
+            self.is_laid = bool(here.laid)
         return is_guarded
 
     def _without_functions(self, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,38 +179,33 @@ class Opstep:
 
     def settle(self) -> None:
         """After a stop: lay in this thread what is wanted from here on, take out what is not and may be."""
-        self.sweep(sys._getframe(1), calls=0)
+        self.sweep(sys._getframe(1))
         new = self._wanted_here() - set(self._here.laid)
         if Phase.KERNEL in new and not self._may_lay_kernels():
             new.discard(Phase.KERNEL)
         self._lay(new)
         self.is_laid = bool(self._here.laid)
 
-    def sweep(self, frame: FrameType, *, calls: int = 1) -> None:
+    def sweep(self, frame: FrameType) -> None:
         """At an event: take out what is not wanted any more and may be.
 
-        A dispatch mode is on by a dispatch key, and `inference_mode` and compiled code put the keys back that
-        they found: a mode that is taken out in such a block, but lay before it, leaves a key without a mode,
-        at which torch asserts. So it is left idle until its call ends, or no more than so many are running:
-        at an event, the outermost that the event is of.
+        A dispatch mode leaves on open ground only (`_torch/lasting`); else it is idle until its call ends.
         """
         idle = set(self._here.laid) - self._wanted_here()
-        if not is_in_backward() and len(list(itertools.islice(call_frames(frame), calls + 1))) > calls:
+        if not is_in_backward() and ground(frame) != OPEN:
             idle.discard(Phase.KERNEL)
         self._take_out(idle)
-        keep_on(self._here.laid.get(Phase.KERNEL))
         was_laid, self.is_laid = self.is_laid, bool(self._here.laid)
         if was_laid and not self.is_laid and self._session.pause is None:
             self._session.rearm()  # the taps that waited for this are not needed any more
 
     def _may_lay_kernels(self) -> bool:
-        """In a block of the model's own that puts dispatch keys back, its end would switch the mode off."""
+        """Is the ground open, or does a call that began on this very ground take the mode out again?"""
         here = self._here
-        if not here.guards or here.is_entering or blocks(sys._getframe()) == here.blocks:
+        around = here.guards[-1] if here.guards else OPEN
+        if here.is_entering or is_in_backward() or ground(sys._getframe()) == around:
             return True
-        text = (
-            "aten ops cannot be followed from here, inside of the model's own inference_mode or compiled code"
-        )
+        text = "aten ops cannot be followed from here, in inference_mode, a transform or compiled code"
         self._session.say(Notice(text, "`step op` can; or `into` a module, then `stepi`"))
         return False
 
@@ -231,12 +222,13 @@ class Opstep:
     def _lay(self, levels: set[Phase]) -> None:
         for level in levels - set(self._here.laid) if levels else ():
             mode: Mode = Functions(self._function) if level is Phase.OP else Kernels(self._kernel)
-            if lay_below(mode):
+            if mode.put() if isinstance(mode, Kernels) else lay_below(mode):
                 self._here.laid[level] = mode
 
     def _take_out(self, levels: set[Phase]) -> None:
         for level in levels:
-            if take_out(self._here.laid[level]):
+            mode = self._here.laid[level]
+            if mode.take_away() if isinstance(mode, Kernels) else take_out(mode):
                 del self._here.laid[level]
 
     def follow(self, call: Call) -> None:
@@ -268,7 +260,7 @@ class Opstep:
         return result
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = func(*args, **kwargs)
+        result = run_kernel(func, args, kwargs)
         points = self._wanted_by[Phase.KERNEL].get(func)
         if points is None:
             points = self._look_up(Phase.KERNEL, func)

@@ -68,6 +68,8 @@ class Point:
     """How often the condition was asked."""
     recomputed: int = 0
     """How often it was passed by in a recomputation during backward."""
+    unread: str = ""
+    """Why a catchpoint could not read a value that it was asked about."""
     targets: list[tuple[str, int]] = field(default_factory=list)
     """(path, id of the module) of every place it is set at; empty while it is pending."""
     is_shared: bool = False

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import flop_registry
 
 from layerstep.engine import machine
 from layerstep.engine._torch import unwrap
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.caches import Moment
 from layerstep.engine.guard import observing
 from layerstep.engine.memory.graph import inner_tensors
@@ -156,12 +157,12 @@ class _Inspection(Watcher):
         self._depth = 0
 
     def __enter__(self) -> Any:
-        self._kernels.__enter__()  # type: ignore[no-untyped-call]
+        self._kernels.__enter__()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._kernels.__exit__(*error)  # type: ignore[no-untyped-call]
+        self._kernels.__exit__(*error)
 
     def enter(self, key: int) -> None:
         self._stack.append(key)
@@ -196,7 +197,7 @@ class _Inspection(Watcher):
             at = (self._key, place, name.strip("_"))
             calls, seconds = self.looked.syncs.get(at, (0, 0.0))
             self.looked.syncs[at] = (calls + 1, seconds + spent)
-        if isinstance(result, Tensor) and not result.is_nested:
+        if is_tensor(result) and not result.is_nested:
             self._follow_attention(plain_name(name_of(func)), args, result, place)
             self._note_growth(name_of(func), args, result, place)
         return result
@@ -205,7 +206,7 @@ class _Inspection(Watcher):
         """Scores of a product, then a softmax of that shape, then a product with it, in one module."""
         shape = tuple(result.shape)
         if name in ("matmul", "bmm", "baddbmm", "einsum"):
-            first = next((x for x in args if isinstance(x, Tensor)), None)
+            first = next((x for x in args if is_tensor(x)), None)
             weights = self._weights.pop(self._key, None)
             if weights is not None and first is not None and tuple(first.shape) == weights[1]:
                 self.looked.attention.append(Attention(self._key, *weights))
@@ -215,7 +216,7 @@ class _Inspection(Watcher):
             self._weights[self._key] = (place, shape)
 
     def _note_growth(self, name: str, args: tuple[Any, ...], result: Tensor, place: Place) -> None:
-        operands = [x for x in args if isinstance(x, Tensor) and x.numel()]
+        operands = [x for x in args if is_tensor(x) and x.numel()]
         size = result.numel() * result.element_size()
         if not operands or size < GROWN_BYTES or name in _MAKERS:
             return
@@ -242,9 +243,9 @@ class _Inspection(Watcher):
             first = next(inner_tensors(result), None)
             if first is not None:
                 self.looked.precisions[str(first.dtype).removeprefix("torch.")] += flops
-            tensors = [x for x in (*args, result) if isinstance(x, Tensor)]
+            tensors = [x for x in (*args, result) if is_tensor(x)]
             self.looked.moved[self._key] += sum(x.numel() * x.element_size() for x in tensors)
-        if isinstance(result, Tensor) and result.dtype is torch.float32:
+        if is_tensor(result) and result.dtype is torch.float32:
             self._search(result)
         return result
 
@@ -271,5 +272,5 @@ def _waits(name: str, args: tuple[Any, ...]) -> bool:
     """`tensor.cpu()` of a tensor that is on the processor moves nothing."""
     first = args[0] if args else None
     if name == "cpu":
-        return isinstance(first, Tensor) and first.device.type != "cpu"
-    return isinstance(first, Tensor)
+        return is_tensor(first) and first.device.type != "cpu"
+    return is_tensor(first)

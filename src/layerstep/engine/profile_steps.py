@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.messages import Message
 from layerstep.engine.timing import Kind
 from layerstep.engine.timing_stamps import DeviceStamps, HostStamps, Mark, Stamps
@@ -180,7 +181,7 @@ def size_of(parameter: Tensor) -> int:
 
 def counts_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     """Samples and tokens of a call: the rows of its first tensor; and, where those are words, all of it."""
-    first = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() > 0), None)
+    first = next((x for x in (*args, *kwargs.values()) if is_tensor(x) and x.dim() > 0), None)
     if first is None or first.is_nested:
         return 0, 0
     if first.dim() == 1 and first.is_floating_point():

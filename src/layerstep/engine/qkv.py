@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerstep.engine._torch import call_frames, called_module
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.caches import is_cache
 from layerstep.engine.rerun import Watcher
 from layerstep.errors import BadArguments
@@ -95,7 +96,7 @@ class AttentionWatcher(Watcher):
         if name in _PRODUCTS and self._weighted:
             self._product(name, args, kwargs)
         result = super().see(func, args, kwargs)
-        if isinstance(result, Tensor):
+        if is_tensor(result):
             self._follow(name, args, kwargs, result)
         return result
 
@@ -144,7 +145,7 @@ class AttentionWatcher(Watcher):
     def _follow(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         """Note a softmax, and what is made of its result on the way to the product with v."""
         first = [*args[:2], *kwargs.values()][:3]
-        if name == "softmax" and args and isinstance(args[0], Tensor) and result.dim() >= 2:
+        if name == "softmax" and args and is_tensor(args[0]) and result.dim() >= 2:
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             if dim in (-1, result.dim() - 1):
                 self._weighted[id(result)] = _Weighted(result, args[0])
@@ -268,7 +269,7 @@ def _einsum_order(equation: Any, at: int) -> list[int]:
 
 def _batch_of(args: tuple[Any, ...], weights: Tensor) -> int:
     """How many batch elements the module was given; where the length comes first, the second dimension."""
-    x = next((arg for arg in args if isinstance(arg, Tensor)), None)
+    x = next((arg for arg in args if is_tensor(arg)), None)
     if x is None or x.dim() < 3:
         return 1
     first, second, queries = x.shape[0], x.shape[1], weights.shape[-2]

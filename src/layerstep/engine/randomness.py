@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.stack import is_program_file
 
 __all__ = ["Generators", "OtherThreads", "RandomState", "copy_of_generator", "is_generator", "same_state"]
@@ -84,7 +85,7 @@ def same_state(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same_state(one[key], other[key]) for key in one)
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return np.array_equal(one, other)
-    if isinstance(one, Tensor):
+    if is_tensor(one):
         return torch.equal(one, other)
     return bool(one == other)
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from layerstep.engine._torch import function_modes, functions_off, functions_on, hooks_hidden
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine._torch.traces import global_hooks_silent
 from layerstep.engine.attributes import attributes_kept
 from layerstep.engine.caches import Moment
@@ -149,7 +150,7 @@ def rerun(
 
 def length_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """How many tokens a call is about: [batch, tokens, …] of its first tensor."""
-    first = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() >= 2), None)
+    first = next((x for x in (*args, *kwargs.values()) if is_tensor(x) and x.dim() >= 2), None)
     return int(first.shape[1]) if first is not None and not first.is_nested else 0
 
 

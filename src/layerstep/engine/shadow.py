@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from layerstep.engine._torch import below_everything
+from layerstep.engine._torch import below_everything, is_transformed
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.ops import Kernels, name_of
 from layerstep.engine.rerun import Watcher
 from layerstep.engine.shadows import Shadows, has_shadow
@@ -152,13 +153,13 @@ class Shadower(Watcher):
     def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call]
         self._kernels = Kernels(self._around)
-        self._kernels.__enter__()  # type: ignore[no-untyped-call]
+        self._kernels.__enter__()
         self._began = time.monotonic()
         return self
 
     def __exit__(self, *error: Any) -> None:
         if self._kernels is not None:
-            self._kernels.__exit__(*error)  # type: ignore[no-untyped-call]
+            self._kernels.__exit__(*error)
             self._kernels = None  # it holds us: without it the shadows go as soon as nobody asks for them
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
@@ -170,7 +171,7 @@ class Shadower(Watcher):
     def error_of(self, output: Tensor) -> float | None:
         """The relative error of a tensor that came out of the module, None if it has no shadow."""
         with below_everything():
-            if not has_shadow(output) or not self.shadows.has(output):
+            if is_transformed(output) or not has_shadow(output) or not self.shadows.has(output):
                 return None
             shadow = self.shadows.of(output)
         return None if shadow is None else relative_error(output, shadow)
@@ -315,7 +316,7 @@ class _Twin:
             shadow.copy_(tensor)
 
     def _shadow(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
+        if is_tensor(value):
             return self._live.get(id(value), self._spare.get(id(value), value))
         return self._plain(value)
 
@@ -323,7 +324,7 @@ class _Twin:
         """In float64, on the real operands as they were."""
 
         def cast(value: Any) -> Any:
-            if not isinstance(value, Tensor):
+            if not is_tensor(value):
                 return self._plain(value)
             real = self._reals.get(id(value))
             return self._spare.get(id(value), value) if real is None else real.to(torch.float64, copy=True)
@@ -351,7 +352,7 @@ def _arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
+    if is_tensor(value):
         return [value]
     if isinstance(value, list | tuple):
         return [tensor for item in value for tensor in _tensors(item)]

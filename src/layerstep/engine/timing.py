@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from layerstep.engine._torch import at_end_of_backward, autograd_count, graph_task
 from layerstep.engine._torch.calls import StandIn, stand_in_of
 from layerstep.engine._torch.dynamo import keep_dynamo_out
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.timing_stamps import HostStamps, Mark, Stamps
 
 __all__ = ["MOST_MARKS", "Clock", "Kind", "TimedCall", "TimedCompiled", "timed_call_of"]
@@ -144,14 +145,14 @@ class Clock:
             return
         if _is_grad_enabled():
             number = autograd_count()
-            self._mark((output,) if isinstance(output, Tensor) else _inside(output))
+            self._mark((output,) if is_tensor(output) else _inside(output))
         self.log.append((Kind.EXIT, since, self.then() or since, key, number))
 
     def _mark(self, values: tuple[Any, ...]) -> None:
         """Have the backward stamp the node that it comes to first among those that made these tensors."""
         latest, node = -1, None
         for value in values:
-            if isinstance(value, Tensor) and (made_by := value.grad_fn) is not None:
+            if is_tensor(value) and (made_by := value.grad_fn) is not None:
                 number = made_by._sequence_nr()
                 if number > latest:
                     latest, node = number, made_by

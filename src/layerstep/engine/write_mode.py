@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from layerstep.engine._torch.autocasts import run_kernel
 from layerstep.engine._torch.dynamo import keep_dynamo_out
 from layerstep.engine._torch.lasting import LastingMode
 from layerstep.engine.homes import PLAIN, plain_of
@@ -105,7 +106,7 @@ class WriteMode(LastingMode):
             self._failed(error)
         try:
             if not hits:
-                return func(*args, **kwargs)
+                return run_kernel(func, args, kwargs)
             with self._here:
                 return self._around(func, args, kwargs, hits)
         finally:

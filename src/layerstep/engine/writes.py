@@ -14,9 +14,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerstep.engine._torch import is_tracing
+from layerstep.engine._torch.autocasts import run_kernel
 from layerstep.engine._torch.modes import autograd_on
 from layerstep.engine.events import Phase
 from layerstep.engine.homes import find_home
@@ -103,7 +104,8 @@ class Writes:
         if not self.live:
             return []
         names = ", ".join(point.label for point in self.live[:3]) + ", …" * (len(self.live) > 3)
-        return [f"a dispatch mode that looks for writes to {names}: about 6 µs an op"]
+        where = "in inference_mode and in transforms of torch.func, only in calls of whole models"
+        return [f"a dispatch mode that looks for writes to {names}: about 6 µs an op; {where}"]
 
     def _find(self, point: Watchpoint) -> None:
         """Look again for the tensor of a point that was set before there was a model."""
@@ -164,8 +166,10 @@ class Writes:
     def _after_step(self, stepped: Stepped) -> None:
         self._compare(f"the end of {stepped.kind}.step() {stepped.steps}", sys._getframe(1), is_between=True)
 
-    def _forward_begins(self, *_: Any) -> None:
+    def _forward_begins(self, phase: Phase, points: Any, module: nn.Module, *_: Any) -> None:
         try:
+            if self.live and not self._session.is_silent and not self._mode.is_busy and not is_tracing():
+                self._mode.lay_for(sys._getframe(1), module)
             self._compare("the forward", sys._getframe(1), is_between=False)
         except Exception as error:
             self._session.fail(error)
@@ -215,7 +219,7 @@ class Writes:
         """Run a kernel that may write watched tensors, and stop if it did."""
         session, frame = self._session, sys._getframe(2)
         if session.is_silent or is_tracing():
-            result = func(*args, **kwargs)
+            result = run_kernel(func, args, kwargs)
             for point in hits:
                 point.look()
             return result
@@ -226,7 +230,7 @@ class Writes:
                 self._hold(writes, frame)
         except Exception as error:
             session.fail(error)
-        result = func(*args, **kwargs)
+        result = run_kernel(func, args, kwargs)
         try:
             found = [self._settle(point, func, frame) for point in hits if point in self.live]
             with _above():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import nn
 
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.scope import PathRef
 
 __all__ = ["member", "members_of"]
@@ -62,7 +62,7 @@ def _first(value: Any) -> Iterator[str]:
         own = _own(value)
         yield from (name for table in _TABLES for name in _table(own, table))
         yield from (*_PASSED, "training")
-    elif isinstance(value, torch.Tensor):
+    elif is_tensor(value):
         yield from _TENSOR
 
 

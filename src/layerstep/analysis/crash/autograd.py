@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from layerstep.analysis.crash.explanation import Explanation, says
 from layerstep.analysis.crash.facts import Facts, sizes
 from layerstep.analysis.shapes import dtype_name, shape_line
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.inplace import Write
 
 __all__: list[str] = []
@@ -96,7 +96,7 @@ def _second(facts: Facts, found: re.Match[str]) -> Explanation:
 @says(r"element (\d+) of tensors does not require grad and does not have a grad_fn")
 def _no_graph(facts: Facts, found: re.Match[str]) -> Explanation:
     loss = facts.inner.get("self")
-    what = shape_line(loss) if isinstance(loss, Tensor) else "the loss"
+    what = shape_line(loss) if is_tensor(loss) else "the loss"
     return Explanation(
         f"{facts.subject}: {what} does not require grad: there is no graph behind it to go back through",
         "look for torch.no_grad(), detach(), .item(), .data or numpy on its way, "
@@ -107,7 +107,7 @@ def _no_graph(facts: Facts, found: re.Match[str]) -> Explanation:
 @says(r"grad can be implicitly created only for (?:scalar|real scalar) outputs")
 def _no_scalar(facts: Facts, found: re.Match[str]) -> Explanation:
     loss = facts.inner.get("self")
-    loss = loss if isinstance(loss, Tensor) else next((each.value for each in facts.tensors), None)
+    loss = loss if is_tensor(loss) else next((each.value for each in facts.tensors), None)
     return Explanation(
         f"{facts.subject}: the loss is {sizes(loss)}, no scalar, so there is no gradient to begin with",
         ".mean() or .sum() of it, or backward(gradient=…) of its shape; a loss with reduction='none'?",

@@ -11,6 +11,7 @@ from torch import Tensor
 from layerstep.analysis.crash.explanation import Explanation, says
 from layerstep.analysis.crash.facts import Facts, dtype_of
 from layerstep.analysis.shapes import dtype_name, shape_line
+from layerstep.engine._torch.tensors import is_tensor
 
 __all__ = ["move"]
 
@@ -19,7 +20,7 @@ def _taking_part(facts: Facts) -> Iterator[tuple[str, Tensor]]:
     """The tensors that the failing call was about: the module's input and weights, or the operands."""
     if facts.is_layer and facts.module is not None:
         for name, value in facts.given():
-            if isinstance(value, Tensor):
+            if is_tensor(value):
                 yield name, value
         yield from facts.module.named_parameters(recurse=False)
         yield from facts.module.named_buffers(recurse=False)

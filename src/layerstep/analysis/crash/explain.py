@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from torch import Tensor
-
 import layerstep.analysis.crash as families
 from layerstep.analysis.crash.explanation import Explainer, Explanation, explainers_of
 from layerstep.analysis.crash.facts import Facts, facts_of
 from layerstep.analysis.shapes import shape_line, tensors_in
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.guard import observing
 from layerstep.engine.traces import Crash
 
@@ -69,7 +68,7 @@ def _got(facts: Facts) -> Iterator[tuple[str, str]]:
     else:
         items = [(operand.name, operand.value) for operand in facts.operands]
     for name, value in items[:MOST]:
-        if isinstance(value, Tensor) or tensors_in(value, most=1):
+        if is_tensor(value) or tensors_in(value, most=1):
             yield name, shape_line(value)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from layerstep.analysis.crash.reading import UNKNOWN, Operand, read_call
 from layerstep.analysis.shapes import attempt, dtype_name, shape_line, shape_of
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.inplace import Write
 from layerstep.engine.stack import forget_locals
 from layerstep.engine.traces import Crash, Spot, is_users
@@ -73,7 +74,7 @@ class Facts:
     @property
     def tensors(self) -> list[Operand]:
         """The operands that are tensors."""
-        return [operand for operand in self.operands if isinstance(operand.value, Tensor)]
+        return [operand for operand in self.operands if is_tensor(operand.value)]
 
     def argument(self, name: str) -> Any:
         """An argument of the module's forward, or of the function of torch's that failed, by its name."""
@@ -100,7 +101,7 @@ class Facts:
     def input(self) -> Tensor | None:
         """The first tensor that the module was called with; without a module, that of the operation."""
         values = [value for _, value in self.given()] or [operand.value for operand in self.operands]
-        return next((value for value in values if isinstance(value, Tensor)), None)
+        return next((value for value in values if is_tensor(value)), None)
 
 
 def facts_of(crash: Crash) -> Facts:
@@ -179,13 +180,13 @@ def short_text(text: str) -> str:
 
 def sizes(value: Any) -> str:
     """[2, 64, 512] of a tensor, the short line of anything else."""
-    if isinstance(value, Tensor):
+    if is_tensor(value):
         return str(list(shape_of(value)))
     return "?" if value is UNKNOWN else shape_line(value)
 
 
 def dtype_of(value: Any) -> str:
-    return dtype_name(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+    return dtype_name(value.dtype) if is_tensor(value) else type(value).__name__
 
 
 def _by(values: Any) -> str:

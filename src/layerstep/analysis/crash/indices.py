@@ -11,6 +11,7 @@ from layerstep.analysis.crash.explanation import Explanation, says
 from layerstep.analysis.crash.facts import Facts, sizes
 from layerstep.analysis.shapes import shape_line
 from layerstep.analysis.words import place
+from layerstep.engine._torch.tensors import is_tensor
 
 __all__ = ["first_outside"]
 
@@ -67,8 +68,8 @@ def _looked_up(facts: Facts) -> tuple[Tensor | None, Tensor | None]:
         return facts.input, facts.module.weight
     values, weight = facts.inner.get("input"), facts.inner.get("weight")
     return (
-        values if isinstance(values, Tensor) else None,
-        weight if isinstance(weight, Tensor) else None,
+        values if is_tensor(values) else None,
+        weight if is_tensor(weight) else None,
     )
 
 
@@ -100,7 +101,7 @@ def _name(facts: Facts) -> str:
 def _bounds(facts: Facts, found: re.Match[str]) -> Explanation:
     index, dimension, size = map(int, found.groups())
     owner = facts.operands[0] if facts.operands else None
-    shape = sizes(owner.value) if owner is not None and isinstance(owner.value, Tensor) else ""
+    shape = sizes(owner.value) if owner is not None and is_tensor(owner.value) else ""
     at = _position(facts, index)
     of = f" of {owner.name} {shape}" if owner is not None and shape else ""
     cause = (
@@ -126,7 +127,7 @@ def _position(facts: Facts, index: int) -> str:
 def _too_many(facts: Facts, found: re.Match[str]) -> Explanation:
     count = len(facts.operands) - 1
     owner = facts.operands[0] if facts.operands else None
-    shape = f" {sizes(owner.value)}" if owner is not None and isinstance(owner.value, Tensor) else ""
+    shape = f" {sizes(owner.value)}" if owner is not None and is_tensor(owner.value) else ""
     given = f"{count} indices" if count > 0 else "too many indices"
     return Explanation(
         f"{facts.subject}: {given} for {owner.name if owner else 'a tensor'}{shape}, which has "

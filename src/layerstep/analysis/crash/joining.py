@@ -9,6 +9,7 @@ from torch import Tensor
 
 from layerstep.analysis.crash.explanation import Explanation, says
 from layerstep.analysis.crash.facts import Facts, Operand, sizes
+from layerstep.engine._torch.tensors import is_tensor
 
 __all__: list[str] = []
 
@@ -144,7 +145,7 @@ def _op(facts: Facts) -> str:
 
 def _parts(facts: Facts) -> list[Tensor] | None:
     values: Any = facts.operands[0].value if facts.operands else facts.inner.get("tensors")
-    if isinstance(values, tuple | list) and all(isinstance(value, Tensor) for value in values):
+    if isinstance(values, tuple | list) and all(is_tensor(value) for value in values):
         return list(values)
     return None
 

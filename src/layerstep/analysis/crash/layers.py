@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from layerstep.analysis.crash.explanation import Explanation, says
 from layerstep.analysis.crash.facts import Facts, sizes
+from layerstep.engine._torch.tensors import is_tensor
 
 __all__: list[str] = []
 
@@ -143,7 +144,7 @@ def _layer_norm(facts: Facts, found: re.Match[str]) -> Explanation:
 )
 def _group_norm(facts: Facts, found: re.Match[str]) -> Explanation | None:
     given, module = facts.input, facts.module
-    if not isinstance(given, Tensor) or not isinstance(module, nn.GroupNorm):
+    if not is_tensor(given) or not isinstance(module, nn.GroupNorm):
         return None
     got = given.shape[1]
     return Explanation(

@@ -10,6 +10,7 @@ from layerstep.analysis.crash.explanation import Explanation, says
 from layerstep.analysis.crash.facts import Facts, dtype_of, sizes
 from layerstep.analysis.crash.indices import first_outside
 from layerstep.analysis.words import place
+from layerstep.engine._torch.tensors import is_tensor
 
 __all__: list[str] = []
 
@@ -21,8 +22,8 @@ def _name(facts: Facts) -> str:
 def _both(facts: Facts) -> tuple[Tensor | None, Tensor | None]:
     logits, target = facts.argument("input"), facts.argument("target")
     return (
-        logits if isinstance(logits, Tensor) else None,
-        target if isinstance(target, Tensor) else None,
+        logits if is_tensor(logits) else None,
+        target if is_tensor(target) else None,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.traces import Spot
 
 __all__ = ["UNKNOWN", "Operand", "read_call", "value_of"]
@@ -82,7 +83,7 @@ def _read_function(node: ast.Call, names: Mapping[str, Any]) -> tuple[str, tuple
     given: list[ast.AST] = [*node.args, *(word.value for word in node.keywords)]
     if isinstance(node.func, ast.Attribute):
         owner = value_of(node.func.value, names)
-        if owner is UNKNOWN or isinstance(owner, Tensor):
+        if owner is UNKNOWN or is_tensor(owner):
             return node.func.attr, tuple(_operands([node.func.value, *given], names))
         return ast.unparse(node.func), tuple(_operands(given, names))
     return ast.unparse(node.func), tuple(_operands(given, names))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from layerstep.analysis.crash.explanation import Explanation, says
 from layerstep.analysis.crash.facts import Facts, sizes
+from layerstep.engine._torch.tensors import is_tensor
 
 __all__: list[str] = []
 
@@ -17,7 +18,7 @@ __all__: list[str] = []
 def _receiver(facts: Facts) -> Tensor | None:
     """The tensor that a method was called on, or the only one that a function was given."""
     first = facts.operands[0].value if facts.operands else None
-    if isinstance(first, Tensor):
+    if is_tensor(first):
         return first
     found = facts.tensors
     return found[0].value if found else facts.input if facts.is_layer else None

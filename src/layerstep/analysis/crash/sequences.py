@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from layerstep.analysis.crash.explanation import Explanation, says
 from layerstep.analysis.crash.facts import Facts, sizes
+from layerstep.engine._torch.tensors import is_tensor
 
 __all__: list[str] = []
 
@@ -62,7 +63,7 @@ def _mask(facts: Facts, found: re.Match[str]) -> Explanation:
 @says(r"Expected key_padded_mask\.shape\[(\d)\] to be (\d+), but got (\d+)", r"key_padding_mask must be")
 def _padding(facts: Facts, found: re.Match[str]) -> Explanation | None:
     mask, key = facts.argument("key_padding_mask"), facts.argument("key")
-    if not isinstance(mask, Tensor) or not isinstance(key, Tensor):
+    if not is_tensor(mask) or not is_tensor(key):
         return None
     first = getattr(facts.module, "batch_first", False)
     wanted = list(key.shape[:2]) if first else [key.shape[1], key.shape[0]]

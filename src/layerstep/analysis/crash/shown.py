@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torch import Tensor
-
 from layerstep.analysis.crash.explain import explain
 from layerstep.analysis.shapes import shape_line
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.stack import Frame, forget_locals
 from layerstep.engine.traces import Crash
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
@@ -63,9 +62,7 @@ def _variables(crash: Crash) -> str:
     if crash.site is None:
         return ""
     frame = crash.site.frame
-    names = [
-        f"{name} {shape_line(value)}" for name, value in frame.f_locals.items() if isinstance(value, Tensor)
-    ]
+    names = [f"{name} {shape_line(value)}" for name, value in frame.f_locals.items() if is_tensor(value)]
     forget_locals(frame)
     more = f", … {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more

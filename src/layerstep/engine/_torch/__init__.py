@@ -62,6 +62,7 @@ __all__ = [
     "set_version",
     "transforms_off",
     "unwrap",
+    "vmap_inner",
     "will_run",
 ]
 
@@ -295,6 +296,11 @@ def functorch_inner(tensor: Any) -> Any:
     while torch._C._functorch.is_gradtrackingtensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
+
+
+def vmap_inner(tensor: Any) -> Any:
+    """The tensor with the batch below one `vmap`."""
+    return torch._C._functorch.get_unwrapped(tensor)
 
 
 _WRAPPERS = {

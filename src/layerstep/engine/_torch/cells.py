@@ -1,4 +1,4 @@
-"""The forward that a module call is about to run, swapped for one call; and the key of a mode laid in it.
+"""The forward that a module call is about to run, swapped for one call.
 
 In a forward pre-hook it is too late to patch `module.forward`: `Module._call_impl` has read it. It keeps it
 in a cell of its nested function `inner`, and that cell belongs to the one call. Seen on torch 2.13.0.
@@ -11,12 +11,11 @@ from collections.abc import Callable
 from types import CellType, CodeType, FrameType
 from typing import Any
 
-import torch
 from torch import nn
 
 from layerstep.engine._torch import call_frames, module_call_code
 
-__all__ = ["can_swap", "keep_on", "swap_forward"]
+__all__ = ["can_swap", "swap_forward"]
 
 _INNER, _FORWARD = "inner", "forward_call"
 
@@ -54,19 +53,3 @@ def _forward_cell(frame: FrameType | None, module: nn.Module) -> CellType | None
         return None
     cell: CellType = inner.__closure__[inner.__code__.co_freevars.index(_FORWARD)]
     return cell
-
-
-def keep_on(mode: object) -> None:
-    """Switch a dispatch mode on that lies in the stack, where a block that ended has switched it off.
-
-    Torch switches on with the first mode of a stack, and `inference_mode` puts back at its end what was on
-    before it: a mode that was laid inside is then off, and so would be each of the user's on top of it.
-    Fallback: it stays off, and no op is seen until its call ends.
-    """
-    is_on = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", None)
-    switch = getattr(torch._C, "_dispatch_tls_set_dispatch_key_included", None)
-    if mode is None or is_on is None or switch is None or not torch._C._len_torch_dispatch_stack():
-        return
-    for key in (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot):
-        if not is_on(key):
-            switch(key, True)

@@ -1,4 +1,4 @@
-"""Beside compiled code: what of ours dynamo must not compile, and where a dispatch mode must not leave.
+"""Compiled code: what of ours dynamo must not compile, and whether the key of dispatch modes is on.
 
 Seen on torch 2.13.0.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import torch
 
-__all__ = ["blocks_around", "compiled_codes", "is_key_on", "keep_dynamo_out"]
+__all__ = ["compiled_codes", "is_key_on", "keep_dynamo_out"]
 
 
 def keep_dynamo_out(function: Callable[..., Any], *, callees: bool) -> None:
@@ -29,21 +29,6 @@ def keep_dynamo_out(function: Callable[..., Any], *, callees: bool) -> None:
         frames.set_code_exec_strategy(function.__code__, strategy)
     except (AttributeError, TypeError):
         return
-
-
-def blocks_around(frame: FrameType | None) -> tuple[bool, int]:
-    """Is inference_mode on, and how many calls of compiled functions are running?
-
-    Each puts the dispatch keys back that it found. A mode that was laid before and is taken out inside leaves
-    a key without a mode, at which torch asserts. Fallback: a renamed wrapper is not seen.
-    """
-    compiled = 0
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "compile_wrapper" and "_dynamo" in code.co_filename:
-            compiled += 1
-        frame = frame.f_back
-    return torch.is_inference_mode_enabled(), compiled
 
 
 def is_key_on() -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from layerstep.engine._torch.saved import key_of, saved_by
+from layerstep.engine._torch.tensors import is_tensor
 
 __all__ = ["Kept", "kept_inside"]
 
@@ -55,7 +56,7 @@ def kept_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kep
 
 
 def _sign(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
+    if is_tensor(leaf):
         if type(leaf) not in (Tensor, torch.nn.Parameter) or leaf.layout is not torch.strided:
             raise TypeError(type(leaf))
         return leaf.dtype, leaf.requires_grad, tuple(leaf.shape), leaf.stride()
@@ -67,7 +68,7 @@ def _try(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kept | Non
     twins: list[Tensor] = []
 
     def twin(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
+        if not is_tensor(leaf):
             return leaf
         made = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="meta")
         twins.append(made.requires_grad_(leaf.requires_grad))
@@ -101,4 +102,4 @@ def _read(node: Any, twins: list[Tensor]) -> Kept:
 
 
 def _tensors(node: Any) -> Iterator[Tensor]:
-    return (each for each in tree_leaves(list(saved_by(node))) if isinstance(each, Tensor))
+    return (each for each in tree_leaves(list(saved_by(node))) if is_tensor(each))

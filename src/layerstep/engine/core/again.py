@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerstep.engine._torch import unwrap
+from layerstep.engine._torch import below_everything, is_transformed, unwrap
 from layerstep.engine.core.rebuild import RestoredCore
 from layerstep.engine.core.streams import Streams
 from layerstep.engine.core.surroundings import MOST_TEXT, under_modes
@@ -26,6 +26,7 @@ from layerstep.engine.core.tree import own_tensors
 from layerstep.engine.core.values import tensors_of, without_home
 from layerstep.engine.events import Phase
 from layerstep.engine.guard import observing
+from layerstep.engine.kinds import readable
 from layerstep.engine.names import Names
 from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.errors import UserError
@@ -313,6 +314,10 @@ def difference(stored: Any, output: Any) -> str:
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     if one.is_meta or other.is_meta:
         return one.is_meta and other.is_meta
+    if is_transformed(one) or is_transformed(other):
+        with below_everything():
+            inner = [readable(each)[0] for each in (one, other)]
+            return len(inner[0]) == len(inner[1]) and all(map(_same_bits, *inner))
     if one.layout is not torch.strided or one.is_nested or one.is_quantized:
         parts = [_parts(each) for each in (one, other)]
         return all(map(_same_bits, *parts)) if len(parts[0]) == len(parts[1]) else False

@@ -21,6 +21,7 @@ from layerstep.engine._torch import (
     is_lazy_clone,
     is_vmapped,
 )
+from layerstep.engine._torch.tensors import as_numpy
 from layerstep.engine.copies import is_freed
 
 __all__ = ["LEFT_OUT", "Segment", "TensorTable"]
@@ -46,7 +47,7 @@ class Segment:
         with below_everything():
             raw = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
             raw.set_(self.storage, self.start, (self.nbytes,), (1,))
-            return raw.cpu().numpy().data
+            return as_numpy(raw.cpu()).data
 
 
 @dataclass(slots=True)
@@ -87,6 +88,15 @@ class TensorTable:
         """How many bytes the segments take."""
         spans = (span for memory in self._memory.values() for span in memory.merged())
         return sum(end - start for start, end, _ in spans)
+
+    @property
+    def unread(self) -> list[str]:
+        """What could not be read, and why: a line for each reason."""
+        found: dict[str, list[str]] = {}
+        for name, entry in zip(self._names, self.entries, strict=True):
+            if entry.get("kind") == "absent" and entry["why"] != LEFT_OUT:
+                found.setdefault(entry["why"], []).append(name)
+        return [f"{_some(names)}, which cannot be read here ({why})" for why, names in found.items()]
 
     def mark(self) -> int:
         """A place to `take_back` to."""
@@ -194,6 +204,10 @@ class TensorTable:
             self.entries[index]["segment"] = name
             self.entries[index]["at"] -= start
         return Segment(name, dtype, shape, storage, start, end - start)
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more tensors"
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.core.restored_tensors import RestoredTensors
 from layerstep.engine.core.tensors import TensorTable
 from layerstep.errors import RecordingError
@@ -70,7 +71,7 @@ class Values:
         plain = _plain(value)
         if plain is not None or value is None:
             return plain
-        if isinstance(value, Tensor):
+        if is_tensor(value):
             return {"is": "tensor", "number": self.tensors.add(value, name, keep=keep)}
         if isinstance(value, nn.Module):
             return {"is": "module", "number": self._number_of(value), "text": type(value).__name__}
@@ -227,7 +228,7 @@ def tensors_of(value: Any, place: str = "", *, depth: int = DEPTH) -> Iterator[t
     """(place, tensor) of every tensor in a value, in its order."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(np.array(value))
-    if isinstance(value, Tensor):
+    if is_tensor(value):
         yield place, value
     elif depth:
         for name, item in _items(value):
@@ -238,7 +239,7 @@ def missing_in(value: Any, place: str = "", *, depth: int = DEPTH) -> list[str]:
     """What of a decoded value is not there: `past_key_values (DynamicCache)`."""
     if isinstance(value, NotInCore):
         return [f"{place or 'it'} ({type(value).__name__})"]
-    if isinstance(value, Tensor):
+    if is_tensor(value):
         return [f"{place or 'it'} (tensor)"] if getattr(value, "not_in_core", False) else []
     found = _items(value) if depth else []
     return [

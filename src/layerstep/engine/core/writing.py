@@ -13,8 +13,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.backward import Call
 from layerstep.engine.core.container import SUFFIX, write_file
 from layerstep.engine.core.sources import Sources
@@ -146,8 +146,9 @@ class Core:
 
     @property
     def left_out(self) -> list[str]:
-        """The parts that there was no room for: of their tensors only the shapes are in the file."""
-        return [f"{name}, {sum(sizes):,} bytes" for (name, fits), sizes in self._parts.items() if not fits]
+        """What there was no room for or could not be read: only the shapes are in the file."""
+        room = [f"{name}, {sum(sizes):,} bytes" for (name, fits), sizes in self._parts.items() if not fits]
+        return room + self.tensors.unread
 
     def _stop(self) -> dict[str, Any]:
         pause, session = self._pause, self._session
@@ -226,7 +227,7 @@ class Core:
         for name, part in module.named_modules():
             parameters, buffers = own_tensors(part)
             for own, tensor in (*parameters.items(), *buffers.items()):
-                if isinstance(tensor, Tensor):
+                if is_tensor(tensor):
                     self.tensors.add(tensor, f"state.{name}.{own}" if name else f"state.{own}", keep=keep)
 
     # --- what was passed, and what was recorded ---
@@ -289,11 +290,7 @@ _SIMPLE = (bool, int, float, torch.Size, torch.dtype)
 
 
 def _is_simple(value: Any, depth: int = 2) -> bool:
-    if (
-        isinstance(value, Tensor)
-        or value is None
-        or type(value) in (bool, int, float, torch.Size, torch.dtype)
-    ):
+    if is_tensor(value) or value is None or type(value) in (bool, int, float, torch.Size, torch.dtype):
         return True
     if type(value) is str:
         return len(value) <= 100 and os.sep not in value

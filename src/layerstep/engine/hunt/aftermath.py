@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from layerstep.engine._torch import graph_task, modes_off
+from layerstep.engine._torch.autocasts import run_kernel
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.backpass import tensors_of
 from layerstep.engine.events import Event
 from layerstep.engine.hunt.backwards import NOT_REPRODUCIBLE, Passed, again_backward, origin_of_node
@@ -118,7 +120,7 @@ class Aftermath:
 
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._ledger is None or self._session.is_silent:
-            return func(*args, **kwargs)
+            return run_kernel(func, args, kwargs)
         return self._ledger.beside(func, args, kwargs)
 
     def _close_ledger(self) -> None:
@@ -132,7 +134,7 @@ class Aftermath:
         """Stands for `torch.autograd.backward`."""
         run = self._torch_backward
         given = tensors if isinstance(tensors, tuple | list) else (tensors,)
-        losses = [each for each in given if isinstance(each, Tensor)]  # or edges of the graph
+        losses = [each for each in given if is_tensor(each)]  # or edges of the graph
         if graph_task() != -1 or self._session.is_silent or not self._hunt.active:
             for nodes in self._watching:  # a graph inside of the graph: reentrant checkpointing
                 nodes.watch(nodes_between((t.grad_fn for t in losses), (), most=MOST_LOSS_NODES) or ())

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from layerstep.engine._torch import autograd_count
+from layerstep.engine._torch.autocasts import run_kernel
+from layerstep.engine._torch.tensors import is_tensor, size_of
 from layerstep.engine.backpass import tensors_of
 from layerstep.engine.hunt.beside import called_as
 from layerstep.engine.hunt.finite import count_bad, is_finite
@@ -72,12 +73,12 @@ class Ledger:
 
     def beside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a kernel, and note it; its node has been made just before, above the kernel."""
-        result = func(*args, **kwargs)
+        result = run_kernel(func, args, kwargs)
         if len(self.entries) < MOST_ENTRIES:
             start, self._last = self._last, autograd_count()
             frame = sys._getframe(2)
             entry = Entry(start, self._last, called_as(func, frame), place_of(frame), None)
-            self._bytes += sum(tensor.nbytes for tensor in tensors_of(result) if not tensor.is_nested)
+            self._bytes += sum(map(size_of, tensors_of(result)))
             if self._bytes <= MOST_BYTES:
                 entry.func, entry.args, entry.kwargs, entry.result = func, args, kwargs, result
             self.entries.append(entry)
@@ -165,10 +166,10 @@ class Nodes:
     def _examine(
         self, node: Any, grad_in: tuple[Any, ...], grad_out: tuple[Any, ...], saved: Saved | None
     ) -> None:
-        edges = tuple(i for i, each in enumerate(grad_in) if isinstance(each, Tensor) and not is_finite(each))
+        edges = tuple(i for i, each in enumerate(grad_in) if is_tensor(each) and not is_finite(each))
         if not edges:
             return
-        made = all(is_finite(each) for each in grad_out if isinstance(each, Tensor))
+        made = all(is_finite(each) for each in grad_out if is_tensor(each))
         blamed = Blamed(node.name(), node._sequence_nr(), made, bad_edges=edges)
         if made:
             blamed.grad_in, blamed.grad_out = grad_in, grad_out
@@ -207,6 +208,6 @@ def _saved(node: Any) -> Saved:
             value = getattr(node, name)
         except RuntimeError:  # let go of already
             continue
-        if isinstance(value, torch.Tensor):
+        if is_tensor(value):
             found.append((name.removeprefix("_saved_"), value))
     return tuple(found)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from layerstep.engine._torch import modes_off
+from layerstep.engine._torch.autocasts import run_kernel
 from layerstep.engine._torch.cells import swap_forward
 from layerstep.engine._torch.modes import autograd_on
 from layerstep.engine.hunt.beside import Beside
@@ -65,7 +66,7 @@ class EveryOp:
     def _around(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         trail = self._trail
         if trail is None or self._hunt.session.is_silent:
-            return func(*args, **kwargs)
+            return run_kernel(func, args, kwargs)
         return trail.run(func, args, kwargs)
 
     def _made(self, link: Link, here: Reached) -> None:

@@ -20,7 +20,7 @@ from layerstep.engine.backpass import tensors_of
 from layerstep.engine.events import Event, Phase
 from layerstep.engine.hunt.aftermath import Aftermath
 from layerstep.engine.hunt.everyop import EveryOp
-from layerstep.engine.hunt.finite import Bad, count_bad, is_finite
+from layerstep.engine.hunt.finite import Bad, count_bad, is_finite, why_unread
 from layerstep.engine.hunt.forwards import at_birth, look_forward, origin_of_link, trace
 from layerstep.engine.hunt.origin import Origin, Part
 from layerstep.engine.hunt.quarry import Quarry
@@ -172,6 +172,7 @@ class Hunt:
         """What of an output is wanted, in words."""
         for tensor in tensors_of(value):
             if is_finite(tensor):
+                quarry.point.unread = quarry.point.unread or why_unread(tensor)
                 continue
             bad = count_bad(tensor)
             if quarry.is_wanted(bad) and (bad.nan or id(module) not in self._tolerated):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from layerstep.engine._torch import modes_off, set_version
+from layerstep.engine._torch.tensors import size_of
 from layerstep.engine.backpass import tensors_of
 from layerstep.engine.caches import Moment
 from layerstep.engine.copies import Copies, clone_of
@@ -70,7 +71,7 @@ def take(
     """The state at the beginning of a call; `inside` are the modules of the model."""
     with observing():
         copies = Copies(Moment.AFTER, length_of(args, kwargs))
-        size = sum(tensor.nbytes for tensor in tensors_of((args, kwargs)) if not tensor.is_nested)
+        size = sum(map(size_of, tensors_of((args, kwargs))))
         if size <= INPUT_BYTES:
             args, kwargs = copies.of(args), copies.of(kwargs)
         buffers = _copies_of_buffers(inside) if module.training else []

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from layerstep.engine._torch import call_frames, called_module, current_node, functions_on, is_wrapper
+from layerstep.engine._torch.autocasts import run_kernel
 from layerstep.engine._torch.saved import key_of
+from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.backpass import tensors_of
 from layerstep.engine.hunt.beside import Beside, called_as
 from layerstep.engine.hunt.finite import Bad, count_bad, is_finite, is_same
@@ -145,10 +147,10 @@ class Trail:
         """Run a kernel, and look at what it made."""
         number = self._count
         self._count += 1
-        written = [tensor for tensor in _written(func, args, kwargs) if isinstance(tensor, Tensor)]
+        written = [tensor for tensor in _written(func, args, kwargs) if is_tensor(tensor)]
         were_bad = [tensor for tensor in written if not is_finite(tensor)]
         operands = _named(func, args, kwargs, written) if number == self._stop_at or self._made else ()
-        result = func(*args, **kwargs)
+        result = run_kernel(func, args, kwargs)
         bad = next((each for each in (*tensors_of(result), *written) if not is_finite(each)), None)
         if bad is not None:
             self._note(
@@ -264,7 +266,7 @@ def _named(
     names = [argument.name for argument in _arguments(func)]
     pairs = [*zip(names, args, strict=False), *kwargs.items()]
     return tuple(
-        (name, value.clone() if isinstance(value, Tensor) and _is_among(value, written) else value)
+        (name, value.clone() if is_tensor(value) and _is_among(value, written) else value)
         for name, value in pairs
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from layerstep.engine._torch.saved import is_closed, is_written_view, key_of, number_of, saved_by
+from layerstep.engine._torch.tensors import is_tensor
 
 __all__ = ["Graph", "Held", "inner_tensors", "nodes_behind", "size_of", "walk"]
 
@@ -100,7 +101,7 @@ def _unshown(
 
 def inner_tensors(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
     """The tensors in a value; a sparse one has two."""
-    if isinstance(value, Tensor):
+    if is_tensor(value):
         if not key_of(value) and _has_parts(value):
             yield from _parts(value)
         else:
@@ -119,7 +120,7 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
             part = getattr(tensor, name)()
         except Exception:  # no such part, or a class that refuses every question
             continue
-        if isinstance(part, Tensor) and key_of(part):
+        if is_tensor(part) and key_of(part):
             yield part
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Meter", "meter_of"]
 
+SEEN = "; in inference_mode and in transforms of torch.func, only in calls of whole models"
 KEPT = 64
 """Measured steps."""
 
@@ -133,7 +134,7 @@ class Meter:
         """What is installed, in words."""
         if not self.is_on:
             return []
-        return ["a dispatch mode that notes what tensors are given memory: about 8 µs an op"]
+        return [f"a dispatch mode that notes what tensors are given memory: about 8 µs an op{SEEN}"]
 
     def _uninstall(self) -> None:
         self._mode.is_on = False
@@ -185,6 +186,8 @@ class Meter:
                 self._places.note(self._session.models.path_of(model.root))  # no operation inside was seen
             if phase is Phase.ENTER:
                 self._enter(module, (args, kwargs))
+                if self.is_on:
+                    self._mode.lay_for(sys._getframe(1), module)
             elif phase is Phase.EXIT and not self._reads_at_backward:
                 self._read_graph([t.grad_fn for t in inner_tensors(_plain(output))])
         except Exception as error:
@@ -198,7 +201,6 @@ class Meter:
             self._close_forward()
         if not self.is_on:
             return
-        self._mode.lay()
         if call is Call.ASIDE:
             self._is_used = True
         elif self._is_used and not self._forwards:

@@ -9,8 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
+from layerstep.engine._torch.autocasts import run_kernel
 from layerstep.engine._torch.dynamo import keep_dynamo_out
 from layerstep.engine._torch.lasting import LastingMode
+from layerstep.engine._torch.tensors import is_tensor
 
 __all__ = ["AllocationMode"]
 
@@ -41,7 +43,7 @@ class AllocationMode(LastingMode):
         except Exception as error:
             self._failed(error)
         try:
-            result = func(*args, **kwargs)
+            result = run_kernel(func, args, kwargs)
         finally:
             if not self.is_on:
                 self.leave_after(kwargs)
@@ -55,11 +57,11 @@ class AllocationMode(LastingMode):
         return result
 
     def _tell(self, result: Any, frame: FrameType) -> None:
-        if isinstance(result, Tensor):
+        if is_tensor(result):
             self._after(result, frame)
         elif isinstance(result, tuple | list):
             for each in result:
-                if isinstance(each, Tensor):
+                if is_tensor(each):
                     self._after(each, frame)
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
-from layerstep.analysis.shapes import attempt, dim, is_torch
-from layerstep.engine._torch import functorch_inner, is_functional, is_lazy_clone, is_vmapped
+from layerstep.engine._torch import (
+    functorch_inner,
+    is_functional,
+    is_lazy_clone,
+    is_transformed,
+    is_vmapped,
+    vmap_inner,
+)
+from layerstep.engine._torch.tensors import attempt, dim, is_tensor, is_torch
 
-__all__ = ["Part", "Values", "bytes_of", "dense_values", "open_values"]
+__all__ = ["Part", "Values", "bytes_of", "dense_values", "inner_parts", "open_values", "readable"]
 
 Part = tuple[torch.Tensor, ...]  # (values,) or (integers, zero_point, scale), all of one shape
 
@@ -48,6 +56,45 @@ def dense_values(tensor: torch.Tensor) -> torch.Tensor | None:
     return values.parts[0][0] if values.parts is not None and not values.layout else None
 
 
+def readable(tensor: torch.Tensor) -> tuple[list[torch.Tensor], str]:
+    """The plain tensors in which the values are: their memory can be read. None, and why, where it cannot.
+
+    The one question to ask before a kernel is given a tensor of the run below its subclass and transforms: a
+    wrapper has a size and no memory, and reading it is a segmentation fault. Asked with `below_everything`.
+    """
+    if type(tensor) in _PLAIN and _is_ordinary(tensor):
+        missing = _absent(tensor)
+        return ([], missing) if missing else ([tensor], "")
+    values = attempt(lambda: open_values(tensor), None)
+    if values is None:
+        return [], f"a {type(tensor).__name__} of a kind that is not known"
+    if values.parts is None:
+        parts = inner_parts(tensor)
+        return parts, "" if parts else values.note
+    if values.layout == "quantized":  # finite scales make finite values
+        return [part[2] for part in values.parts if len(part) == 3] or [each[0] for each in values.parts], ""
+    return [part[0] for part in values.parts], ""
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def _is_ordinary(tensor: torch.Tensor) -> bool:
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
+        return False
+    return not (is_transformed(tensor) or is_functional(tensor) or tensor._is_zerotensor())
+
+
+def inner_parts(tensor: Any) -> list[torch.Tensor]:
+    """The plain tensors that a wrapper subclass is made of, by its `__tensor_flatten__`."""
+    if not hasattr(type(tensor), "__tensor_flatten__"):
+        return []
+    names, _ = attempt(tensor.__tensor_flatten__, ((), None))
+    inner = [part for name in names if is_tensor(part := attempt(partial(getattr, tensor, name), None))]
+    found = [readable(part) for part in inner if part is not tensor]
+    return [] if any(why for _, why in found) else [part for parts, _ in found for part in parts]
+
+
 def _absent(tensor: torch.Tensor) -> str:
     """Why there is no memory behind the shape, or ""; reading on would be a segmentation fault."""
     if tensor.numel() == 0 or is_lazy_clone(tensor):  # a lazy clone: asking would copy it
@@ -67,6 +114,12 @@ def _plain(tensor: torch.Tensor) -> Values:
     if tensor._is_zerotensor():  # claims a storage that is not there
         tensor = torch.zeros((), dtype=torch.float32, device="cpu").expand(tensor.shape)
     return Values([(tensor.detach().as_subclass(torch.Tensor),)])
+
+
+def _vmapped(tensor: torch.Tensor) -> Values:
+    """All samples of the batch at once: below the transform they are one tensor."""
+    values = open_values(vmap_inner(tensor))
+    return values._replace(note=f"of all samples of the vmap {values.note}".strip())
 
 
 def _local(tensor: Any) -> Values:
@@ -126,7 +179,7 @@ def _copied(tensor: torch.Tensor) -> Values:
 
 _KINDS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Values] | str], ...] = (
     ("lazy", lambda t: is_torch(t, "UninitializedTensorMixin"), "not initialized yet"),
-    ("vmapped", is_vmapped, "values are not readable inside vmap"),
+    ("vmapped", is_vmapped, lambda t: _vmapped(t)),
     ("functional", is_functional, "values are not readable while functionalized"),
     ("fake", lambda t: is_torch(t, "FakeTensor"), "a fake tensor has no values"),
     ("dtensor", lambda t: is_torch(t, "DTensor"), _local),

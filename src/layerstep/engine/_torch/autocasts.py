@@ -1,0 +1,147 @@
+"""A kernel under a dispatch mode of ours, run as it would run without it; on torch 2.13.0.
+
+In the handler of a mode torch switches off every dispatch key above it: autocast, the views of inference
+mode, conjugate and negative bits. A kernel that calls other operations then takes other ones than in the
+bare run: a fused encoder layer under autocast computes in float32, `linear` in inference mode folds its
+input otherwise. So those keys are switched on again for the kernel, as the bare run has them.
+
+Whether autocast is on cannot be read in a handler: it is that very key. So it is noted when a mode is laid,
+and `torch.set_autocast_enabled`, which every `torch.autocast` calls, is followed while one lies.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+__all__ = ["follow_autocast", "let_autocast_go", "run_kernel"]
+
+
+class _Here(threading.local):
+    """Of one thread: the devices for which autocast is on, and the modes of ours that lie."""
+
+    def __init__(self) -> None:
+        self.on: set[str] = set()
+        self.modes: set[int] = set()
+
+
+_here = _Here()
+_lying: set[tuple[int, int]] = set()
+"""Of every thread. Without any, torch's function is torch's again."""
+_lock = threading.Lock()
+_torch_set: Any = getattr(torch, "set_autocast_enabled", None)
+_keys: Any = getattr(torch._C, "DispatchKey", None)
+_guard: Any = getattr(torch._C, "_PreserveDispatchKeyGuard", None)
+_exclude: Any = getattr(torch._C, "_dispatch_tls_set_dispatch_key_excluded", None)
+_has_kernel: Any = getattr(torch._C, "_dispatch_has_kernel_for_dispatch_key", None)
+_CAN = None not in (_torch_set, _keys, _guard, _exclude, _has_kernel)
+"""Fallback: a kernel runs as torch runs it under a mode."""
+
+_AUTOCAST = {
+    device: getattr(_keys, name)
+    for device, name in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA"), ("xpu", "AutocastXPU"))
+    if hasattr(_keys, name)
+}
+_BITS = tuple(
+    getattr(_keys, name) for name in ("Conjugate", "Negative", "ZeroTensor") if hasattr(_keys, name)
+)
+_FUSED = frozenset(
+    ["aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention", "aten::_trilinear"]
+)
+"""Kernels that call operations which autocast knows, and which no other operation calls."""
+
+
+def follow_autocast(mode: object) -> None:
+    """A mode is laid in this thread: know from now on whether autocast is on."""
+    if not _CAN:
+        return
+    if not _here.modes:
+        _here.on = {device for device in _AUTOCAST if torch.is_autocast_enabled(device)}
+    _here.modes.add(id(mode))
+    with _lock:
+        _lying.add((threading.get_ident(), id(mode)))
+        if torch.set_autocast_enabled is _torch_set:
+            torch.set_autocast_enabled = _set_autocast_enabled
+
+
+def let_autocast_go(mode: object) -> None:
+    """A mode has left the stack of this thread."""
+    _here.modes.discard(id(mode))
+    with _lock:
+        _lying.discard((threading.get_ident(), id(mode)))
+        if not _lying and torch.set_autocast_enabled is _set_autocast_enabled:
+            torch.set_autocast_enabled = _torch_set
+
+
+def _set_autocast_enabled(*args: Any, **kwargs: Any) -> Any:
+    """Stands for torch's own, and notes what it is told: (device, enabled), or (enabled) for CUDA."""
+    result = _torch_set(*args, **kwargs)
+    device, enabled = args if len(args) == 2 else ("cuda", *args) if len(args) == 1 else ("", False)
+    (_here.on.add if enabled else _here.on.discard)(str(device))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """What of an operator decides about the keys that it runs under."""
+
+    is_made_of_others: bool
+    """Torch makes it of other operations; in inference mode that happens below the mode."""
+    is_fused: bool
+    casts: frozenset[str]
+    """The devices on which autocast has a kernel for it, which has run already and switched itself off."""
+
+
+_known: dict[Any, _Kernel | None] = {}
+
+
+def _learn(func: Any) -> _Kernel | None:
+    try:
+        name = func.name()
+        found = _Kernel(
+            bool(_has_kernel(name, "CompositeImplicitAutograd")),
+            name in _FUSED,
+            frozenset(each for each in _AUTOCAST if _has_kernel(name, f"Autocast{each.upper()}")),
+        )
+    except (AttributeError, RuntimeError):  # an operator of higher order
+        found = None
+    _known[func] = found
+    return found
+
+
+def run_kernel(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Run a kernel from inside the handler of a mode of ours, as it runs in the bare program."""
+    kernel = _known[func] if func in _known else _learn(func) if _CAN else None
+    if kernel is None or torch._C._len_torch_dispatch_stack():  # another mode of ours comes below
+        return func(*args, **kwargs)
+    with _guard():
+        for key in (*_BITS, *_above(kernel)):
+            _exclude(key, False)
+        return func(*args, **kwargs)
+
+
+def _above(kernel: _Kernel) -> list[Any]:
+    """The keys that the bare run has on here; in the handler of a user's mode it has none of them."""
+    in_inference = torch.is_inference_mode_enabled()
+    found = [_AUTOCAST[device] for device in _here.on - kernel.casts if device in _AUTOCAST]
+    found = found if in_inference or kernel.is_fused else []
+    if in_inference and kernel.is_made_of_others:
+        found.append(_keys.ADInplaceOrView)
+    return [] if found and _is_in_another_mode(sys._getframe(2)) else found
+
+
+def _is_in_another_mode(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "__torch_dispatch__" and not _is_ours(frame):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("layerstep.")

@@ -1,0 +1,59 @@
+"""What is a tensor, and its memory as numpy sees it; on torch 2.13.0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+__all__ = ["as_numpy", "attempt", "dim", "is_tensor", "is_torch", "size_of"]
+
+
+def is_tensor(value: object) -> TypeGuard[Tensor]:
+    """Is this a tensor by its type, and not only by what its `__class__` says?
+
+    `isinstance` believes `weakref.proxy(tensor)` and `Mock(spec=Tensor)`, and so does torch's own check of
+    arguments: a C function that is given one of them reads memory that is not a tensor's.
+    """
+    return issubclass(type(value), Tensor)
+
+
+def as_numpy(tensor: Tensor) -> npt.NDArray[Any]:
+    """The memory of a plain CPU tensor as an array, to be read and let go of.
+
+    Not `tensor.numpy()`: after it torch refuses to resize the storage for good, which FSDP and `resize_` do.
+    An array by DLPack only keeps the memory alive. Fallback: a copy, for the dtypes that DLPack lacks.
+    """
+    try:
+        return np.from_dlpack(tensor)
+    except (AttributeError, BufferError, RuntimeError, TypeError):
+        return tensor.clone().numpy()
+
+
+def attempt(read: Callable[[], Any], default: Any) -> Any:
+    try:
+        with torch._C.DisableTorchFunction():
+            return read()
+    except Exception:
+        return default
+
+
+def is_torch(tensor: Tensor, name: str) -> bool:
+    """By name: importing the class only to ask costs up to a second (DTensor)."""
+    return any(c.__name__ == name and c.__module__.startswith("torch.") for c in type(tensor).__mro__)
+
+
+def dim(size: Any) -> int:
+    if type(size) is int:
+        return size
+    known = size.node.maybe_as_int()  # int() would leave a guard in a graph that is being traced
+    return -1 if known is None else int(known)
+
+
+def size_of(tensor: Tensor) -> int:
+    """The bytes that its shape asks for; 0 for the kinds that have no such number (sparse, nested, lazy)."""
+    return int(attempt(lambda: tensor.nbytes, 0))

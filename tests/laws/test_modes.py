@@ -1,0 +1,202 @@
+"""Dispatch modes of ours: they leave no key on, and kernels under them give the bits of the bare run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from layerstep import DebugConsole
+
+PYTHON_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
+
+
+def debug(model: nn.Module, *lines: str, output: io.StringIO | None = None) -> DebugConsole:
+    text = "".join(f"{line}\n" for line in lines)
+    return DebugConsole(model, input=io.StringIO(text), output=output or io.StringIO())
+
+
+def left_on() -> bool:
+    is_on = torch._C._dispatch_tls_is_dispatch_key_included
+    return any(map(is_on, PYTHON_KEYS)) or torch._C._len_torch_dispatch_stack() > 0
+
+
+@pytest.fixture(autouse=True)
+def _keys_are_off() -> Iterator[None]:
+    yield
+    left = left_on()
+    while torch._C._len_torch_dispatch_stack():
+        torch._C._pop_torch_dispatch_stack(None)
+    for key in PYTHON_KEYS:  # or else every later test would die of it
+        torch._C._dispatch_tls_set_dispatch_key_included(key, False)
+    assert not left
+    assert torch.set_autocast_enabled.__module__ is None or "layerstep" not in str(
+        torch.set_autocast_enabled.__module__
+    )
+
+
+class Inside(nn.Module):
+    """Calls what is inside it in a scope of torch's."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__()
+        self.scope = scope
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner: Callable[..., Any] = self.inner
+        match self.scope:
+            case "vmap":
+                return torch.vmap(inner)(x)
+            case "grad":
+                return torch.vmap(torch.func.grad(lambda row: inner(row).sum()))(x)
+            case "jvp":
+                return torch.func.jvp(inner, (x,), (torch.ones_like(x),))[1]
+            case "vjp":
+                return torch.func.vjp(inner, x)[1](torch.ones_like(x))[0]
+            case "inference":
+                with torch.inference_mode():
+                    return inner(x)
+            case _:
+                return inner(x)
+
+
+LINES = (
+    ("memory on", "continue"),
+    ("memory on", "continue", "memory off", "continue"),
+    ("memory 1", "continue", "continue"),
+    ("watch --stop inner.0.weight", "continue"),
+    ("watch --stop inner.0.weight", "into"),
+    ("watch --stop inner.0.weight", "continue", "unwatch", "continue"),
+    ("stepi", "continue"),
+    ("stepi", "stepi", "detach"),
+    ("stepi", "stepi", "stepi", "memory on", "finish"),
+    ("leaks on", "continue"),
+    ("catch nonfinite --every-op", "continue"),
+    ("memory on", "watch --stop inner.0.weight", "stepi", "detach"),
+)
+
+
+@pytest.mark.parametrize("scope", ["vmap", "grad", "jvp", "vjp", "inference", "plain"])
+@pytest.mark.parametrize("around", [contextlib.nullcontext, torch.inference_mode, torch.no_grad])
+def test_no_dispatch_key_is_left_on(scope: str, around: Callable[[], Any]) -> None:
+    for first, lines in itertools.product(
+        ("break inner.0", "break inner.0 enter", "break Inside enter"), LINES
+    ):
+        torch.manual_seed(0)
+        model, x = Inside(scope), torch.randn(2, 4)
+        with around():
+            bare = model(x)
+        with debug(model, *lines, output=(out := io.StringIO())) as console:
+            console.execute(first)
+            for _ in range(3):
+                with around():
+                    seen = model(x)
+                torch.randn(2)
+        assert torch.equal(bare, seen), (first, lines)
+        assert not left_on(), (first, lines)
+        assert "a bug in" not in out.getvalue(), (first, lines)
+
+
+def test_a_model_that_raises_leaves_no_key_on() -> None:
+    class Raises(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("on purpose")
+
+    for line in ("memory on", "watch --stop 0.weight", "catch nonfinite --every-op", "break 0 enter"):
+        model = nn.Sequential(nn.Linear(2, 2), Raises())
+        with debug(model, "stepi", "stepi", "continue") as console:
+            console.execute(line)
+            with torch.inference_mode(), pytest.raises(ValueError, match="on purpose"):
+                model(torch.ones(1, 2))
+            torch.randn(2)
+
+
+def test_a_mode_of_the_users_sees_as_much_after_a_scope_in_which_ours_was_laid() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, x = Inside("plain"), torch.randn(2, 4)
+    counts = []
+    for line in ("", "memory on"):
+        with debug(model) as console:
+            if line:
+                console.execute(line)
+            with torch.inference_mode():
+                model(x)
+            with FlopCounterMode(display=False) as counter:
+                model(x)
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
+
+
+class Attends(nn.Module):
+    """Operations that are made of others, or call others inside."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.q = nn.Linear(8, 8)
+        self.mha = nn.MultiheadAttention(8, 2, batch_first=True)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.lstm = nn.LSTM(8, 8)
+        self.bilinear = nn.Bilinear(8, 8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x)
+        match self.kind:
+            case "sdpa":
+                return F.scaled_dot_product_attention(q[:, None], x[:, None], x[:, None], is_causal=True)
+            case "cross":
+                return self.mha(q, x, x)[0]
+            case "encoder":
+                return self.encoder(q)
+            case "lstm":
+                return self.lstm(q)[0]
+            case "bilinear":
+                return self.bilinear(q.float(), x)
+            case "einsum":
+                return torch.einsum("bij,bkj->bik", q, x)
+            case "complex":
+                return torch.linalg.pinv(torch.complex(q.float(), x)).abs()
+            case _:
+                return self.mha(q, q, q)[0]
+
+
+SEEN_BY = (
+    ("memory on",),
+    ("watch --stop q.weight",),
+    ("break Attends enter", *["stepi"] * 12),
+    ("catch nonfinite --every-op",),
+)
+
+
+@pytest.mark.parametrize(
+    "kind", ["sdpa", "cross", "self", "encoder", "lstm", "bilinear", "einsum", "complex"]
+)
+@pytest.mark.parametrize("guard", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_kernels_under_a_mode_give_the_bits_of_the_bare_run(
+    kind: str, guard: Callable[[], Any], autocast: bool
+) -> None:
+    torch.manual_seed(3)
+    model, x = Attends(kind).eval(), torch.randn(3, 5, 8)
+
+    def run() -> Tensor:
+        with guard(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return model(x)
+
+    bare = run()
+    for first, *lines in SEEN_BY:
+        with debug(model, *lines) as console:
+            console.execute(first)
+            seen = run()
+        assert seen.dtype == bare.dtype, first
+        assert torch.equal(seen, bare), first
