@@ -14,6 +14,7 @@ from layerstep.config import load_config
 from layerstep.dispatch import Dispatcher
 from layerstep.engine.messages import Frontend, Interpreter
 from layerstep.engine.session import Session
+from layerstep.frontends.notebook import NotebookScreen, notebook_shell
 from layerstep.frontends.output import JsonLines, Screen, write_transcript
 from layerstep.frontends.plain import Plain
 
@@ -36,7 +37,11 @@ def open_session(
     leave the program's input alone.
     """
     session = Session(interpreter or Dispatcher(), load_config())
-    screen = Screen(session, output or sys.stderr or open(os.devnull, "w"))  # noqa: SIM115 - for good
+    shell = notebook_shell() if output is None else None
+    if shell is not None:
+        screen: Screen = NotebookScreen(session, shell)
+    else:
+        screen = Screen(session, output or sys.stderr or open(os.devnull, "w"))  # noqa: SIM115 - for good
     session.listen(screen)
     session.listen(functools.partial(write_transcript, session))
     if json is not None:
@@ -58,7 +63,7 @@ def choose_frontend(session: Session, screen: Screen, *, input: Any, use_pipe: b
         return None
     if input is not None:
         return _for_input(session, screen, input)
-    if "ipykernel" in sys.modules:
+    if notebook_shell() is not None:
         return Plain(session, screen, ask=builtins.input)
     stream: IO[str] | None = sys.stdin
     if stream is None or stream.closed:

@@ -21,6 +21,13 @@ CI_GRACE_SECONDS = 2.0
 """In CI an open, silent pipe counts as the end of input: a job must not hang on it."""
 
 
+_NO_INPUT = Notice(
+    "this notebook takes no input, so the run goes on",
+    "`DebugConsole(model, commands=[…])` takes lines without it",
+    level="warn",
+)
+
+
 class Plain:
     """Reads lines in a thread of its own and posts them; the end of input detaches."""
 
@@ -95,6 +102,11 @@ class Plain:
             try:
                 return self._ask(prompt)
             except EOFError:
+                return None
+            except Exception as error:
+                if type(error).__name__ != "StdinNotImplementedError":
+                    raise
+                self._session.say(_NO_INPUT)  # a notebook that runs as a whole
                 return None
         assert self._stream is not None
         if self._is_terminal:

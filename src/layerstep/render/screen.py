@@ -66,6 +66,7 @@ def make_console(
         highlight=False,
         emoji=False,
         markup=False,
+        force_jupyter=False,  # in a notebook it would show what is only being rendered
         **forced,
     )
 
