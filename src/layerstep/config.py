@@ -101,15 +101,24 @@ def load_config() -> Config:
     path = config_file()
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except RecursionError:
+        raise BadArguments(f"cannot read {path}: it is nested too deeply") from None
     except (OSError, ValueError) as error:  # a TOML or Unicode error is a ValueError
         raise BadArguments(f"cannot read {path}: {error}".replace("\n", " ")) from None
     for name, value in given.items():
-        config = _set(config, name, str(value), str(path))
+        config = _set(config, name, _text(value), str(path))
     for field in fields(Config):
         variable = f"LAYERSTEP_{field.name.upper()}"
         if variable in os.environ:
             config = _set(config, field.name, os.environ[variable], variable)
     return config
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)[:100]
+    except ValueError:  # a number of thousands of digits
+        return "such a number"
 
 
 def _set(config: Config, name: str, text: str, origin: str) -> Config:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -78,24 +80,39 @@ def open_core(path: Path, model: str | None) -> OpenedCore:
 def look_around(opened: OpenedCore, session: Session) -> int:
     """Serve lines at the stop of a file until the user leaves; the exit code."""
     use_session(session)
-    opened.recall(session)
-    was_shown = False
     try:
-        session.say(facts_of(opened.core, brief=True))
-        while True:
+        with _one_line(opened):
+            opened.recall(session)
+            facts = facts_of(opened.core, brief=True)
             opened.enter(session)
+            pause = opened.make_pause(session, is_start=False)
+        session.say(facts)
+        while True:
             session.attach()
-            session.hold(opened.make_pause(session, is_start=was_shown))
-            was_shown = True
+            with _one_line(opened):
+                session.hold(pause)
             if opened.wanted is None:
                 return 0
             _run_again(opened, session)
+            opened.enter(session)
+            pause = opened.make_pause(session, is_start=True)
     except Quit:
         return 0
     finally:
         session.detach()
         session.close()
         use_session(None)
+
+
+@contextlib.contextmanager
+def _one_line(opened: OpenedCore) -> Iterator[None]:
+    """Whatever a damaged file makes of its reader is one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{opened.core.path} is damaged", _line(error)) from None
 
 
 def _run_again(opened: OpenedCore, session: Session) -> None:

@@ -78,6 +78,10 @@ class Round:
         return [forward + backward for forward, backward in both]
 
 
+MOST_SECONDS = 1e9
+"""No step takes longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Saved:
     """A profile as it is saved: all that a comparison needs."""
@@ -151,18 +155,30 @@ def store(saved: Saved, path: Path) -> None:
     path.write_text(json.dumps({"layerstep_profile": FORMAT, **asdict(saved)}), encoding="utf-8")
 
 
+def _is_sound(one: Round) -> bool:
+    """Are its samples numbers of seconds, as many for each module as there are steps?"""
+    steps = len(one.wall)
+    rows = [one.wall, *one.forward.values(), *one.backward.values()]
+    has_all = len(one.pace) in (0, steps) and all(len(row) == steps for row in rows)
+    return has_all and all(map(_are_seconds, [*rows, *one.pace]))
+
+
+def _are_seconds(row: list[float]) -> bool:
+    return all(type(each) in (int, float) and 0 <= each < MOST_SECONDS for each in row)
+
+
 def load(path: Path) -> Saved:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if found.pop("layerstep_profile") != FORMAT:
             raise UserError(f"{path} is a profile of another version", "save it anew")
         rounds = [Round(**each) for each in found["rounds"]]
-        if not rounds:
+        if not rounds or not all(map(_is_sound, rounds)):
             raise ValueError("nothing in it")
-        return Saved(found["word"], rounds, found["device"])
+        return Saved(str(found["word"]), rounds, str(found["device"]))
     except OSError as error:
         raise UserError(f"cannot read {path}", error.strerror or "") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{path} is no saved profile", "`profile save NAME.json` writes one") from None
 
 

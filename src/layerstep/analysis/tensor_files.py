@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -74,12 +75,12 @@ def read_tensors(reference: FileReference) -> Any:
 
 
 def _read_npy(path: Path) -> torch.Tensor:
-    array = np.load(path, allow_pickle=False)
+    array = np.load(path, mmap_mode="r", allow_pickle=False)  # it checks the shape
     if not isinstance(array, np.ndarray):
         raise ValueError("it is an archive of arrays")
     if array.dtype.kind == "V":
         raise ValueError(f"numpy has no such dtype: {array.dtype}; bf16 is for .safetensors")
-    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
 
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -89,6 +90,11 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _read_pt(path: Path) -> Any:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > path.stat().st_size:  # torch writes it uncompressed
+            raise ValueError(f"it is compressed, and would take {human_bytes(size)}")
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
