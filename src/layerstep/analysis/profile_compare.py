@@ -160,11 +160,13 @@ def _is_sound(one: Round) -> bool:
     steps = len(one.wall)
     rows = [one.wall, *one.forward.values(), *one.backward.values()]
     has_all = len(one.pace) in (0, steps) and all(len(row) == steps for row in rows)
-    return has_all and all(map(_are_seconds, [*rows, *one.pace]))
+    return has_all and all(map(_are_seconds, [*rows, *one.pace])) and all(map(all, [one.wall, *one.pace]))
 
 
 def _are_seconds(row: list[float]) -> bool:
-    return all(type(each) in (int, float) and 0 <= each < MOST_SECONDS for each in row)
+    return isinstance(row, list) and all(
+        type(each) in (int, float) and 0 <= each < MOST_SECONDS for each in row
+    )
 
 
 def load(path: Path) -> Saved:
