@@ -96,7 +96,7 @@ class Screen:
 
 
 def _page(text: str, file: IO[str]) -> bool:
-    command = shlex.split(os.environ.get("PAGER") or "less -RFX")
+    command = shlex.split(os.environ.get("PAGER") or "less -RFXK")  # K: Ctrl-C leaves it
     if not command or shutil.which(command[0]) is None:
         return False
     try:

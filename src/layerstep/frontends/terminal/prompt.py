@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Iterable
+from types import FrameType
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
@@ -34,6 +36,9 @@ from layerstep.lines import is_complete
 from layerstep.views import Notice
 
 __all__ = ["Terminal", "status_of"]
+
+
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class _Cancelled(Exception):
@@ -99,12 +104,14 @@ class Terminal:
         )
 
     def paused(self) -> None:
+        self._guard(on=True)
         self._wanted.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="layerstep-terminal", daemon=True)
             self._thread.start()
 
     def resumed(self) -> None:
+        self._guard(on=False)
         self._wanted.clear()
         app = self._prompt.app
         loop = app.loop
@@ -118,6 +125,19 @@ class Terminal:
             self._is_closed = True
             self._wanted.set()
             self._thread.join(timeout=2)
+
+    def _guard(self, *, on: bool) -> None:
+        """While the prompt is open, a signal that ends the process puts the terminal back first."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _ENDING:
+            if signal.getsignal(number) == (signal.SIG_DFL if on else self._end):
+                signal.signal(number, self._end if on else signal.SIG_DFL)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self.close()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
 
     def _run(self) -> None:
         try:
