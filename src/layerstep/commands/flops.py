@@ -29,8 +29,8 @@ def flops(session: Session, rest: str) -> View:
 
     The outermost call of this stop is run once more on copies, forward and (where gradients are on) backward,
     and each operation counts by torch's own formula, a multiply and an add as two, for the module whose code
-    called it. Matrix products, convolutions and attention have formulas; what else is not element by element
-    is listed as not counted.
+    called it. Matrix products, convolutions, recurrent layers and attention, fused or not, have formulas.
+    What else is not element by element is listed as not counted. Attention counts in full, masked or not.
     """
     stack = session.pause.stack if session.pause is not None else []
     outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)
