@@ -167,6 +167,42 @@ def test_micro_batches_are_one_step() -> None:
     assert all(each.kept["gradients"] == {"net": WEIGHTS} for each in found.memory)
 
 
+def test_an_optimizer_around_another_is_not_waited_for() -> None:
+    class Around(torch.optim.Optimizer):
+        """As libraries wrap one: it has the same parameters, and never steps by itself."""
+
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            self.param_groups, self.inner = inner.param_groups, inner
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            self.inner.step()
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            self.inner.zero_grad()
+
+    def program() -> None:
+        net = layer()
+        optimizer = Around(sgd(net))
+        for _ in range(4):
+            step(net, optimizer)
+
+    assert [each.label for each in Watched(program, "memory 2").memory] == ["step 1", "step 2"]
+
+
+def test_an_optimizer_that_takes_the_place_of_another_ends_steps_at_once() -> None:
+    def program() -> None:
+        net = layer()
+        for _ in range(3):
+            optimizer = sgd(net)
+            for _ in range(4):
+                step(net, optimizer)
+            del optimizer
+
+    found = Watched(program, "profile on", "memory on")
+    assert len(found.memory) == 12 and len(found.time.steps) == 10
+    assert found.calls("net") == [1] * 10
+
+
 def adversarial(generator: nn.Module, judge: nn.Module, steps: int) -> None:
     of_judge, of_generator = sgd(judge), sgd(generator)
     for _ in range(steps):

@@ -160,9 +160,9 @@ class Borders:
         return [each for each in found if any(_has(model, _parameters([each])) for model in weighty)]
 
     def _others_wait(self) -> bool:
-        """Is there an optimizer that has not stepped yet, and may do so in each training step?"""
-        known = {id(each.optimizer) for each in self._training.optimizers}
-        return any(id(each) not in known for each in self._optimizers())
+        """Is there an optimizer of other parameters that has not stepped yet, and may do so in each step?"""
+        known = _parameters(optimizer for each in self._training.optimizers if (optimizer := each.optimizer))
+        return any(not _parameters([each]) & known for each in self._optimizers())  # a wrapper shares them
 
     def begin_training(self) -> bool:
         """An optimizer is about to step; is it the first time?"""
