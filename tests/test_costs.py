@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from layerstep.analysis.advice import RULES, Evidence, advise
 from layerstep.analysis.profile_state import state_of
 from layerstep.analysis.roofline import Roofline, probe
+from layerstep.engine import machine
+from play import Clock
 from zoo import console_on
 
 COSTS = Path(__file__).parent.parent / "examples" / "costs"
@@ -65,13 +67,14 @@ def _evidence(
     train: bool = False,
     wait: float = 0.0,
     steps: int = 2,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Evidence:
     console, _ = console_on(model, [])
     with console:
         console.execute(f"profile {steps}")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0) if train else None
         for _ in range(steps + 3):
-            time.sleep(wait)
+            sleep(wait)
             out = model(x)
             if optimizer is not None:
                 out.sum().backward()
@@ -154,8 +157,10 @@ def threads(count: int) -> Iterator[None]:
 
 
 def _waiting(seconds: float) -> Evidence:
-    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU())
-    return _evidence(model, torch.randn(512, 256), wait=seconds, steps=9, train=True)
+    """By a clock of its own: a busy machine makes everything wait."""
+    model, clock = nn.Sequential(nn.Linear(256, 256), nn.ReLU()), Clock()
+    with machine.replaced(clock, cores=1):
+        return _evidence(model, torch.randn(8, 256), wait=seconds, steps=9, train=True, sleep=clock.sleep)
 
 
 CASES: dict[str, tuple[Callable[[], Evidence], Callable[[], Evidence]]] = {
