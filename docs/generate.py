@@ -27,7 +27,7 @@ from layerstep import views  # noqa: E402
 from layerstep.commands.config_ import setting_help  # noqa: E402
 from layerstep.config import Config  # noqa: E402
 from layerstep.registry import GROUPS, all_commands  # noqa: E402
-from layerstep.render.json import VERSION  # noqa: E402
+from layerstep.render.json import LAYOUT, VERSION  # noqa: E402
 from layerstep.render.screen import make_console  # noqa: E402
 from play import play, script_named  # noqa: E402
 
@@ -51,6 +51,14 @@ ABOUT_JSON = f"""\
 now {VERSION}: it grows when a field changes its meaning or goes away. `kind` is `stop`, `answer`, `log` or
 `notice`; `line` is the line that was answered. `view` is one of the following. Numbers that JSON cannot hold
 are written as the strings `"nan"`, `"inf"` and `"-inf"`.
+
+A stop also has `stop`: `path` and class (`module`) of the module, `phase` (`enter`, `exit`, `backward`, …),
+the number of its `forward` and of the training `step`, `thread`, the number of the `point`, the `reason`, the
+class of an `exception`, and `file` and `line` of the code that runs.
+
+The `columns` of a table have a `name`, a `type` (`number` or `text`) and a `unit` (`B`, `%` or none). Its
+`rows` hold numbers whole, not as the screen rounds them, and null where there is none. A `text` that shows
+one number has it as `value`, with its `unit`.
 
 ```json
 {{"layerstep": {VERSION}, "kind": "answer", "line": "p name", "view": {{"view": "fields", …}}}}
@@ -127,6 +135,8 @@ def json_views() -> str:
         if dataclasses.is_dataclass(kind):
             out.append(f"## `{name.lower()}`\n\n{_doc(kind)}\n\n| field | type |\n| --- | --- |\n")
             for field in dataclasses.fields(kind):
+                if field.name in LAYOUT.get(kind, ()):
+                    continue
                 out.append(f"| `{field.name}` | `{str(field.type).replace('|', '∣')}` |\n")
             out.append("\n")
     return "".join(out).rstrip() + "\n"

@@ -12,6 +12,7 @@ from typing import Literal
 __all__ = [
     "Column",
     "Fields",
+    "Figure",
     "Group",
     "Level",
     "Node",
@@ -32,6 +33,18 @@ __all__ = [
 
 Role = Literal["plain", "path", "type", "dim", "code", "good", "warn", "bad", "key"]
 Level = Literal["info", "good", "warn", "error"]
+
+
+class Figure(str):
+    """A number as people read it, and the number itself: JSON carries that one, whole and with its unit."""
+
+    value: float
+    unit: str
+
+    def __new__(cls, text: str, value: float, unit: str = "") -> Figure:
+        made = super().__new__(cls, text)
+        made.value, made.unit = value, unit
+        return made
 
 
 @dataclass(frozen=True, slots=True)

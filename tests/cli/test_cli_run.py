@@ -191,7 +191,7 @@ def test_commands_run_in_the_order_given_and_then_the_run_goes_on_alone(script, 
     assert "comment" not in done.stderr
 
     documents = [json.loads(line) for line in report.read_text().splitlines()]
-    assert all(document["layerstep"] == 1 for document in documents)
+    assert all(document["layerstep"] == 2 for document in documents)
     assert all(set(document) == {"layerstep", "kind", "line", "view"} for document in documents)
     assert [d["kind"] for d in documents if d["kind"] in ("stop", "log")] == ["stop", "log", "stop"]
     assert {document["kind"] for document in documents} == {"answer", "notice", "stop", "log"}

@@ -88,7 +88,7 @@ def test_every_view_is_one_line_of_json(view: View) -> None:
     line = to_line(view, kind="answer", line="where")
     assert "\n" not in line
     document = json.loads(line)
-    assert document["layerstep"] == 1 and document["view"]["view"] == type(view).__name__.lower()
+    assert document["layerstep"] == 2 and document["view"]["view"] == type(view).__name__.lower()
 
 
 def test_json_has_no_nan() -> None:

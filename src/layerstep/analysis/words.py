@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from layerstep.views import Figure
+
 __all__ = ["dims", "human_bytes", "number", "place", "share"]
 
 
@@ -10,9 +12,9 @@ def number(value: float | None) -> str:
     if value is None:
         return "-"
     if value == 0:
-        return "0"
+        return Figure("0", value)
     text = f"{value:.3g}"
-    return text.replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    return Figure(text.replace("e+0", "e").replace("e-0", "e-").replace("e+", "e"), value)
 
 
 def human_bytes(count: int) -> str:
@@ -20,17 +22,19 @@ def human_bytes(count: int) -> str:
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+            text = f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+            return Figure(text, count, "B")
         size /= 1000
-    return f"{size:.1f} TB"
+    return Figure(f"{size:.1f} TB", count, "B")
 
 
 def share(part: int, whole: int) -> str:
     """A percentage that is never 0 % or 100 % unless it is."""
     if not part:
-        return "0%"
+        return Figure("0%", 0.0, "%")
     percent = 100 * part / whole
-    return "<1%" if percent < 1 else ">99%" if 99 < percent < 100 else f"{percent:.0f}%"
+    text = "<1%" if percent < 1 else ">99%" if 99 < percent < 100 else f"{percent:.0f}%"
+    return Figure(text, percent, "%")
 
 
 def dims(shape: tuple[int, ...]) -> str:

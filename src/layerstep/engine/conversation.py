@@ -82,7 +82,7 @@ class Conversation:
         return resume_or_none or Resume(Kind.DETACH)
 
     def _describe(self, pause: Pause) -> None:
-        self._session.say(self._description(pause), "stop")
+        self._session.say(self._description(pause), "stop", stop=pause.facts(self._session.training.count))
 
     def show(self, pause: Pause) -> None:
         """Say what a pause would say, without one."""

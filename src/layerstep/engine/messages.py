@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from layerstep.engine.events import Resume
 from layerstep.engine.expression import Expression
@@ -30,6 +30,8 @@ class Message:
     line: str = ""
     origin: str = ""
     """Where the line came from, if nobody typed it: a point's commands, a file."""
+    stop: dict[str, Any] | None = None
+    """Of a stop: where the run stands, as data."""
 
 
 def is_lost(error: Exception) -> bool:

@@ -81,6 +81,24 @@ class Pause:
     def phase(self) -> Phase | None:
         return self.event.phase if self.event is not None else None
 
+    def facts(self, step: int) -> dict[str, Any]:
+        """Where the run stands, as data; `step`: how often the optimizer has stepped."""
+        frame, python = (self.stack[0] if self.stack else None), self.python
+        module = frame.module if frame is not None else None
+        return {
+            "path": frame.path if frame is not None and module is not None else None,
+            "module": type(module).__name__ if module is not None else None,
+            "phase": self.phase.value if self.phase is not None else None,
+            "forward": self.forward,
+            "step": step,
+            "thread": threading.current_thread().name,
+            "point": self.point.number if self.point is not None and self.point.number else None,
+            "reason": self.reason,
+            "exception": type(self.error).__name__ if self.error is not None else None,
+            "file": python.f_code.co_filename if python is not None else None,
+            "line": python.f_lineno if python is not None else None,
+        }
+
     def select(self, index: int) -> Frame:
         if not self.stack:
             raise UserError("no module is running here", "`continue` to a stop")

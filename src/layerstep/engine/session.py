@@ -136,11 +136,19 @@ class Session:
     def listen(self, listener: Callable[[Message], None]) -> None:
         self._listeners.append(listener)
 
-    def say(self, view: View, kind: str = "notice", line: str = "", *, origin: str = "") -> None:
+    def say(
+        self,
+        view: View,
+        kind: str = "notice",
+        line: str = "",
+        *,
+        origin: str = "",
+        stop: dict[str, Any] | None = None,
+    ) -> None:
         with not_now(), our_imports():
             for listener in list(self._listeners):
                 try:
-                    listener(Message(kind, view, line, origin))
+                    listener(Message(kind, view, line, origin, stop))
                 except Exception as error:  # never a reason for the run to end
                     if is_lost(error) and listener in self._listeners:
                         self._listeners.remove(listener)

@@ -117,7 +117,8 @@ class JsonLines:
         if message.kind in ("resume", "progress"):
             return
         with self._lock:
-            self._file.write(to_line(message.view, kind=message.kind, line=message.line) + "\n")
+            text = to_line(message.view, kind=message.kind, line=message.line, stop=message.stop)
+            self._file.write(text + "\n")
             self._file.flush()
 
 
