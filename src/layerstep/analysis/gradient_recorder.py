@@ -12,7 +12,7 @@ import torch
 from layerstep.analysis.gradient_log import GradientLog
 from layerstep.analysis.gradients import is_plain, measure, norms
 from layerstep.analysis.shapes import attempt
-from layerstep.engine._torch import below_everything, foreach_subtract, is_tracing
+from layerstep.engine._torch import below_everything, foreach_subtract, is_tracing, own_parameters
 from layerstep.engine.session import Session
 from layerstep.engine.training import Stepped
 
@@ -44,7 +44,7 @@ def named_parameters(session: Session) -> list[Named]:
     """Every parameter of every model, once, by its first name."""
     found: dict[int, Named] = {}
     for path, module in session.models.everything():
-        for name, parameter in module.named_parameters(recurse=False):
+        for name, parameter in own_parameters(module):
             found.setdefault(id(parameter), Named(f"{path}.{name}" if path else name, path, parameter))
     return list(found.values())
 

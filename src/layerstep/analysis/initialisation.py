@@ -140,7 +140,7 @@ def _default(weight: Weight) -> list[Scheme]:
     elif len(weight.shape) >= 2:
         inputs = _fans(weight)[0]
     else:
-        matrix = module._parameters.get("weight")
+        matrix = dict(module._parameters.items()).get("weight")  # of a scripted module it has no `get`
         if matrix is None or matrix.dim() < 2:
             return []
         inputs = math.prod(matrix.shape[1:])

@@ -13,7 +13,7 @@ from torch import nn
 
 from layerstep.analysis.blocks import BLOCK, F32, F64, Array, Scratch, distinct, load, pieces, split
 from layerstep.analysis.shapes import attempt, dtype_name, shape_of
-from layerstep.engine._torch import below_everything, is_lazy_clone
+from layerstep.engine._torch import below_everything, is_lazy_clone, own_parameters
 from layerstep.engine.kinds import COPY_LIMIT, Part, bytes_of, open_values
 
 __all__ = ["Figures", "Weight", "collect", "histogram", "measure_all"]
@@ -78,7 +78,7 @@ def collect(modules: Iterable[tuple[str, nn.Module]]) -> list[Weight]:
     """The parameters of these modules themselves; those that share their memory are one, of several names."""
     found: dict[object, Weight] = {}
     for path, module in modules:
-        for attribute, parameter in module.named_parameters(recurse=False):
+        for attribute, parameter in own_parameters(module):
             name = f"{path}.{attribute}" if path else attribute
             key = attempt(partial(_memory, parameter), id(parameter))
             if key not in found:

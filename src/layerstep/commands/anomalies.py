@@ -7,6 +7,7 @@ from torch import nn
 
 from layerstep.analysis.anomalies import anomalies_in
 from layerstep.analysis.shapes import tensors_in
+from layerstep.engine._torch import own_parameters
 from layerstep.engine.guard import observing
 from layerstep.engine.hunt.finite import is_finite
 from layerstep.engine.session import Session
@@ -76,7 +77,7 @@ def _in_view(session: Session, where: str) -> Iterator[tuple[str, torch.Tensor, 
         call = session.kept.get(module) if module is not here else None
         if call is not None:
             yield from ((path + place, tensor, module) for place, tensor in tensors_in(call[2]))
-        for name, parameter in module.named_parameters(recurse=False):
+        for name, parameter in own_parameters(module):
             yield f"{path}.{name}", parameter, None
             if parameter.grad is not None:
                 yield f"{path}.{name}.grad", parameter.grad, None

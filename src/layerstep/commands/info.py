@@ -197,7 +197,7 @@ def _cost(session: Session) -> Table:
                 "about 0.2 µs a call",
             )
         )
-    has_compiled = any(model.compiled for model in session.models)
+    has_compiled = arming.has_compiled_code
     if arming.is_eager:
         rows.append(
             (

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from layerstep.analysis.source import function_lines, source_around
+from layerstep.engine._torch import is_scripted
 from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
@@ -108,6 +109,9 @@ def _running(session: Session) -> tuple[FrameType, int]:
 
 
 def _forward(module: nn.Module, path: str, *, at_start: bool = False) -> Source:
+    if is_scripted(module):
+        code = str(getattr(module, "code", "")).splitlines()
+        return Source("TorchScript", 1, tuple(code[:200]), None, f"{path}  {type(module).__name__}.forward")
     function: Any = inspect.unwrap(type(module).forward)
     code = getattr(function, "__code__", None)
     try:

@@ -20,6 +20,7 @@ from layerstep.analysis.stability import (
     worst_first,
 )
 from layerstep.analysis.words import number
+from layerstep.engine._torch import own_parameters
 from layerstep.engine.caches import Moment
 from layerstep.engine.guard import observing
 from layerstep.engine.rerun import rerun
@@ -93,7 +94,7 @@ def _in_view(session: Session, modules: list[tuple[str, nn.Module]]) -> Iterator
         elif (call := session.kept.get(module)) is not None:
             output = call[2]
         yield from ((path + place, tensor, "activation") for place, tensor in tensors_in(output))
-        for name, parameter in module.named_parameters(recurse=False):
+        for name, parameter in own_parameters(module):
             yield f"{path}.{name}", parameter, "parameter"
             if parameter.grad is not None:
                 yield f"{path}.{name}.grad", parameter.grad, "gradient"

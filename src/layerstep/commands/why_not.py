@@ -9,8 +9,8 @@ from torch import nn
 from layerstep.analysis.silent_lines import why_line_silent
 from layerstep.analysis.silent_ops import why_silent
 from layerstep.commands.break_ import place_named
-from layerstep.engine._torch import is_scripted
-from layerstep.engine.models import Model
+from layerstep.engine._torch.compiling import graph_calls
+from layerstep.engine.models import Model, why_one_call
 from layerstep.engine.points import Point
 from layerstep.engine.session import Session
 from layerstep.engine.source_lines.places import Place
@@ -42,9 +42,8 @@ def why_not(session: Session, rest: str) -> Notice:
     place = place_named(session, rest)
     if place is not None:
         return Notice(_of_line(session, place))
-    inside = _inside_script(session, rest)
-    if inside:
-        return Notice(inside)
+    if whole := session.models.scripted_above(rest):
+        return Notice(f"{why_one_call(whole)}; break at {whole}")
     path, module = session.models.find(rest)
     in_backward = session.backpass.why_unseen(module) if session.arming.sink.noting else ""
     return Notice(
@@ -76,7 +75,7 @@ def silence_of(session: Session, point: Point) -> str:
     if point.source_line is not None and not (point.condition is not None and point.tried):
         return why_line_silent(session, point.source_line)
     if point.is_pending:
-        return f"pending: {point.trouble}" if point.trouble else "pending: no model has run yet"
+        return f"pending: {point.trouble or 'no model has run yet' + _hidden_in_compiled(session)}"
     if point.check is not None:
         unread = f"; a value cannot be read here: {point.unread}" if point.unread else ""
         return f"nothing caught so far{unread}"
@@ -106,6 +105,8 @@ def _reason(session: Session, module: nn.Module, path: str) -> str:
     """What keeps this module's hooks from being run; empty if nothing does."""
     model = session.models.owner_of(module)
     kind = type(module).__name__
+    if model is not None and (not_in_graph := _not_in_graph(model, module)):
+        return not_in_graph
     if "forward" not in defined(type(module)):
         items = f"{path}.*"
         return f"{kind} has no forward of its own: it is never called, its items are; break at {items}"
@@ -120,6 +121,28 @@ def _reason(session: Session, module: nn.Module, path: str) -> str:
         return f"{model.name} has not been called yet"
     if model.compiled and not session.arming.is_eager and session.arming.taps.modules:
         return f"{model.name} is compiled and runs without hooks"
+    return ""
+
+
+def _hidden_in_compiled(session: Session) -> str:
+    """Compiled functions that may have run a model where nothing could see it."""
+    names = [str(each) for each in session.compiled]
+    return f"; {', '.join(names[:3])}: compiled, its calls of modules are not seen" if names else ""
+
+
+def _not_in_graph(model: Model, module: nn.Module) -> str:
+    """A graph of torch.fx or torch.export calls the modules that its nodes name, and no others."""
+    for path in model.names.paths_of(module):
+        for length in range(path.count(".") + 1):
+            head = ".".join(path.split(".")[:length])
+            targets = graph_calls(model.names.module_at(head) or nn.Module())
+            inside = path[len(head) :].lstrip(".")
+            if targets is None or inside in targets:
+                continue
+            owner = head or model.name
+            below = any(target.startswith(inside + ".") for target in targets)
+            advice = f"break at {path}.**" if below else f"break at {owner}, or at an op in it: break op:NAME"
+            return f"{owner} is a traced graph that runs the ops of {inside} and never calls it; {advice}"
     return ""
 
 
@@ -181,14 +204,3 @@ def _uses(kind: type, name: str) -> tuple[bool, bool, str]:
 
 def _is_child(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.value, ast.Name)
-
-
-def _inside_script(session: Session, path: str) -> str:
-    """A path below a TorchScript module has no name of ours: say why."""
-    head = path
-    while "." in head:
-        head = head.rpartition(".")[0]
-        module = session.models.at(head)
-        if module is not None and is_scripted(module):
-            return f"{head} is a TorchScript module and runs as one call; break at {head}"
-    return ""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from layerstep.engine._torch import set_eager_stance
+from layerstep.engine._torch import restore_stance, take_eager_stance
 from layerstep.engine._torch.traces import global_hooks_silent
 from layerstep.engine.events import Phase
+from layerstep.engine.messages import Measuring
 from layerstep.engine.plan import make_plan
 from layerstep.engine.randomness import OtherThreads, RandomState
 from layerstep.engine.stepper import Intent, Reach
@@ -35,7 +36,7 @@ class Arming:
         """The points at the backward of each module, by its id."""
         self.is_eager = False
         """Compiled code, if there is any, runs eagerly on our account."""
-        self._stance_before: str | None = None
+        self._stance_before: Any = None
         self._told: set[str] = set()
         self._holds = 0
 
@@ -72,7 +73,9 @@ class Arming:
         by_ops = self._session.opstep.is_wanted  # dynamo would compile again, with our mode in it
         for instrument in self._session.instruments:
             instrument.apply()
-        self._take_stance(wanted=bool(plan) and (by_ops or any(model.compiled for model in models)))
+        compiled = by_ops or any(model.compiled for model in models)
+        hidden = self._session.compiled.with_models and self._is_armed(intent)
+        self._take_stance(wanted=bool(plan and compiled) or bool(hidden))
 
     def clear(self) -> None:
         self.taps.clear()
@@ -85,16 +88,33 @@ class Arming:
 
     def _take_stance(self, *, wanted: bool) -> None:
         if wanted and not self.is_eager:
-            before = set_eager_stance(True)
-            self.is_eager = before is not None
-            self._stance_before = before
-            if not any(model.compiled for model in self._session.models):
-                return
-            self._tell("compiled model: it runs eagerly while something is armed", "the numbers are eager's")
+            self._stance_before = take_eager_stance()
+            self.is_eager = self._stance_before is not None
         elif not wanted and self.is_eager:
-            if self._stance_before != "force_eager":
-                set_eager_stance(False)
+            restore_stance(self._stance_before)
             self.is_eager = False
+        if self.is_eager:
+            self._tell_eager()
+        elif any(isinstance(each, Measuring) and each.is_on for each in self._session.instruments):
+            for function in self._session.compiled.with_models:
+                text = f"compiled function {function}: the modules that it calls are not measured"
+                self._tell(text, "`torch.compile(model)` is measured as one call, as a whole")
+
+    def _is_armed(self, intent: Intent) -> bool:
+        """Is something wanted of modules, also of those that are not known yet?"""
+        return intent.reach is not Reach.NOTHING or any(point.enabled for point in self._session.points)
+
+    @property
+    def has_compiled_code(self) -> bool:
+        """Has the program compiled anything that runs eagerly then?"""
+        return bool(self._session.compiled) or any(model.compiled for model in self._session.models)
+
+    def _tell_eager(self) -> None:
+        if any(model.compiled for model in self._session.models):
+            self._tell("compiled model: it runs eagerly while something is armed", "the numbers are eager's")
+        for function in self._session.compiled.with_models:
+            text = f"compiled function {function}: it runs eagerly while something is armed"
+            self._tell(text, "it may call a model, whose modules compiled code does not call")
 
     def _play_beside(self, module: nn.Module, plain: Callable[[], Any]) -> None:
         """Run the modules inside a fused layer, for their taps; the run has the kernel's result already."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from layerstep.engine._torch import is_scripted
 from layerstep.engine.discover import name_of
 from layerstep.engine.points import Point, PointKind
 from layerstep.views import Notice
@@ -42,7 +43,9 @@ class Arrivals:
         model = session.models.add(module, name_of(module, frame))
         if not model.is_helper:
             kind, count = type(model.root).__name__, len(model.names)
-            session.say(Notice(f"found {kind} ({model.name}), {count} modules"))
+            noun = "module" if count == 1 else "modules"
+            one_call = "TorchScript: nothing inside it can be stopped at" if is_scripted(module) else ""
+            session.say(Notice(f"found {kind} ({model.name}), {count} {noun}", one_call))
             if one_before and session.models.are_several:
                 session.say(Notice("paths now begin with the model's name", f"{model.name}.…"))
         self.resolve_points()

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from layerstep.engine._torch import unwrap
+from layerstep.engine._torch.compiling import is_compilers_graph
 from layerstep.engine.disguise import shown_as
 from layerstep.engine.stack import call_text, caller_of, forget_locals, is_ours
 
@@ -51,18 +52,17 @@ class Discovery:
         self._raised = raised
         self._here = _Here()
         self._known: dict[int, weakref.ref[nn.Module]] = {}
+        self.is_on = False
         self._before: Any = None
-
-    @property
-    def is_on(self) -> bool:
-        return self._before is not None
+        self._stand_in: Any = None
 
     def start(self) -> None:
         """Begin to look; once."""
         if self.is_on:
             return
         self._before = before = nn.Module.__call__
-        here, announce, raised = self._here, self._announce, self._raised
+        self.is_on = True
+        here, announce, raised = self._here, self._announce, self._has_raised
         is_compiling = torch.compiler.is_dynamo_compiling
 
         # The body of Module._wrapped_call_impl, not a call to it: a second Python frame would cost
@@ -101,15 +101,26 @@ class Discovery:
         is_torchs_own = before is _torchs_call  # or else somebody replaced it before us, for a reason
         stand_in: Any = call if is_torchs_own else call_through
         shown_as(stand_in, _torchs_call.__code__)
-        nn.Module.__call__ = stand_in  # type: ignore[method-assign]
+        self._stand_in = nn.Module.__call__ = stand_in  # type: ignore[method-assign]
 
     def stop(self) -> None:
-        """Put torch's own `__call__` back."""
-        if self.is_on:
+        """Put back the `__call__` that was there.
+
+        One that a library has put over ours since stays. It calls ours, which then does nothing.
+        """
+        self.is_on = False
+        if self._stand_in is not None and nn.Module.__call__ is self._stand_in:
             nn.Module.__call__ = self._before  # type: ignore[method-assign]
-            self._before = None
+            self._before = self._stand_in = None
+
+    def _has_raised(self, error: BaseException) -> None:
+        if self.is_on:
+            self._raised(error)
 
     def _announce(self, module: nn.Module, frame: FrameType) -> None:
+        if not self.is_on:
+            self.stop()  # who was over ours has gone
+            return
         if torch.compiler.is_compiling() or getattr(module, "_is_replica", False):
             return
         if not hasattr(module, "_modules"):  # its __init__ did not call that of nn.Module: torch will say so
@@ -119,6 +130,8 @@ class Discovery:
             self._arrived(module, frame, False)
             return
         self._known[id(module)] = weakref.ref(module)
+        if is_compilers_graph(module, frame):
+            return
         owner = owner_of(module, frame)
         if owner is None:
             self._arrived(module, frame, True)

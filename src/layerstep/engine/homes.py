@@ -148,8 +148,9 @@ def _seat(module: nn.Module, name: str) -> Callable[[], Tensor | None]:
         owner = reference()
         if owner is None:
             return None
-        found = owner._parameters.get(name)
-        return found if found is not None else owner._buffers.get(name)
+        # Tables of a scripted module have no `get`.
+        held = {**dict(owner._buffers.items()), **dict(owner._parameters.items())}
+        return held.get(name)
 
     return find
 

@@ -80,6 +80,8 @@ class Instrument(Protocol):
 class Measuring(Protocol):
     """An instrument whose findings are worth nothing if nobody reads them."""
 
+    is_on: bool
+
     def unread(self) -> list[str]:
         """The lines that show what was measured and nobody has asked for yet."""
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from layerstep.engine._torch import is_compiled, unwrap
+from layerstep.engine._torch import is_compiled, is_scripted, unwrap
 from layerstep.engine.names import Names
 from layerstep.errors import UnknownPath
 
-__all__ = ["Model", "Models"]
+__all__ = ["Model", "Models", "why_one_call"]
 
 
 class Model:
@@ -83,7 +83,7 @@ class Models:
         return model
 
     def _free_name(self, name: str, root: nn.Module) -> str:
-        taken = {model.name for model in self._models} | set(root._modules)
+        taken = {model.name for model in self._models} | set(root._modules.keys())
         if name in taken:
             name = type(root).__name__
         base, number = name, 2
@@ -195,16 +195,29 @@ class Models:
                     found.setdefault(id(module), (self.full_path(model, path), module))
         return list(found.values())
 
+    def scripted_above(self, path: str) -> str:
+        """The TorchScript module that a path, or the tail of one, leads into; empty if it leads into none."""
+        for whole, module in self.everything():
+            if not is_scripted(module):
+                continue
+            inside = [f"{whole}.{name}" for name, _ in module.named_modules() if name]
+            if f"{path}.".startswith(f"{whole}.") or any(f".{each}".endswith(f".{path}") for each in inside):
+                return whole if whole != path else ""
+        return ""
+
     def unknown(self, text: str) -> UnknownPath:
         """The error for a path that is nowhere: it is followed as far as it leads, then what is near."""
         if not len(self):
             why = "the models of the run are gone" if self.had_any else "no model has run yet"
             return UnknownPath(f"no module {text!r}", why)
+        if whole := self.scripted_above(text):
+            return UnknownPath(f"no module {text!r}", f"{why_one_call(whole)}; {whole} can be named")
         head, last = text, ""
         while head:
             head, _, last = head.rpartition(".")
             parents = self.ending_in(head) if head else [("", model.root) for model in self]
-            names = {name for _, parent in parents if parent is not None for name in parent._modules}
+            children = [parent._modules.items() for _, parent in parents if parent is not None]
+            names = {name for named in children for name, _ in named}
             close = difflib.get_close_matches(last, sorted(names), n=3, cutoff=0.5)
             if close or (head and parents):
                 break
@@ -216,6 +229,11 @@ class Models:
             )
         near = [f"{head}.{name}" if head else name for name in close]
         return UnknownPath(f"no module {text!r}", "" if near else "`tree` shows the paths", suggestions=near)
+
+
+def why_one_call(path: str) -> str:
+    """Why nothing inside a TorchScript module has a path."""
+    return f"{path} is a TorchScript module and runs as one call"
 
 
 def _ambiguous(text: str, paths: list[str]) -> UnknownPath:

@@ -25,6 +25,7 @@ from layerstep.engine.arrivals import Arrivals
 from layerstep.engine.backpass import Backpass
 from layerstep.engine.caches import Caches
 from layerstep.engine.children import leave_forked_children
+from layerstep.engine.compiled import CompiledFunctions
 from layerstep.engine.conversation import Conversation
 from layerstep.engine.crashes import Crashes
 from layerstep.engine.discover import Discovery
@@ -111,6 +112,7 @@ class Session:
         self.conversation = Conversation(self, interpreter)
         self._listeners: list[Callable[[Message], None]] = []
         self.turns = Turns(self)
+        self.compiled = CompiledFunctions(lambda _: self.rearm(), self.fail)
         self._here = Evaluations()
         leave_forked_children(self)
 
@@ -157,6 +159,7 @@ class Session:
         """Let points take effect; `discover` also finds models as they are called."""
         self.is_attached = True
         self.training.start()
+        self.compiled.start()
         if discover:
             self.discovery.start()
         if self.frontend is not None:
@@ -171,6 +174,7 @@ class Session:
     def _take_off(self) -> None:
         self.is_attached = False
         self.discovery.stop()
+        self.compiled.stop()
         self.interrupts.stop()
         self.arming.clear()
         self.backpass.graph.forget()

@@ -57,9 +57,11 @@ __all__ = [
     "is_wrapper",
     "modes_off",
     "module_call_code",
+    "own_parameters",
+    "restore_stance",
     "run_backward",
-    "set_eager_stance",
     "set_version",
+    "take_eager_stance",
     "transforms_off",
     "unwrap",
     "vmap_inner",
@@ -361,8 +363,13 @@ def is_scripted(module: nn.Module) -> bool:
     return _scripted[kind]
 
 
-def set_eager_stance(eager: bool) -> str | None:
-    """Make compiled code run eagerly, or as before; the stance that was in force, None if unknown.
+def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters that belong to the path of a module: of a TorchScript module all that are in it."""
+    yield from module.named_parameters(recurse=is_scripted(module))
+
+
+def take_eager_stance() -> Any:
+    """Make compiled code run eagerly; the stance that was in force, None where dynamo is not there.
 
     Hooks added after `torch.compile` never fire in compiled code (measured on 2.13), and only the stance
     `force_eager` wakes them without a recompilation. Importing dynamo costs over a second, so it is left
@@ -371,6 +378,15 @@ def set_eager_stance(eager: bool) -> str | None:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is None:
         return None
-    before = getattr(getattr(dynamo, "_stance", None), "stance", "default")
-    torch.compiler.set_stance("force_eager" if eager else "default")
-    return str(before)
+    before = getattr(dynamo, "_stance", "default")
+    torch.compiler.set_stance("force_eager")
+    return before
+
+
+def restore_stance(before: Any) -> None:
+    """Take a stance again that was in force. Fallback: the default one."""
+    dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if hasattr(dynamo, "_set_stance") and before != "default":
+        dynamo._set_stance(before)
+    else:
+        torch.compiler.set_stance("default")

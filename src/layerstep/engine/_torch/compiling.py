@@ -1,0 +1,73 @@
+"""`torch.compile` tells what it is given, so that a function that hides the calls of a model is known.
+
+Compiled code calls no modules: it runs their operations. Dynamo says nothing when a compiled function runs,
+and its first import takes over a second, so the one public way in is watched. Seen on torch 2.13.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerstep.engine._torch.dynamo import blocks_around
+
+__all__ = ["CompileWatch", "graph_calls", "is_compilers_graph"]
+
+_is_compiling = torch.compiler.is_dynamo_compiling
+
+
+def is_compilers_graph(module: nn.Module, frame: FrameType | None) -> bool:
+    """Is this a graph that the compiler has made of a function, and calls in its place? It is no model.
+
+    Fallback: a compiled function is taken for a model of the compiler's names.
+    """
+    graphs = sys.modules.get("torch.fx.graph_module")
+    return graphs is not None and isinstance(module, graphs.GraphModule) and blocks_around(frame)[1] > 0
+
+
+def graph_calls(module: nn.Module) -> set[str] | None:
+    """The modules that a traced graph calls, by their paths in it; None if the module is no graph."""
+    graphs = sys.modules.get("torch.fx.graph_module")
+    if graphs is None or not isinstance(module, graphs.GraphModule):
+        return None
+    return {str(node.target) for node in module.graph.nodes if node.op == "call_module"}
+
+
+class CompileWatch:
+    """Reports each function or module that is given to `torch.compile`, before it runs compiled."""
+
+    def __init__(self, compiled: Callable[[Any], None]) -> None:
+        self._compiled = compiled
+        self._is_on = False
+        self._before: Any = None
+        self._stand_in: Any = None
+
+    def start(self) -> None:
+        """Begin to watch; once. `module.compile()` and the decorator come by here, too."""
+        self._is_on = True
+        if self._stand_in is not None:
+            return
+        self._before = before = torch.compile
+
+        @functools.wraps(before)
+        def compile_and_tell(*args: Any, **kwargs: Any) -> Any:
+            result = before(*args, **kwargs)
+            given = args[0] if args else kwargs.get("model")
+            if self._is_on and given is not None and not _is_compiling():
+                self._compiled(given)
+            return result
+
+        self._stand_in = torch.compile = compile_and_tell
+
+    def stop(self) -> None:
+        """Put torch's own back; what a library has put over ours since stays, and ours does nothing then."""
+        self._is_on = False
+        if self._stand_in is not None and torch.compile is self._stand_in:
+            torch.compile = self._before
+            self._before = self._stand_in = None
