@@ -110,8 +110,10 @@ def _running(session: Session) -> tuple[FrameType, int]:
 
 def _forward(module: nn.Module, path: str, *, at_start: bool = False) -> Source:
     if is_scripted(module):
-        code = str(getattr(module, "code", "")).splitlines()
-        return Source("TorchScript", 1, tuple(code[:200]), None, f"{path}  {type(module).__name__}.forward")
+        scripted = str(getattr(module, "code", "")).splitlines()
+        return Source(
+            "TorchScript", 1, tuple(scripted[:200]), None, f"{path}  {type(module).__name__}.forward"
+        )
     function: Any = inspect.unwrap(type(module).forward)
     code = getattr(function, "__code__", None)
     try:
