@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine._torch.dynamo import blocks_around
-
 __all__ = ["CompileWatch", "graph_calls", "is_compilers_graph"]
 
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -28,7 +26,14 @@ def is_compilers_graph(module: nn.Module, frame: FrameType | None) -> bool:
     Fallback: a compiled function is taken for a model of the compiler's names.
     """
     graphs = sys.modules.get("torch.fx.graph_module")
-    return graphs is not None and isinstance(module, graphs.GraphModule) and blocks_around(frame)[1] > 0
+    if graphs is None or not isinstance(module, graphs.GraphModule):
+        return False
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "compile_wrapper" and "_dynamo" in code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def graph_calls(module: nn.Module) -> set[str] | None:
