@@ -84,8 +84,11 @@ LINES = (
 )
 
 
-@pytest.mark.parametrize("scope", ["vmap", "grad", "jvp", "vjp", "inference", "plain"])
-@pytest.mark.parametrize("around", [contextlib.nullcontext, torch.inference_mode, torch.no_grad])
+AROUND = [(scope, contextlib.nullcontext) for scope in ("vmap", "grad", "jvp", "inference", "plain")]
+AROUND += [("plain", torch.inference_mode), ("vmap", torch.inference_mode), ("vjp", torch.no_grad)]
+
+
+@pytest.mark.parametrize(("scope", "around"), AROUND)
 def test_no_dispatch_key_is_left_on(scope: str, around: Callable[[], Any]) -> None:
     for first, lines in itertools.product(
         ("break inner.0", "break inner.0 enter", "break Inside enter"), LINES
@@ -96,7 +99,7 @@ def test_no_dispatch_key_is_left_on(scope: str, around: Callable[[], Any]) -> No
             bare = model(x)
         with debug(model, *lines, output=(out := io.StringIO())) as console:
             console.execute(first)
-            for _ in range(3):
+            for _ in range(2):
                 with around():
                     seen = model(x)
                 torch.randn(2)

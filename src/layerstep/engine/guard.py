@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from layerstep.engine._torch import (
     has_saved_tensor_hooks,
-    is_transformed,
     modes_off,
     set_version,
     transforms_off,
 )
 from layerstep.engine._torch.traces import parametrizations_kept
 from layerstep.engine.interrupts import not_now
+from layerstep.engine.kinds import readable
 from layerstep.engine.models import Models
 from layerstep.engine.randomness import Generators, OtherThreads, RandomState
 from layerstep.engine.reach import Reach
@@ -205,8 +205,8 @@ def version_of(tensor: Tensor) -> int:
 
 def size_of(tensor: Tensor) -> int | None:
     """The bytes of a tensor whose values can be read as they lie in memory; else None."""
-    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
-    if not plain or tensor.is_meta or tensor.is_quantized or is_transformed(tensor):
+    parts, _ = readable(tensor)
+    if len(parts) != 1 or parts[0] is not tensor or tensor.is_conj() or tensor.is_neg():
         return None
     return tensor.numel() * tensor.element_size()
 
