@@ -63,14 +63,14 @@ class Inputs:
         if self._session.is_silent or not self._session.is_attached:
             return
         try:
-            self._note(module, args, kwargs, limit=self._session.config.copy_input_bytes)
+            with observing():
+                self._note(module, args, kwargs, limit=self._session.config.copy_input_bytes)
         except Exception as error:
             self._session.fail(error)
 
     def _note(self, module: nn.Module, args: Any, kwargs: Any, *, limit: int) -> None:
         self._drop(id(module))
-        with observing():
-            found = [_note(tensor, limit) for tensor in tensors_of((args, kwargs))[:MOST_INPUTS]]
+        found = [_note(tensor, limit) for tensor in tensors_of((args, kwargs))[:MOST_INPUTS]]
         self._noted[id(module)] = found
         self._bytes += _size(found)
         while self._bytes > BUDGET:

@@ -121,7 +121,8 @@ def watching_line(session: Session, line: str, *, deep: bool) -> Iterator[Outcom
 
 
 def _marks_before(session: Session) -> Marks:
-    reach = in_reach(session)
+    with observing():
+        reach = in_reach(session)
     if session.baseline is None:
         session.baseline = Baseline(session.models, reach)
     return Marks(reach, budget=LINE_BYTES, every=False)
