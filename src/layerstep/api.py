@@ -124,7 +124,10 @@ def set_trace() -> None:
     if _current is None:
         _current, _ = open_session()
         _current.attach()
+    was_attached = _current.is_attached
     _current.stop_here(sys._getframe(1), "set_trace()")
+    if was_attached and _current.frontend is None and not _current.is_attached:
+        _current.say(Notice("there is no terminal to ask at, so the run goes on", level="warn"))
 
 
 def pm(

@@ -6,7 +6,7 @@ import pytest
 
 from layerstep.errors import BadArguments
 from layerstep.lines import expressions, is_expression, options
-from layerstep.render.table import shortened
+from layerstep.render.names import shortened
 
 
 @pytest.mark.parametrize(
