@@ -76,7 +76,8 @@ def test_the_graph_behind_a_loss_is_counted() -> None:
 
 
 def test_asking_twice_does_not_count_what_the_first_question_has_unveiled() -> None:
-    gc.collect()  # what tests before have left would go away in the middle of this one
+    gc.collect()
+    gc.freeze()  # what tests before have left would go away in the middle of this one
     model, kept = net(), []
     with console_on(model) as console:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
