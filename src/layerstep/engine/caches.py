@@ -33,10 +33,13 @@ class Moment(StrEnum):
 
 def is_cache(value: Any) -> bool:
     """A cache as transformers makes them: layers, and an `update` that appends."""
-    nested = hasattr(value, "self_attention_cache") and hasattr(value, "cross_attention_cache")
-    return callable(getattr(value, "update", None)) and (
-        isinstance(getattr(value, "layers", None), list) or nested
-    )
+    try:
+        nested = hasattr(value, "self_attention_cache") and hasattr(value, "cross_attention_cache")
+        return callable(getattr(value, "update", None)) and (
+            isinstance(getattr(value, "layers", None), list) or nested
+        )
+    except Exception:  # a `__getattr__` of the program's that raises
+        return False
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ class _Noted(NamedTuple):
 def may_overwrite(module: nn.Module) -> bool:
     """May its forward write to its input? Of torch's own layers only those with `inplace=True` do."""
     return any(
-        getattr(part, "inplace", False) is True or not type(part).__module__.startswith("torch.nn.")
+        vars(part).get("inplace") is True or not type(part).__module__.startswith("torch.nn.")
         for part in module.modules()
     )
 

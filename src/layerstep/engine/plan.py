@@ -75,7 +75,7 @@ def _want_steps(
             for module in _modules(model):
                 for phase in _PHASES[intent.kind]:
                     want(module, phase)
-                if getattr(module, "inplace", False) is True:
+                if vars(module).get("inplace") is True:
                     want(module, Phase.INPUTS)
     if intent.reach is Reach.ENCLOSING:
         for module in enclosing:
