@@ -199,3 +199,25 @@ print(tuple(model(torch.ones(2, 4)).shape))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert done.stdout.strip() == "(2, 4)", done.stderr
+
+
+@pytest.mark.parametrize("line", ["record **", "memory on", "watch --stop 0.weight"])
+def test_a_model_may_be_called_while_the_interpreter_comes_down(line: str) -> None:
+    code = f"""
+import io, sys
+import torch
+from torch import nn
+import layerstep
+net, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.ones(2, 4)
+console = layerstep.attach(net, input=io.StringIO(), output=io.StringIO())
+console.execute({line!r})
+net(x)
+class Last:
+    def __init__(self):
+        self.net, self.x, self.me = net, x, self
+    def __del__(self):
+        print(tuple(self.net(self.x).shape))
+sys.modules["kept"] = Last()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout.strip()) == (0, "(2, 4)"), done.stderr

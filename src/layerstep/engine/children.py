@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import weakref
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ from layerstep.engine.threads import Turns
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["leave_forked_children"]
+__all__ = ["leave_at_exit", "leave_forked_children"]
 
 
 def leave_forked_children(session: Session) -> None:
@@ -26,3 +28,20 @@ def leave_forked_children(session: Session) -> None:
             child.detach()
 
     os.register_at_fork(after_in_child=in_child)
+
+
+def leave_at_exit(session: Session) -> None:
+    """Take everything off before the interpreter comes down.
+
+    A model may still be called then, by a `__del__`. A mode or a tap of ours would run without its globals,
+    and torch aborts the process at that.
+    """
+    reference = weakref.ref(session)
+
+    def at_exit() -> None:
+        ending = reference()
+        if ending is not None and ending.is_attached:
+            with contextlib.suppress(Exception):
+                ending.detach()
+
+    atexit.register(at_exit)

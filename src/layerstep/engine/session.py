@@ -24,7 +24,7 @@ from layerstep.engine.arming import Arming
 from layerstep.engine.arrivals import Arrivals
 from layerstep.engine.backpass import Backpass
 from layerstep.engine.caches import Caches
-from layerstep.engine.children import leave_forked_children
+from layerstep.engine.children import leave_at_exit, leave_forked_children
 from layerstep.engine.compiled import CompiledFunctions
 from layerstep.engine.conversation import Conversation
 from layerstep.engine.crashes import Crashes
@@ -115,6 +115,7 @@ class Session:
         self.compiled = CompiledFunctions(lambda _: self.rearm(), self.fail)
         self._here = Evaluations()
         leave_forked_children(self)
+        leave_at_exit(self)
 
     def scope_at(self, frame: Frame | None) -> Scope:
         """The names at a place in the run."""
