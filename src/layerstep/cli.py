@@ -43,6 +43,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--post-mortem", action="store_true", help="run at full speed; open the prompt where it crashes"
     )
+    run.add_argument(
+        "--stay",
+        action="store_true",
+        help="open the prompt at the end of the program; on a terminal it opens if no breakpoint was reached",
+    )
     run.add_argument("--dump", metavar="FILE", help="where a catchpoint that fires writes a core file")
     run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     run.add_argument("script", nargs="?", help="the script to run")
@@ -106,14 +111,19 @@ def _run(options: argparse.Namespace) -> int:
     if is_disabled():
         return program.run()
     from layerstep.frontends.choose import open_session
-    from layerstep.program import debug, debug_afterwards
+    from layerstep.program import Stay, debug, debug_afterwards
 
     lines, dump_to = _commands(options.given), _dump_to(options.dump)
     with _json_file(options.json) as json:
         use_pipe = not lines or not os.environ.get("CI")
         session, _ = open_session(commands=lines, json=json, use_pipe=use_pipe, batch=options.batch)
         session.dump_to = dump_to
-        return debug_afterwards(program, session) if options.post_mortem else debug(program, session)
+        if options.post_mortem:
+            return debug_afterwards(program, session)
+        on_terminal = (
+            not options.batch and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+        )
+        return debug(program, session, stay=Stay.ALWAYS if options.stay else Stay(on_terminal))
 
 
 def _open(options: argparse.Namespace) -> int:

@@ -11,23 +11,36 @@ import runpy
 import sys
 import types
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 from layerstep import __version__
 from layerstep.api import tell_silent_points, tell_unread, use_session
+from layerstep.engine.pause import Pause
+from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.stack import is_ours
 from layerstep.errors import Quit, UserError
 from layerstep.imports import start_in
 from layerstep.views import Notice
 
-__all__ = ["CAUGHT_EXIT_CODE", "ModuleProgram", "Program", "debug", "debug_afterwards"]
+__all__ = ["CAUGHT_EXIT_CODE", "ModuleProgram", "Program", "Stay", "debug", "debug_afterwards"]
 
 CAUGHT_EXIT_CODE = 3
 """A catchpoint has fired, and nobody could be asked."""
 
 
-def debug(program: Program, session: Session) -> int:
+class Stay(IntEnum):
+    """When does the prompt open at the end of the program?"""
+
+    NEVER = 0
+    IF_SILENT = 1
+    """If points were set and none was reached."""
+    ALWAYS = 2
+
+
+def debug(program: Program, session: Session, *, stay: Stay = Stay.NEVER) -> int:
     """Run a program with a session on it, from the prompt before it starts to its end."""
     use_session(session)
     session.source_lines.script = program.file
@@ -45,6 +58,8 @@ def debug(program: Program, session: Session) -> int:
         if session.is_attached or session.frontend is None:  # batch work ends by detaching
             tell_silent_points(session)
             tell_unread(session)
+        if stay is Stay.ALWAYS or (stay is Stay.IF_SILENT and _was_silent(session)):
+            _stay(program, session, code)
         return code if session.frontend is not None else _batch_code(session, code)
     finally:
         session.detach()
@@ -58,6 +73,25 @@ def _batch_code(session: Session, code: int) -> int:
         return CAUGHT_EXIT_CODE
     is_wrong = session.conversation.wrong_lines or any(p.is_pending and p.trouble for p in session.points)
     return UserError.exit_code if is_wrong and not code else code
+
+
+def _was_silent(session: Session) -> bool:
+    """Were breakpoints set, and none reached? Then the user has seen nothing."""
+    points = [point for point in session.points.shown if point.kind is PointKind.BREAK]
+    return session.is_attached and bool(points) and not any(point.hits for point in points)
+
+
+def _stay(program: Program, session: Session, code: int) -> None:
+    """The prompt after the end: the program's globals are at hand, and there is nothing to resume."""
+    session.scope.globals = program.globals
+    name = os.path.basename(program.script)
+    session.say(
+        Notice(f"{name} has ended with exit code {code}", "its globals and models can be seen; `quit` leaves")
+    )
+    try:
+        session.hold(Pause(session.scope, reason="the end", is_over=True))
+    finally:
+        session.scope.globals = None
 
 
 def debug_afterwards(program: Program, session: Session) -> int:
@@ -74,6 +108,7 @@ class Program:
     def __init__(self, script: str, args: Sequence[str]) -> None:
         self.script = script
         self.args = list(args)
+        self.globals: dict[str, Any] = {}
         try:
             self._source = Path(script).read_bytes()
         except OSError as error:
@@ -117,6 +152,7 @@ class Program:
         module = types.ModuleType("__main__")
         module.__dict__.update(__file__=file, __builtins__=builtins, __spec__=None, __cached__=None)
         sys.modules["__main__"] = module
+        self.globals = module.__dict__
         exec(compile(self._source, file, "exec", dont_inherit=True), module.__dict__)
 
 
@@ -127,6 +163,7 @@ class ModuleProgram(Program):
         if not words:
             raise UserError("-m needs the name of a module")
         self.script, *self.args = words
+        self.globals = {}
         sys.path.insert(0, os.getcwd())
         try:
             found = importlib.util.find_spec(self.script)
@@ -147,7 +184,7 @@ class ModuleProgram(Program):
 
     def _execute(self) -> None:
         start_in(os.getcwd())
-        runpy.run_module(self.script, run_name="__main__", alter_sys=True)
+        self.globals = runpy.run_module(self.script, run_name="__main__", alter_sys=True)
 
 
 def _exit_code(leaving: SystemExit) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 from torch.utils.data import Dataset, IterableDataset
 
@@ -35,7 +36,10 @@ def why_line_silent(session: Session, place: Place) -> str:
     known = {os.path.realpath(file) for file in known_files("")} | {os.path.realpath(lines.script or ".")}
     if place.file not in known:
         return f"never fired: {name} was not loaded"
-    return f"never fired: {function}() was not called" if function else "never fired: the line did not run"
+    here = (
+        " in the thread that is followed" if lines.follows_one_thread and threading.active_count() > 1 else ""
+    )
+    return f"never fired: {function or name}{'()' if function else ''} did not run{here}"
 
 
 def _compiled(place: Place, function: str) -> str:
@@ -43,9 +47,10 @@ def _compiled(place: Place, function: str) -> str:
     for code in codes:
         if code.co_qualname == function and os.path.realpath(code.co_filename) == place.file:
             return f"{function}() is compiled: it runs as a graph, without lines (TORCH_COMPILE_DISABLE=1)"
-    names = ", ".join(dict.fromkeys(f"{code.co_qualname}()" for code in codes[:3]))
-    if codes and function and not place.was_entered:
-        return f"{function}() did not run as Python; {names} compiled with all that it calls"
+    name = function.rpartition(".")[2]
+    callers = [code.co_qualname for code in codes if name and name in code.co_names]
+    if callers and not place.was_entered:
+        return f"{function}() did not run as Python: {callers[0]}() is compiled with all that it calls"
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import glob
+import linecache
 import os
 import re
 from collections.abc import Iterable
@@ -15,6 +16,8 @@ import torch
 from layerstep.config import Config
 from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
+from layerstep.engine.source_lines.places import function_names, known_files
+from layerstep.engine.source_lines.statements import read_source
 from layerstep.errors import UserError
 from layerstep.frontends.members import member, members_of
 from layerstep.registry import Command, all_commands, find_command
@@ -125,7 +128,23 @@ def _where(session: Session, rest: str, last: str) -> list[Candidate]:
     if last.startswith("op:"):
         seen = sorted(session.opstep.names[Phase.OP])
         return _words(last, dict.fromkeys(f"op:{name}" for name in (*seen, *_ops())))[:MOST]
-    return _paths(session, last) + _words(last, ("type:", "op:"))
+    file, colon, line = last.rpartition(":")
+    if colon:
+        return [Candidate(f"{file}:{text}", len(last), note) for text, note in _lines(session, file, line)]
+    files = sorted({os.path.basename(name) + ":" for name in known_files(session.source_lines.script)})
+    functions = function_names(session.source_lines.script) if last else []
+    return _paths(session, last) + _words(last, ("type:", "op:", *files, *functions))
+
+
+def _lines(session: Session, file: str, begun: str) -> list[tuple[str, str]]:
+    """The lines of a file that a point can stop at, each with its text; its functions."""
+    own = [name for name in known_files(session.source_lines.script) if name.endswith(file)]
+    source = read_source(own[0]) if own and file else None
+    if source is None:
+        return []
+    lines = [(str(line), linecache.getline(own[0], line).strip()) for line in sorted(source.stops.values())]
+    functions = [(each.name, f"line {each.first}") for each in source.functions]
+    return [(text, note) for text, note in [*lines, *functions] if text.startswith(begun)][:MOST]
 
 
 @functools.cache

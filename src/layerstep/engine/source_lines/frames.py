@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from types import FrameType
 
 from layerstep.engine.models import Models
-from layerstep.engine.stack import Frame, build_stack, is_ours, is_program_file
+from layerstep.engine.stack import OURS, Frame, build_stack, is_ours, is_program_file
 
-__all__ = ["line_stack", "program_frames"]
+__all__ = ["is_inline", "line_stack", "program_frames"]
+
+_PROGRAM = os.path.join(OURS, "program.py")
 
 
 def program_frames(frame: FrameType | None) -> Iterator[FrameType]:
     """The frames of the program itself, innermost first: no library, no comprehension."""
-    while frame is not None:
+    while frame is not None and not _starts_program(frame):
         if is_program_file(frame.f_code.co_filename) and not is_inline(frame):
             yield frame
         frame = frame.f_back
@@ -22,6 +25,11 @@ def program_frames(frame: FrameType | None) -> Iterator[FrameType]:
 def is_inline(frame: FrameType) -> bool:
     """Is this a comprehension or a generator expression: a part of a statement?"""
     return frame.f_code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
+
+
+def _starts_program(frame: FrameType) -> bool:
+    """Is this where `layerstep run` starts a script? What lies further out is not the program's."""
+    return frame.f_code.co_filename == _PROGRAM
 
 
 def line_stack(frame: FrameType, models: Models) -> list[Frame]:
@@ -34,7 +42,7 @@ def line_stack(frame: FrameType, models: Models) -> list[Frame]:
     between: list[FrameType] = []
     waiting = list(modules)
     here: FrameType | None = frame
-    while here is not None:
+    while here is not None and not _starts_program(here):
         is_shown = here is frame or is_program_file(here.f_code.co_filename)
         if waiting and here is waiting[0].caller:
             stack += _group(between, waiting.pop(0), models, depth=len(waiting) + 1)

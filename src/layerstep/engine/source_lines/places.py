@@ -64,7 +64,7 @@ class Place:
         if self.is_pending or not self.spot.isdigit() or int(self.spot) == self.line:
             return ""
         if self.function:
-            return f"line {self.spot} defines {self.function}; it stops at its first line"
+            return f"line {self.spot} has no code of its own; it stops at the first line of {self.function}"
         if int(self.spot) < self.line:
             return f"line {self.spot} has no code; it stops at the next line that has"
         return f"line {self.spot} belongs to the statement at line {self.line}"

@@ -60,8 +60,8 @@ class SourceFile:
                 return inner.body, inner.name
         if statement is not None and statement in self.stops:
             return self.stops[statement], ""
-        later = [self.stops[first] for first in sorted(self.stops) if first > line]
-        return (later[0], "") if later else (0, "")
+        later = min((first for first in self.stops if first > line), default=0)
+        return self.stop_for(later) if later else (0, "")
 
     def named(self, name: str) -> list[Function]:
         """The functions called so: by their qualified name, or by its end."""

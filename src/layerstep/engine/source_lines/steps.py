@@ -41,13 +41,11 @@ class LineMoment:
     side: Side
     line: int = 0
     is_return: bool = False
-    is_inline: bool = False
-    """It lies in a comprehension: a part of a statement."""
 
 
 def decide(step: LineStep, moment: LineMoment) -> tuple[bool, LineStep | None]:
     """Does the run stop here, and what is left of the step?"""
-    if moment.thread != step.thread or moment.is_inline or not _ends(step, moment):
+    if moment.thread != step.thread or not _ends(step, moment):
         return False, step
     if step.count > 1:
         return False, replace(step, count=step.count - 1)

@@ -20,6 +20,7 @@ from layerstep.engine.source_lines.steps import LineMoment, LineStep, Side, deci
 from layerstep.engine.source_lines.tracer import Mark, Tracer
 from layerstep.engine.source_lines.tracing import SetTrace
 from layerstep.engine.stack import is_program_file
+from layerstep.errors import UserError
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -107,6 +108,16 @@ class SourceLines:
             self._is_resting = False
 
     @property
+    def follows_one_thread(self) -> bool:
+        """Are lines of other threads left out?"""
+        return isinstance(self._tracer, SetTrace)
+
+    def check_thread(self) -> None:
+        """Refuse a step by lines in a thread that is not followed."""
+        if self._tracer_now().is_elsewhere:
+            raise UserError("lines are followed in one thread, and it is another", "Python 3.12 follows all")
+
+    @property
     def writes_back(self) -> bool:
         """Does Python write the copy of a frame's variables back when we return to it?"""
         return isinstance(self._tracer, SetTrace) and sys.version_info < (3, 13)
@@ -148,7 +159,8 @@ class SourceLines:
         if session.is_silent or not session.is_attached:
             return
         try:
-            if frame.f_lasti in self._begins_of(frame.f_code) and not is_tracing():
+            begins = not is_inline(frame) and frame.f_lasti in self._begins_of(frame.f_code)
+            if begins and not is_tracing():
                 self._consider(frame)
         except Exception as error:
             session.fail(error)
@@ -170,7 +182,7 @@ class SourceLines:
         hit, trouble = None, ""
         if points:
             hit, trouble = self._session.judge.ask(points, Event(Phase.LINE, None, (), {}), frame)
-        moment = LineMoment(threading.get_ident(), self._side(frame), line, is_inline=is_inline(frame))
+        moment = LineMoment(threading.get_ident(), self._side(frame), line)
         if self._has_arrived(moment) or hit is not None:
             self._stop(frame, hit, trouble)
 
