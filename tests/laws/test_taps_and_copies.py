@@ -221,3 +221,15 @@ sys.modules["kept"] = Last()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout.strip()) == (0, "(2, 4)"), done.stderr
+
+
+def test_a_model_that_is_first_called_by_a_trace_is_traced_as_bare(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import torch\nfrom torch import nn\n"
+        "net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())\n"
+        "print(torch.jit.trace(net, torch.ones(2, 4))(torch.ones(2, 4)).shape)\n"
+    )
+    run = [sys.executable, "-m", "layerstep", "run", "--batch", "-e", "profile 5", str(script)]
+    seen = subprocess.run(run, capture_output=True, text=True, timeout=100)
+    assert seen.stdout.strip() == "torch.Size([2, 4])", seen.stderr

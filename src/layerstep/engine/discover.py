@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine._torch import unwrap
+from layerstep.engine._torch import is_tracing, unwrap
 from layerstep.engine._torch.compiling import is_compilers_graph
 from layerstep.engine.disguise import shown_as
 from layerstep.engine.stack import call_text, caller_of, forget_locals, is_ours
@@ -121,7 +121,7 @@ class Discovery:
         if not self.is_on:
             self.stop()  # who was over ours has gone
             return
-        if torch.compiler.is_compiling() or getattr(module, "_is_replica", False):
+        if is_tracing() or getattr(module, "_is_replica", False):
             return
         if not hasattr(module, "_modules"):  # its __init__ did not call that of nn.Module: torch will say so
             return
