@@ -18,7 +18,7 @@ from layerstep.frontends.completion import complete
 from layerstep.program import Program, Stay, debug
 from play import play, script_named
 
-TRAINING = script_named("training")
+LOOP_FILE = script_named("loop")
 
 
 @pytest.fixture(autouse=True)
@@ -355,7 +355,7 @@ def test_another_trace_function_is_left_alone_and_named(tmp_path: Path) -> None:
 def test_a_trace_function_that_was_there_before_is_named() -> None:
     model = torch.nn.Linear(2, 2)
     console = DebugConsole(model, commands=[], output=io.StringIO())
-    console.execute(f"break {TRAINING}:28")
+    console.execute(f"break {LOOP_FILE}:28")
 
     def other(*_: object) -> None:
         return None
@@ -372,7 +372,7 @@ def test_a_trace_function_that_was_there_before_is_named() -> None:
 
 
 def bits(lines: Sequence[str], tmp_path: Path) -> str:
-    source = TRAINING.read_text().replace(
+    source = LOOP_FILE.read_text().replace(
         "    return loss.item()",
         "    print(*[p.sum().item().hex() for p in model.parameters()])\n    return loss.item()",
     )
@@ -561,24 +561,24 @@ def test_the_prompt_at_the_end_sees_the_globals_and_keeps_the_exit_code(tmp_path
 
 def test_lines_files_and_functions_are_completed() -> None:
     console = DebugConsole(torch.nn.Linear(1, 1), commands=[], output=io.StringIO())
-    console.session.source_lines.script = str(TRAINING)
+    console.session.source_lines.script = str(LOOP_FILE)
 
     def texts(line: str) -> list[str]:
         return [candidate.text for candidate in complete(console.session, line)]
 
-    assert "training.py:" in texts("break tr") and "train" in texts("break tr")
-    assert texts("break training.py:3") == [f"training.py:{n}" for n in (3, 30, 34, 35, 36, 37)]
+    assert "loop.py:" in texts("break lo") and "train" in texts("break tr")
+    assert texts("break loop.py:3") == [f"loop.py:{n}" for n in (3, 30, 34, 35, 36, 37)]
     assert texts("tbreak Net.f") == ["Net.forward"] == texts("until Net.f")
 
 
 def test_the_library_stops_at_lines_too() -> None:
     names: dict[str, object] = {"__name__": "not_main"}
-    exec(compile(TRAINING.read_text().rpartition("print(")[0], str(TRAINING), "exec"), names)
+    exec(compile(LOOP_FILE.read_text().rpartition("print(")[0], str(LOOP_FILE), "exec"), names)
     output = io.StringIO()
     console = DebugConsole(
         torch.nn.Linear(1, 1), commands=["continue", "p number", "continue"], output=output
     )
-    console.breakpoint(f"{TRAINING}:28", condition="number == 2")
+    console.breakpoint(f"{LOOP_FILE}:28", condition="number == 2")
     with console:
         names["train"](3)  # type: ignore[operator]
     assert "train()  break 1" in output.getvalue() and "$1  2" in output.getvalue()
