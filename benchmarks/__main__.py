@@ -8,7 +8,6 @@ import sys
 from dataclasses import replace
 
 from benchmarks.inspector import inspect_tensors
-from benchmarks.lines import measure_lines, section
 from benchmarks.measure import FULL, QUICK, latencies, overhead, quiet, start_up
 from benchmarks.memory import measure_memory
 from benchmarks.models import all_cases
@@ -65,8 +64,7 @@ def main() -> None:
     print(screen(results))
     if options.write:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
-        lines = section(measure_lines(3 if options.quick else 5))
-        PAGE.write_text(f"{page(results).rstrip()}\n\n{lines}", encoding="utf-8")
+        PAGE.write_text(page(results), encoding="utf-8")
         _tell(f"wrote {PAGE.name}")
 
 
