@@ -6,7 +6,7 @@ PROCESSOR := .venv/share/perfetto/trace_processor.wasm
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-apps lint docs bench clean
+.PHONY: help demo test test-apps chaos lint docs bench clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -19,6 +19,9 @@ test: lint $(PROCESSOR)  ## lint, types, layers and the test suite
 
 test-apps: .venv-apps/.installed  ## programs of other packages, bare and debugged
 	LAYERSTEP_TEST_APPS=1 .venv-apps/bin/python -m pytest tests/apps
+
+chaos: $(STAMP)-test  ## random programs with random commands, bare and debugged
+	$(BIN)/python tests/chaos --commands 2000
 
 lint: $(STAMP)-test  ## lint, format, types and layers
 	$(BIN)/ruff check

@@ -119,7 +119,7 @@ def test_a_new_export_is_one_file(tmp_path: Path) -> None:
         "from layerstep import DebugConsole\n"
         "from layerstep.demo.model import TinyTransformer\n"
         "lines = ['break head', 'continue', 'stats head --params', 'export head.md']\n"
-        "lines += ['stats out', 'export no.md']\n"
+        "lines += ['print 1', 'export no.md']\n"
         "console = DebugConsole(TinyTransformer().eval(), commands=lines, output=sys.stdout)\n"
         "console.run(torch.ones(1, 3, dtype=torch.long))\n"
     )
