@@ -9,6 +9,7 @@ import copy
 import inspect
 import io
 import pickle
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -154,7 +155,8 @@ def script_of_a_part(model: Any, x: Tensor) -> Any:
 
 @thing
 def trace(model: nn.Module, x: Tensor) -> Any:
-    return torch.jit.trace(model, x)(x)
+    traced = torch.jit.trace(model, x)
+    return re.sub(r"___torch_mangle_\d+\.", "", str(traced.inlined_graph)), traced(x)
 
 
 @thing

@@ -34,10 +34,8 @@ INSTRUMENTS = (
 MAIN = ("break body.0", "record **", "catch nonfinite", "catch exception in **", "profile on", "memory on")
 QUICK = ("break head if False", "profile on")
 """With the things that are slow."""
-CLOSELY = ("save_and_load", "load_weights_only", "deepcopy", "script", "signatures")
+CLOSELY = ("save_and_load", "load_weights_only", "deepcopy", "script", "trace", "signatures")
 """These read all that is on a model: they are tried with every instrument."""
-LEFT_OUT = {("trace", "memory on"), ("trace", "watch --stop body.0.weight")}
-"""torch.jit.trace of a batch norm in training fails under any dispatch mode."""
 
 
 def lines_for(name: str) -> tuple[str, ...]:
@@ -46,7 +44,7 @@ def lines_for(name: str) -> tuple[str, ...]:
     return INSTRUMENTS if name in CLOSELY else MAIN
 
 
-CASES = [(name, line) for name in THINGS for line in lines_for(name) if (name, line) not in LEFT_OUT]
+CASES = [(name, line) for name in THINGS for line in lines_for(name)]
 
 
 def made() -> tuple[Net, Tensor]:

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from layerstep.engine._torch.modes import LEAVING, Leaving, lay_below, lies_below, take_out
 from layerstep.engine._torch.saved import key_of
 from layerstep.engine._torch.tensors import is_tensor
+from layerstep.engine._torch.traced import off_in_traces, on_in_traces
 from layerstep.engine.ops import Place, is_question, name_of, place_of
 
 __all__ = ["Ledger", "Write"]
@@ -55,10 +56,12 @@ class Ledger(TorchFunctionMode):
         """Begin to note in this thread."""
         if not self._is_wanted:
             self._is_wanted = lay_below(self)
+            off_in_traces(self)
 
     def stop(self) -> None:
         """Note no more; from another thread the mode cannot be taken away, but does nothing."""
         self._is_wanted = False
+        on_in_traces(self)
         if lies_below(self):
             take_out(self)
         self.writes.clear()

@@ -5,6 +5,9 @@ mode, conjugate and negative bits. A kernel that calls other operations then tak
 bare run: a fused encoder layer under autocast computes in float32, `linear` in inference mode folds its
 input otherwise. So those keys are switched on again for the kernel, as the bare run has them.
 
+Torch hands a handler the tensor that stands for a number in the source as that number. Most operators take no
+number there: `view`, by which TorchScript prints the constants of a graph, raises. They get the tensor again.
+
 Whether autocast is on cannot be read in a handler: it is that very key. So it is noted when a mode is laid,
 and `torch.set_autocast_enabled`, which every `torch.autocast` calls, is followed while one lies.
 """
@@ -118,11 +121,46 @@ def run_kernel(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run a kernel from inside the handler of a mode of ours, as it runs in the bare program."""
     kernel = _known[func] if func in _known else _learn(func) if _CAN else None
     if kernel is None or torch._C._len_torch_dispatch_stack():  # another mode of ours comes below
-        return func(*args, **kwargs)
+        return _called(func, args, kwargs)
     with _guard():
         for key in (*_BITS, *_above(kernel)):
             _exclude(key, False)
+        return _called(func, args, kwargs)
+
+
+def _called(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    try:
         return func(*args, **kwargs)
+    except RuntimeError:
+        given = _with_tensors_for_numbers(func, args)
+        if given is None:
+            raise
+    return func(*given, **kwargs)
+
+
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+
+
+def _with_tensors_for_numbers(func: Any, args: Any) -> list[Any] | None:
+    """The arguments with a tensor for each number that cannot stand there; None if there is none.
+
+    Torch rejects such a call before it runs anything. Fallback: it stays rejected.
+    """
+    takes_numbers: Any = getattr(torch._C, "_should_allow_numbers_as_tensors", None)
+    schema = getattr(func, "_schema", None)
+    if takes_numbers is None or schema is None or takes_numbers(schema.name.rpartition("::")[2]):
+        return None
+    places = [
+        type(value) in _DTYPES and str(wanted.type) == "Tensor"
+        for value, wanted in zip(args, schema.arguments, strict=False)
+    ]
+    if not any(places):
+        return None
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        return [
+            torch.full((), value, dtype=_DTYPES[type(value)]) if is_number else value
+            for value, is_number in zip(args, places, strict=True)
+        ]
 
 
 def _above(kernel: _Kernel) -> list[Any]:
