@@ -123,6 +123,19 @@ def test_files_are_offered_once_by_their_names(tmp_path: Path, monkeypatch: pyte
     assert one.shown == "b.svg" and one.text == f"{tmp_path}/b.svg"
 
 
+def test_files_and_lines_are_shown_whole(tmp_path: Path) -> None:
+    script = tmp_path / "train.v2.py"
+    script.write_text("x = 1\n\ny = 2\n")
+    console = DebugConsole(nn.Linear(1, 1))
+    console.session.source_lines.script = str(script)
+    files = [one for one in complete(console.session, "break ") if one.text.endswith(":")]
+    own = [one for one in files if one.text == "train.v2.py:"]
+    assert [one.shown for one in own] == ["train.v2.py:"]
+    assert all(one.text.endswith(".py:") or one.text in ("type:", "op:") for one in files)
+    lines = complete(console.session, "break train.v2.py:")
+    assert [(one.shown, one.note) for one in lines] == [("1", "x = 1"), ("3", "y = 2")]
+
+
 def test_settings_offer_their_values() -> None:
     assert texts("config theme ") == ["auto", "light", "dark", "plain"]
     assert texts("config pager o") == ["on", "off"]

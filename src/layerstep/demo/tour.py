@@ -20,14 +20,15 @@ STEPS: tuple[tuple[str, str], ...] = (
     ("It stopped. Which modules are running, with which shapes, called from where?", "where"),
     ("The input is clean, so this layer makes the nan. What does it compute?", "list blocks.1.norm1"),
     (
-        "A division by the root mean square. Which tokens have none? A line may be Python.",
+        "It divides by the root mean square. Which tokens are all zeros?\n"
+        "A line that is no command is Python.",
         "inp.abs().amax(-1)[1] == 0",
     ),
     (
-        "The padding is all zeros. What keeps the others from 0/0?",
+        "The padding is all zeros. What keeps the other blocks from 0/0?",
         "print [b.norm1.eps for b in model.blocks]",
     ),
-    ("Block 1 was built without an epsilon: the fault. Enough of this point.", "delete 1"),
+    ("Block 1 has no epsilon: that is the fault. The point has done its work.", "delete 1"),
     ("The tree shows where the run is. Blocks that are alike are folded.", "tree"),
     ("Go on layer by layer: each step computes one more module.", "step"),
     ("See the source that is running, with an arrow at the line.", "list"),

@@ -8,7 +8,7 @@ import linecache
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import get_args, get_type_hints
 
 import torch
@@ -130,10 +130,13 @@ def _where(session: Session, rest: str, last: str) -> list[Candidate]:
         return _words(last, dict.fromkeys(f"op:{name}" for name in (*seen, *_ops())))[:MOST]
     file, colon, line = last.rpartition(":")
     if colon:
-        return [Candidate(f"{file}:{text}", len(last), note) for text, note in _lines(session, file, line)]
+        return [
+            Candidate(f"{file}:{text}", len(last), note, text) for text, note in _lines(session, file, line)
+        ]
     files = sorted({os.path.basename(name) + ":" for name in known_files(session.source_lines.script)})
     functions = function_names(session.source_lines.script) if last else []
-    return _paths(session, last) + _words(last, ("type:", "op:", *files, *functions))
+    words = _words(last, ("type:", "op:", *functions))
+    return _paths(session, last) + words + [replace(each, shown=each.text) for each in _words(last, files)]
 
 
 def _lines(session: Session, file: str, begun: str) -> list[tuple[str, str]]:

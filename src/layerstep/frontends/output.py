@@ -95,8 +95,12 @@ class Screen:
             self.console.file.flush()
 
 
+PAGER = "less -RFXK '-Pspace goes on, q goes back'"
+"""K: Ctrl-C leaves it. P: a colon tells a newcomer nothing."""
+
+
 def _page(text: str, file: IO[str]) -> bool:
-    command = shlex.split(os.environ.get("PAGER") or "less -RFXK")  # K: Ctrl-C leaves it
+    command = shlex.split(os.environ.get("PAGER") or PAGER)
     if not command or shutil.which(command[0]) is None:
         return False
     try:

@@ -202,8 +202,10 @@ def _file_of(module: ModuleType) -> str:
 
 def known_files(script: str) -> list[str]:
     """The program's own files that are loaded, and the script."""
-    files = [script] if script else []
-    return list(dict.fromkeys([*files, *(_file_of(module) for module in _program_modules())]))
+    modules = _program_modules()
+    if script:  # before it has started, `__main__` is the file behind the command `layerstep`
+        modules = [module for module in modules if module is not sys.modules.get("__main__")]
+    return list(dict.fromkeys([*([script] if script else []), *map(_file_of, modules)]))
 
 
 def function_names(script: str) -> list[str]:
