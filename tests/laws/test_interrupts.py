@@ -149,6 +149,34 @@ def test_ctrl_c_cancels_a_line_that_another_thread_works_out() -> None:
     assert "! interrupted" in text() and "42" in text()
 
 
+FOLLOWED_AFTERWARDS = """
+import io, sys, threading, torch
+from layerstep import DebugConsole
+
+model = torch.nn.Linear(2, 2)
+console = DebugConsole(model, input=io.StringIO("6 * 7\\ncontinue\\n"), output=sys.stdout)
+with console:
+    console.execute("break **")
+    thread = threading.Thread(target=lambda: model(torch.ones(1, 2)))
+    thread.start()
+    thread.join()
+
+def followed():
+    return "and the program goes on"
+
+sys.settrace(lambda *_: None)
+print(followed())
+"""
+
+
+def test_a_program_that_is_traced_goes_on_after_a_line_in_another_thread() -> None:
+    """Python 3.11 hung there: it looked for an exception that nobody had sent, at the same instruction."""
+    done = subprocess.run(
+        [sys.executable, "-c", FOLLOWED_AFTERWARDS], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert "42" in done.stdout and "and the program goes on" in done.stdout, done.stderr
+
+
 def test_two_consoles_leave_the_handler_as_it_was() -> None:
     consoles = [console_with(nn.Linear(2, 2))[0] for _ in range(2)]
     for console in consoles:

@@ -127,6 +127,8 @@ class Interrupts:
         """Ctrl-C came while the run stood still and nothing could be cancelled."""
         self._cancellable: int | None = None
         """The thread in which a line or a stop is being worked out."""
+        self._sent: int | None = None
+        """The thread that was sent a KeyboardInterrupt. It may have arrived there."""
         self._leaving = threading.Lock()
 
     @property
@@ -160,7 +162,9 @@ class Interrupts:
                 self._cancellable = outer
             else:
                 with self._leaving:
-                    _raise_in(me, None)  # one that was sent and has not arrived would hit the program
+                    if self._sent == me:  # if it has not arrived yet, it would hit the program
+                        self._sent = None
+                        _take_back()
                     self._cancellable = outer
 
     def cancel(self) -> bool:
@@ -174,16 +178,30 @@ class Interrupts:
             raise KeyboardInterrupt
         with self._leaving:
             if self._cancellable == thread:
-                self._cancellable = None
+                self._cancellable, self._sent = None, thread
                 _raise_in(thread, KeyboardInterrupt)
         return True
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an exception in another thread at its next line of Python; None takes one back."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), ctypes.py_object(error) if error is not None else None
-    )
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    """Raise an exception in another thread at its next line of Python."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+class _TakenBackError(BaseException):
+    """Takes the place of an exception that was sent to this thread."""
+
+
+def _take_back() -> None:
+    """Let no exception that was sent to this thread arrive after this.
+
+    Python can also be told to send none. But up to 3.12 it then looks for one forever, in every thread: that
+    slows the program, and under a trace function Python 3.11 never comes to the next instruction.
+    """
+    with contextlib.suppress(_TakenBackError):
+        _raise_in(threading.get_ident(), _TakenBackError)
+        for _ in range(1000):  # it arrives at the end of one turn
+            pass
 
 
 def is_from_a_signal(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from layerstep.engine._torch import below_everything, is_transformed
+from layerstep.engine._torch import below_everything
 from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.ops import Kernels, name_of
 from layerstep.engine.rerun import Watcher
@@ -171,7 +171,7 @@ class Shadower(Watcher):
     def error_of(self, output: Tensor) -> float | None:
         """The relative error of a tensor that came out of the module, None if it has no shadow."""
         with below_everything():
-            if is_transformed(output) or not has_shadow(output) or not self.shadows.has(output):
+            if not has_shadow(output) or not self.shadows.has(output):
                 return None
             shadow = self.shadows.of(output)
         return None if shadow is None else relative_error(output, shadow)

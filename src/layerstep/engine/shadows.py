@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from layerstep.engine._torch import is_transformed
+from layerstep.engine.kinds import readable
 
 __all__ = ["Shadows", "has_shadow"]
 
@@ -97,8 +97,8 @@ class Shadows:
 
 
 def has_shadow(tensor: Tensor) -> bool:
-    """Is it a tensor of floats with a memory of its own?"""
-    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
-    if not plain or not tensor.is_floating_point() or is_transformed(tensor):
+    """Is it a tensor of floats with a memory of its own? A zero tangent of forward-mode autograd has none."""
+    if type(tensor) not in (Tensor, nn.Parameter) or not tensor.is_floating_point() or tensor.is_neg():
         return False
-    return not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
+    parts, _ = readable(tensor)
+    return len(parts) == 1 and parts[0] is tensor
