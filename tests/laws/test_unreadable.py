@@ -157,6 +157,28 @@ def test_reruns_across_transforms(scope: str, tmp_path: Any) -> None:
     )
 
 
+def test_zero_tangents(tmp_path: Any) -> None:
+    """Forward-mode autograd makes tensors of zeros that have a storage of the right size and no memory."""
+    in_a_process(
+        """
+        class Tangent(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+            def forward(self, x):
+                return torch.func.jvp(self.inner, (x,), (torch.ones_like(x),))[1]
+        net, x = nn.Sequential(Tangent(), nn.Identity()), torch.randn(2, 4)
+        lines, out = io.StringIO("stability **\\nshadow fp64 in 0\\n"), io.StringIO()
+        with DebugConsole(net, input=lines, output=out) as console:
+            console.execute("break 1")
+            net(x)
+        assert "ops of Sequential followed" in out.getvalue(), out.getvalue()
+        print("alive")
+        """,
+        tmp_path,
+    )
+
+
 class Resizes(nn.Module):
     """Gives its memory back and takes other, as FSDP and kernels with `out=` do."""
 
