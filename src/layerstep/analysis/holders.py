@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from layerstep.engine.stack import forget_locals, is_ours
+from layerstep.engine.thread_frames import frames_of_threads
 
 __all__ = ["holder_of", "running_frames"]
 
@@ -106,7 +107,7 @@ def _variable(target: object) -> tuple[str, str, str] | None:
 
 def running_frames() -> Iterator[types.FrameType]:
     """The frames of the program in all threads, innermost first."""
-    for frame in sys._current_frames().values():
+    for frame in frames_of_threads().values():
         found: types.FrameType | None = frame
         while found is not None:
             if not is_ours(found):

@@ -15,18 +15,16 @@ import torch
 from torch import nn
 
 from layerstep.engine._torch import hook_tables, hooks_hidden, is_tracing
+from layerstep.engine._torch.modes import functions_out
 from layerstep.engine._torch.tensors import is_tensor
+from layerstep.engine.ops import Functions
 
 __all__ = ["FusedForward", "has_kernel", "may_be_one_kernel", "with_kernels"]
 
 
 def has_kernel(module: nn.Module) -> bool:
-    """Is this a layer that may run as one kernel? A subclass with a forward of its own may not."""
-    return (
-        isinstance(module, nn.TransformerEncoderLayer)
-        and type(module).forward is nn.TransformerEncoderLayer.forward
-        and "forward" not in module.__dict__
-    )
+    """Is this a layer that may run as one kernel? A forward of the program's own may call torch's."""
+    return isinstance(module, nn.TransformerEncoderLayer)
 
 
 def may_be_one_kernel(module: nn.Module) -> bool:
@@ -77,7 +75,7 @@ class FusedForward:
         forward = self._forward
         if not self._is_fused(args, kwargs):
             return forward(*args, **kwargs)
-        with hooks_hidden(self._module):
+        with hooks_hidden(self._module), functions_out(Functions):
             result = forward(*args, **kwargs)
         inside = list(self._module.modules())[1:]
         if any(hooks for module in inside for hooks in hook_tables(module).values()):

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from layerstep.engine import workers
+from layerstep.engine.thread_frames import frames_of_threads
 
 __all__ = ["Interrupts", "is_from_a_signal", "not_now", "wake_main_thread"]
 
@@ -255,5 +255,5 @@ def _end_if_stuck(thread: int, code: Any) -> None:
 
 
 def _place_of(thread: int) -> tuple[int, int] | None:
-    frame = sys._current_frames().get(thread)
+    frame = frames_of_threads().get(thread)
     return (id(frame), frame.f_lasti) if frame is not None else None

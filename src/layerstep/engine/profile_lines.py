@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import sysconfig
 import threading
 from collections import Counter
@@ -14,6 +13,7 @@ import torch.utils.data
 
 from layerstep.engine.ops import Place
 from layerstep.engine.stack import is_ours
+from layerstep.engine.thread_frames import frames_of_threads
 
 __all__ = ["Lines", "program_frame"]
 
@@ -98,7 +98,7 @@ class Lines:
 
     def _look(self, stop: threading.Event) -> None:
         while not stop.wait(PERIOD):
-            frame = sys._current_frames().get(self._watched)
+            frame = frames_of_threads().get(self._watched)
             found = program_frame(frame)
             where = self._is_where()
             if found is not None and where:

@@ -194,10 +194,7 @@ class OtherThreads:
 
 
 def _run_times() -> dict[int, str | None]:
-    """How long each other thread has run, None where that is not known or it runs at this moment.
-
-    Not by `sys._current_frames()`: a garbage collection that begins inside of it blocks Python 3.11 for good.
-    """
+    """How long each other thread has run, None where that is not known or it runs at this moment."""
     threads = threading.enumerate()
     others = [thread for thread in threads if thread.ident != threading.get_ident()]
     times = {thread.native_id or 0: _run_time(thread.native_id) for thread in others if _may_draw(thread)}

@@ -17,6 +17,7 @@ from torch import nn
 
 from layerstep.engine._torch import hook_tables
 from layerstep.engine._torch.cells import swap_forward
+from layerstep.engine._torch.encoders import Standing
 from layerstep.engine._torch.unseen import Unseen, UnseenHook
 from layerstep.engine.events import Phase
 from layerstep.engine.fused import FusedForward, has_kernel
@@ -166,24 +167,6 @@ class RaisedTap(_Tap):
         return reporting
 
 
-class FusedTap(_Tap):
-    """A forward pre-hook of a layer that may be one kernel: while it is tapped, the kernel still computes."""
-
-    __slots__ = ()
-
-    def __call__(self, module: nn.Module, args: Any, *kwargs: Any) -> None:
-        if _is_compiling():
-            return
-        if not kwargs:
-            self._leave(module)
-            return
-
-        def standing_in(forward: Callable[..., Any]) -> Callable[..., Any]:
-            return FusedForward(module, forward, _is_tap, self.sink.beside)
-
-        swap_forward(sys._getframe(1), module, standing_in)
-
-
 def _is_tap(hook: object) -> bool:
     return isinstance(hook, _Tap)
 
@@ -197,7 +180,7 @@ class _Installed:
         self.module = weakref.ref(module)
         self.taps: dict[Phase, _Tap] = {}
         self.handles: dict[Phase, Unseen] = {}
-        self.in_place_of_kernel: Unseen | None = None
+        self.in_place_of_kernel: Standing | None = None
 
     def remove(self) -> None:
         for handle in (*self.handles.values(), self.in_place_of_kernel):
@@ -232,7 +215,7 @@ class Taps:
                     entry.remove()
                 entry = self._installed[key] = _Installed(module)
                 if has_kernel(module):
-                    entry.in_place_of_kernel = _put_before(module, FusedTap(self.sink, ()))
+                    entry.in_place_of_kernel = Standing(module, self._with_kernel)
             for phase in [phase for phase in entry.handles if phase not in wanted]:
                 entry.handles.pop(phase).remove()
                 del entry.taps[phase]
@@ -241,6 +224,10 @@ class Taps:
                     entry.taps[phase].points = points
                 else:
                     self._install(entry, module, phase, points)
+
+    def _with_kernel(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """While a layer that may be one kernel is tapped, the kernel still computes."""
+        return FusedForward(module, forward, _is_tap, self.sink.beside)
 
     def apply_to(self, roots: list[nn.Module], *phases: Phase) -> None:
         """Tap these outermost modules, for somebody who asks no points."""

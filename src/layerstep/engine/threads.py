@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import sysconfig
 import threading
 import time
@@ -17,6 +16,7 @@ from layerstep.engine.events import Kind
 from layerstep.engine.opframe import running_modules
 from layerstep.engine.stack import forget_locals, is_ours
 from layerstep.engine.stepper import Intent
+from layerstep.engine.thread_frames import frames_of_threads
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Turns:
     def _name(self, pause: Pause) -> None:
         """Name threads from now on if this stop is not in the main one, or another one is in a model too."""
         if pause.thread == threading.main_thread().ident and not self.are_named:
-            others = (frame for ident, frame in sys._current_frames().items() if ident != pause.thread)
+            others = (frame for ident, frame in frames_of_threads().items() if ident != pause.thread)
             self.are_named = any(next(call_frames(frame), None) is not None for frame in others)
         else:
             self.are_named = True
@@ -113,7 +113,7 @@ def _is_step_elsewhere(intent: Intent) -> bool:
 
 def _position(thread: int) -> tuple[int, int] | None:
     """Something that changes while a thread runs Python; None if there is no such thread any more."""
-    frame = sys._current_frames().get(thread)
+    frame = frames_of_threads().get(thread)
     return (id(frame), frame.f_lasti) if frame is not None else None
 
 
@@ -140,7 +140,7 @@ class Place:
 def places(session: Session) -> list[Place]:
     """Every thread but ours, the paused one first."""
     pause = session.pause
-    frames = sys._current_frames()
+    frames = frames_of_threads()
     ours = {t.ident for t in threading.enumerate() if t.name.startswith("layerstep")}
     order = sorted(frames, key=lambda ident: (pause is None or ident != pause.thread, ident))
     return [_place(session, ident, frames[ident]) for ident in order if ident not in ours]

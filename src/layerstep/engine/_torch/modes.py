@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["LEAVING", "Leaving", "autograd_on", "lay_below", "lies_below", "take_out"]
+__all__ = ["LEAVING", "Leaving", "autograd_on", "functions_out", "lay_below", "lies_below", "take_out"]
 
 Mode = TorchFunctionMode | TorchDispatchMode
 
@@ -41,6 +41,18 @@ def take_out(mode: Mode) -> bool:
         if each is not mode:
             _push(each)
     return True
+
+
+@contextlib.contextmanager
+def functions_out(kind: type[TorchFunctionMode]) -> Iterator[None]:
+    """Function modes of that class are out of this thread's stack meanwhile."""
+    stack: Any = getattr(torch.overrides, "_get_current_function_mode_stack", tuple)
+    modes = [mode for mode in stack() if isinstance(mode, kind) and take_out(mode)]
+    try:
+        yield
+    finally:
+        for mode in modes:
+            lay_below(mode)
 
 
 def lies_below(mode: Mode) -> bool:

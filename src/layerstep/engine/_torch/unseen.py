@@ -26,6 +26,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from layerstep.engine._torch.encoders import encoders_plain
+
 __all__ = ["Unseen", "UnseenHook", "hooks_unseen"]
 
 _TABLES = (
@@ -127,7 +129,7 @@ _MAKER = "create_script_module"
 def _see_none_of_ours(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
     def made(nn_module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        with hooks_unseen(nn_module):
+        with hooks_unseen(nn_module), encoders_plain():
             return make(nn_module, *args, **kwargs)
 
     return made

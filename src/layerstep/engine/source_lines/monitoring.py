@@ -9,6 +9,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from layerstep.engine.source_lines.tracer import Mark, Watched
+from layerstep.engine.thread_frames import frames_of_threads
 
 __all__ = ["Monitoring", "free_tool"]
 
@@ -63,7 +64,7 @@ class Monitoring:
             monitoring.register_callback(self._tool, events.LINE, self._line)
             monitoring.register_callback(self._tool, events.PY_RETURN, self._returned)
             self._is_on = True
-        for frame in list(sys._current_frames().values()):
+        for frame in list(frames_of_threads().values()):
             self._follow_stack(frame)
         self._follow_stack(sys._getframe(1))
         while self._marked:
