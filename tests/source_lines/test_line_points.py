@@ -329,6 +329,25 @@ def test_closures_keep_what_another_thread_wrote_during_a_stop(tmp_path: Path) -
     assert "count 5" in played(tmp_path, source, *lines)
 
 
+@pytest.mark.parametrize("last", ["delete", "disable", "tbreak", "detach"])
+def test_variables_keep_their_values_when_the_last_point_goes_at_its_stop(tmp_path: Path, last: str) -> None:
+    source = """\
+        def outer(a, b):
+            def inner(c):
+                d = c + 1
+                return a + b + c + d
+            total = inner(1)
+            return total + a
+
+        print("got", outer(10, 20))
+    """
+    looks = ["info locals", "args", "p b", "up", "p total", "down", "interact", "e = 40", "\x04"]
+    set_by = "tbreak" if last == "tbreak" else "break"
+    ends = [] if last == "tbreak" else [last]
+    screen = played(tmp_path, source, f"{set_by} prog.py:4", "continue", *looks, *ends, "continue")
+    assert "inner()  " in screen and "got 43" in screen
+
+
 def test_another_trace_function_is_left_alone_and_named(tmp_path: Path) -> None:
     source = """\
         import sys

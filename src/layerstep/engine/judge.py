@@ -54,8 +54,7 @@ class Judge:
             try:
                 return self._decide(point, scope, event)
             finally:
-                is_traced = place.at_line and self._session.source_lines.writes_back
-                if scope.has_looked and place.python is not None and not is_traced:
+                if scope.has_looked and place.python is not None:
                     forget_locals(place.python)
 
     def _decide(self, point: Point, scope: Scope, event: Event) -> tuple[bool, str]:

@@ -44,8 +44,6 @@ class Pause:
     forward: int = 0
     python: FrameType | None = None
     """The frame of the user's code that runs: the caller of the module, or of `set_trace()`."""
-    traced: FrameType | None = None
-    """The frame whose trace function this is in: its copy of the variables is written back, not dropped."""
     selected: int = 0
     thread: int = field(default_factory=threading.get_ident)
     thread_name: str = ""
@@ -113,14 +111,12 @@ class Pause:
         """Let go of everything the pause looked at."""
         callers = {id(f): f for f in (self.python, *(frame.python for frame in self.stack)) if f is not None}
         for caller in callers.values():
-            if caller is not self.traced:
-                forget_locals(caller)
+            forget_locals(caller)
         self.scope.frame = None
         self.scope.stack = []
         self.stack = []
         self.event = None
         self.python = None
-        self.traced = None
         self.crash = None
 
 

@@ -23,11 +23,10 @@ def line_pause(
     point: Point | None = None,
     trouble: str = "",
     output: tuple[Any, ...] = (),
-    in_trace: bool = False,
 ) -> Pause:
     """Where the run stands: at a point, after a step by lines, or in `set_trace()`.
 
-    `output`: the value that the function is about to return. `in_trace`: its trace function runs.
+    `output`: the value that the function is about to return.
     """
     stack = line_stack(frame, session.models)
     modules = [each.module for each in stack if each.module is not None]
@@ -40,5 +39,4 @@ def line_pause(
     owner = session.models.owner_of(modules[0]) if modules else None
     pause = Pause(session.scope, stack, reason=reason, point=point, trouble=trouble, python=frame)
     pause.forward = owner.forwards if owner is not None else 0
-    pause.traced = frame if in_trace else None
     return pause

@@ -6,10 +6,11 @@ functions that hold a point, or that a step goes through, are followed line by l
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -38,9 +39,11 @@ class SetTrace:
             if event == "line":
                 lines = files[frame.f_code.co_filename]
                 if lines is not None and (watched.is_stepping or frame.f_lineno in lines):
-                    reached(frame)
+                    with _variables_kept(frame):
+                        reached(frame)
             elif event == "return" and watched.is_stepping and _is_returning(frame):
-                returned(frame, arg)
+                with _variables_kept(frame):
+                    returned(frame, arg)
             return frame.f_trace  # a step may have put its mark there meanwhile
 
         def called(frame: FrameType, event: str, arg: Any) -> Any:
@@ -103,6 +106,19 @@ class SetTrace:
         if self._is_on and present is not None and present is not self._called:
             return f"another trace function has taken over: {_name_of(present)}"
         return ""
+
+
+@contextlib.contextmanager
+def _variables_kept(frame: FrameType) -> Iterator[None]:
+    """Meanwhile we may look at the variables of a frame, and let go of the copy that Python makes for that.
+
+    Up to Python 3.12 it writes the copy back when a trace function returns. So it must be made anew: what is
+    missing there is unbound afterwards, and another thread may have assigned a variable of a closure.
+    """
+    try:
+        yield
+    finally:
+        frame.f_locals  # noqa: B018
 
 
 def _is_returning(frame: FrameType) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
@@ -117,11 +116,6 @@ class SourceLines:
         if self._tracer_now().is_elsewhere:
             raise UserError("lines are followed in one thread, and it is another", "Python 3.12 follows all")
 
-    @property
-    def writes_back(self) -> bool:
-        """Does Python write the copy of a frame's variables back when we return to it?"""
-        return isinstance(self._tracer, SetTrace) and sys.version_info < (3, 13)
-
     def begin(self, pause: Pause, resume: Resume) -> None:
         """The run goes on: note where a step by lines may end."""
         self._step = self._origin = self._outer = None
@@ -201,13 +195,7 @@ class SourceLines:
     def _stop(
         self, frame: FrameType, point: Point | None, trouble: str, *, output: tuple[Any, ...] = ()
     ) -> None:
-        self._session.stop_here(
-            frame, "", point=point, trouble=trouble, output=output, in_trace=self.writes_back
-        )
-        if self.writes_back:
-            # Python writes its copy of the variables back when the trace function returns. Another thread may
-            # have assigned a variable of a closure meanwhile: this makes the copy anew.
-            frame.f_locals  # noqa: B018
+        self._session.stop_here(frame, "", point=point, trouble=trouble, output=output)
 
     def _begins_of(self, code: CodeType) -> frozenset[int]:
         key = _key(code)
