@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.util
 import re
 import subprocess
@@ -142,6 +143,25 @@ def test_links_between_files_lead_somewhere() -> None:
         for target, anchor in re.findall(r"\]\(([^)#:]+)(?:#([^)]*))?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
             assert not anchor or anchor in anchors_of(page.parent / target), f"{page.name}: {target}#{anchor}"
+
+
+def test_the_architecture_names_every_file() -> None:
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+    names = re.findall(r"`([\w*]+)`", page)
+    rooms = re.findall(r"\w+", page.partition("```text\n")[2].partition("```")[0])
+    source = ROOT / "src" / "layerstep"
+    for path in sorted(source.rglob("*.py")):
+        room = path.relative_to(source).parts
+        is_listed_elsewhere = room[0] in ("commands", "demo") or "crash" in room
+        if not is_listed_elsewhere and not path.stem.startswith("__"):
+            assert any(fnmatch.fnmatch(path.stem, name) for name in (*names, *rooms)), "/".join(room)
+
+
+def test_the_home_page_leads_to_every_page() -> None:
+    home = (ROOT / "docs" / "index.md").read_text()
+    for path in (ROOT / "docs").rglob("*.md"):
+        page = str(path.relative_to(ROOT / "docs"))
+        assert page == "index.md" or f"({page})" in home, page
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -2,13 +2,17 @@
 
 One whose first line says so is kept at 120 columns and in colour, too, in the folders `wide` and `colour`.
 Where it says `by its own clock`, time passes only as often as it is asked for, and while the script sleeps;
-where `alone`, the tensors of other tests are hidden.
+where `alone`, the tensors of other tests are hidden. `at N columns` makes the screen narrower, and
+`in its own process` keeps the threads of other tests away.
 """
 
 from __future__ import annotations
 
 import gc
 import io
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +26,7 @@ TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
 ALSO = ", also at 120 columns and in colour"
 CLOCK = ", by its own clock"
 ALONE = ", alone"
+OWN_PROCESS = ", in its own process"
 TWICE = [path for path in TRANSCRIPTS if ALSO in path.read_text().partition("\n")[0]]
 CASES = [(path, "") for path in TRANSCRIPTS]
 CASES += [(path, look) for path in TWICE for look in ("wide", "colour")]
@@ -30,10 +35,24 @@ CASES += [(path, look) for path in TWICE for look in ("wide", "colour")]
 def shown(path: Path, look: str) -> str:
     name, typed, _ = read_transcript(path)
     clock = Clock() if CLOCK in path.read_text().partition("\n")[0] else None
+    head = path.read_text().partition("\n")[0]
+    if OWN_PROCESS in head:
+        return played_elsewhere(name, typed)
     if look != "colour":
-        return play(script_named(name), typed, width=120 if look == "wide" else 80, clock=clock)[0]
+        narrow = re.search(r", at (\d+) columns", head)
+        width = 120 if look == "wide" else int(narrow[1]) if narrow else 80
+        return play(script_named(name), typed, width=width, clock=clock)[0]
     console = make_console(io.StringIO(), width=80, colour=True)
     return play(script_named(name), typed, console=console, keep_colour=True, clock=clock)[0]
+
+
+def played_elsewhere(name: str, typed: list[str]) -> str:
+    code = f"from play import *; print(play(script_named({name!r}), {typed!r})[0], end='')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", cwd=FOLDER.parent, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture

@@ -192,3 +192,33 @@ def test_one_thread_is_not_named() -> None:
     console = DebugConsole(model, commands=["break **", "continue", "info threads"], output=output)
     console.run(X)
     assert "thread Main" not in output.getvalue() and "paused here" in output.getvalue()
+
+
+def test_a_stop_has_the_number_of_its_own_forward(started: Callable[..., threading.Thread]) -> None:
+    """A second thread that begins a forward does not renumber the first one's."""
+
+    class Chooses(Two):
+        def forward(self, side: str, x: torch.Tensor) -> torch.Tensor:
+            return self.get_submodule(side)(x)  # type: ignore[no-any-return]
+
+    model, entered, go_on = Chooses(), threading.Event(), threading.Event()
+
+    def wait(*_: Any) -> None:
+        entered.set()
+        go_on.wait(SECONDS)
+
+    model.left[1].register_forward_pre_hook(wait)
+    driver = Driver(model)
+    with driver.console:
+        driver.ask("break left.2")
+        driver.ask("break right.2")
+        started("first", lambda: model("left", X))
+        assert entered.wait(SECONDS)
+        started("second", lambda: model("right", X))
+        assert driver.stop() == "right.2"
+        go_on.set()
+        driver.ask("continue")
+        assert driver.stop() == "left.2"
+        driver.ask("continue")
+    text = driver.output.getvalue()
+    assert "right.2  done  Linear  forward 2" in text and "left.2  done  Linear  forward 1" in text

@@ -22,18 +22,18 @@ def perturbed(session: Session, rest: str) -> View:
     unseen, unchecked = _unseen(session, {name for _, name in changed})
     rows = changed + [("(written past torch)", name) for name in unseen]
     restored = sum(1 for _, outcome in session.disturbed if outcome.restored)
-    also = f"; {restored} lines drew random numbers or moved buffers, which were put back" if restored else ""
+    also = f"; what {_count(restored, 'line')} drew or moved was put back" if restored else ""
     hint = f"not checked: {_some(unchecked)}" if unchecked else ""
     if not rows:
         return Notice(f"no: {_proof(session)}{also}", hint, level="good" if not unchecked else "info")
     table = Table((Column("line", "code"), Column("changed", "path")), tuple(rows[:MOST_ROWS]))
-    return Group((Notice(f"yes: {len(rows)} tensors were changed{also}", hint, level="warn"), table))
+    return Group((Notice(f"yes: {_count(len(rows), 'change')}{also}", hint, level="warn"), table))
 
 
 def _proof(session: Session) -> str:
     what = "random streams, parameters, buffers and gradients are untouched"
     if session.baseline is None:
-        return f"{what}, for no line of this pause could write"
+        return f"{what}; no line of this pause could write"
     return f"{what}, and so are all other tensors in reach"
 
 
@@ -52,6 +52,10 @@ def _unseen(session: Session, named: set[str]) -> tuple[list[str], list[str]]:
             moved = []
         changed = [name for name in session.baseline.changed() if name not in named]
     return moved + changed, list(dict.fromkeys(unchecked + session.baseline.unchecked))
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 def _some(names: list[str]) -> str:

@@ -31,7 +31,7 @@ class Arrivals:
         """One more forward of a model; what was kept of the one before is let go."""
         model = self._session.models.by_root(module)
         if model is not None:
-            model.forwards += 1
+            model.begin_forward()
             if not model.is_helper:
                 self._session.kept.clear()
                 self._session.backpass.begin_forward()

@@ -176,10 +176,17 @@ def name_of(module: nn.Module, frame: FrameType) -> str:
         name = _name_in(user, module)
         if name:
             return name
+    inner = unwrap(module)
+    for name, value in list(
+        vars(sys.modules["__main__"]).items()
+    ):  # `Thread(target=model)` has no other frame
+        if isinstance(value, nn.Module) and unwrap(value) is inner:
+            return name
     caller = caller_of(frame)
     text = call_text(caller).partition("(")[0] if caller is not None else ""
     name = text.rpartition(".")[2]
-    return name if name.isidentifier() and name not in ("self", "__call__") else type(unwrap(module)).__name__
+    is_name = name.isidentifier() and name != "self" and not name.startswith("_")
+    return name if is_name else type(inner).__name__
 
 
 def _name_in(frame: FrameType, module: nn.Module) -> str:

@@ -8,6 +8,7 @@ too, but does not make the model beside it one of several.
 from __future__ import annotations
 
 import difflib
+import threading
 import weakref
 from collections.abc import Iterator
 
@@ -26,7 +27,9 @@ class Model:
     def __init__(self, root: nn.Module, name: str) -> None:
         self._given = weakref.ref(root)
         self.name = name
-        self.forwards = 0
+        self._begun = 0
+        self._lock = threading.Lock()
+        self._here = threading.local()
         self.compiled = is_compiled(root) or any(is_compiled(module) for module in root.modules())
         self.is_helper = next(root.parameters(), None) is None
         self._names: Names | None = None
@@ -49,6 +52,20 @@ class Model:
             self._names = Names(root if root is not None else nn.Module())
         self._may_have_changed = False
         return self._names
+
+    @property
+    def forwards(self) -> int:
+        """The number of the forward that this thread began last; of the last of all, if it began none."""
+        return getattr(self._here, "forward", self._begun)
+
+    def begin_forward(self) -> None:
+        with self._lock:
+            self._begun += 1
+            self._here.forward = self._begun
+
+    def had_forwards(self, count: int) -> None:
+        """They were counted elsewhere: in a core file."""
+        self._begun = count
 
     def refresh(self) -> None:
         """The model may have changed while it ran: look again when asked next, if it has."""

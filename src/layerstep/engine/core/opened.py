@@ -90,7 +90,7 @@ class OpenedCore:
         session.kept.clear()
         session.models = Models()
         for root, name, forwards in roots:
-            session.models.add(root, name).forwards = forwards
+            session.models.add(root, name).had_forwards(forwards)
         session.scope = session.scope_at(None)
         session.scope.update(names)
         session.arrivals.resolve_points()
