@@ -1,14 +1,8 @@
-"""layerstep: a debugger for PyTorch models. Importing it patches nothing and opens nothing.
-
-Worker processes that are started later ask before they die of a Ctrl-C, whenever the debugger is attached.
-"""
+"""layerstep: a debugger for PyTorch models. Importing it patches nothing and opens nothing."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
-
-from layerstep.engine.workers import protect_workers
 
 if TYPE_CHECKING:
     from layerstep.api import DebugConsole, attach, pm, set_trace
@@ -73,10 +67,6 @@ _HOME = {
     "StabilityChecker": "layerstep.stability",
     "StabilityIssue": "layerstep.stability",
 }
-
-
-if os.environ.get("LAYERSTEP") != "0":
-    protect_workers()
 
 
 def __getattr__(name: str) -> Any:

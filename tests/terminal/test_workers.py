@@ -33,10 +33,10 @@ class Rows(Dataset):
 
 def main():
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh())
+    {before_the_workers}
     loader = DataLoader(Rows(), num_workers=2, multiprocessing_context=sys.argv[1], persistent_workers=True)
     rows = iter(loader)
     first = {int(next(rows)[0, 0]) for _ in range(6)}
-    {before_the_loop}
     while True:
         row = next(rows)
         net(row)
@@ -105,7 +105,7 @@ def play(terminal, times: int = 2) -> None:
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_of_a_loader_survive_each_stop(open_terminal: Open, tmp_path: Path, start: str):  # noqa: F811
     path = tmp_path / "train.py"
-    path.write_text(LOADER.replace("{before_the_loop}", "pass"))
+    path.write_text(LOADER.replace("{before_the_workers}", "pass"))
     terminal = open_terminal("run", path, start)
     terminal.until_prompt()
     terminal.keys("continue\r")
@@ -120,14 +120,12 @@ def test_workers_of_a_loader_survive_each_stop(open_terminal: Open, tmp_path: Pa
     assert code == 130 and "KeyboardInterrupt" in rest
 
 
-def test_workers_that_were_there_before_the_debugger_survive(
-    open_terminal: Open,  # noqa: F811
-    tmp_path: Path,
-):
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_that_start_after_attach_survive(open_terminal: Open, tmp_path: Path, start: str):  # noqa: F811
     path = tmp_path / "train.py"
-    text = "import layerstep\n" + LOADER.replace("{before_the_loop}", "layerstep.attach(net)")
+    text = "import layerstep\n" + LOADER.replace("{before_the_workers}", "layerstep.attach(net)")
     path.write_text(text)
-    terminal = open_terminal(path, "fork", python=True)
+    terminal = open_terminal(path, start, python=True)
     play(terminal, times=1)
     terminal.child.sendintr()
     terminal.until_prompt()

@@ -48,6 +48,7 @@ class _Keyboard:
             if self.before in (None, signal.SIG_IGN):  # set from C; or by `nohup` and `&`, for a reason
                 return False
             self.last = float("-inf")
+            workers.protect_workers()
             signal.signal(signal.SIGINT, self.handle)
         self.sessions.append(session)
         self.tell_workers()

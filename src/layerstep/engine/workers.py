@@ -3,7 +3,8 @@
 A terminal sends SIGINT to every process in the foreground, and a DataLoader worker dies of it. So a worker
 asks a page of memory that it shares with the debugger. While the debugger turns Ctrl-C into stops, the worker
 goes on and leaves its number on the page. When the debugger passes Ctrl-C on to the program, it
-passes it on to those workers too. A worker of a program that nobody debugs has its Ctrl-C as always.
+passes it on to those workers too. Workers that were there before a debugger was first attached do not ask:
+they have their Ctrl-C as always.
 
 Forked workers are reached by `os.register_at_fork`. Spawned ones run the text of this file, which therefore
 uses the standard library alone: they may not find layerstep on their path.
@@ -12,6 +13,7 @@ uses the standard library alone: they may not find layerstep on their path.
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import signal
@@ -143,8 +145,12 @@ def shielded(before: Any) -> Any:
     return Shield(_page, before) if _page is not None and before is not signal.SIG_IGN else before
 
 
+@functools.cache
 def protect_workers() -> None:
-    """Let processes that are started from now on ask before they take a Ctrl-C."""
+    """Let processes that are started from now on ask before they take a Ctrl-C.
+
+    Called when a debugger is first attached: Python forgets no function that is to run at a fork.
+    """
     if not hasattr(os, "register_at_fork"):
         return
     os.register_at_fork(before=_opened, after_in_child=_protect_this)
