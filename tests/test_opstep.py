@@ -363,3 +363,10 @@ def test_the_first_op_imports_no_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_finish_ends_at_the_enclosing_module_after_a_step_by_ops() -> None:
+    """The mode of the step goes when the run goes on; the taps that `finish` waits at must stay."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.ReLU())
+    titles, _ = stepped(model, "tbreak 0.1", "continue", "step op", "finish", "continue")
+    assert titles == ["0.1 done Linear", "0 done Sequential", "Sequential done Sequential"]

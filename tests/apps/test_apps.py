@@ -53,21 +53,22 @@ continue
 @functools.cache
 def bare(program: Path) -> str:
     """What the program prints by itself."""
-    done = run([sys.executable, str(program)], Path.cwd())
+    done = run([sys.executable, str(program)], HERE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], folder: Path, lines: str = "") -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(HERE), "PYTHONWARNINGS": "ignore", "CI": ""}
     env |= {"LAYERSTEP_CONFIG": str(folder / "config.toml"), "LAYERSTEP_STATE": str(folder / "state")}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, cwd=folder, env=env, input=lines, capture_output=True, text=True, timeout=300
+    )
 
 
 def debugged(program: Path, lines: str, folder: Path) -> str:
     """What the debugger says while it runs the program; the program's own output must be as it was."""
-    typed = [part for line in lines.strip().splitlines() for part in ("-e", line)]
-    done = run([sys.executable, "-m", "layerstep", "run", "--batch", *typed, str(program)], folder)
+    done = run([sys.executable, "-m", "layerstep", "run", str(program)], folder, lines)
     assert done.stdout == bare(program), done.stderr[-2000:]
     assert done.returncode == 0, done.stderr[-2000:]
     assert "a bug in layerstep" not in done.stderr and "Traceback" not in done.stderr, done.stderr
@@ -84,10 +85,8 @@ def test_looking_and_dumping(program: Path, tmp_path: Path) -> None:
     assert "tbreak 1" in said or "break 1" in said
     core = tmp_path / "stop.lscore"
     assert core.exists(), said
-    done = run(
-        [sys.executable, "-m", "layerstep", "open", "-e", "where", "-e", "stats --params", str(core)],
-        tmp_path,
-    )
+    opened = [sys.executable, "-m", "layerstep", "open", str(core)]
+    done = run(opened, tmp_path, "where\nstats --params\nquit\n")
     assert done.returncode == 0 and "Traceback" not in done.stderr + done.stdout, done.stderr
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -19,6 +20,7 @@ from layerstep.engine.taps import Sink, Taps
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
+    from layerstep.engine.pause import Pause
     from layerstep.engine.points import Point
     from layerstep.engine.session import Session
 
@@ -39,6 +41,8 @@ class Arming:
         self._stance_before: Any = None
         self._told: set[str] = set()
         self._holds = 0
+        self._enclosing: list[weakref.ref[nn.Module]] = []
+        """The modules that ran at the last stop: `finish` needs their taps until it ends."""
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -51,9 +55,13 @@ class Arming:
             if not self._holds:
                 self._session.rearm()
 
-    def apply(self, intent: Intent, enclosing: Iterable[nn.Module]) -> None:
+    def apply(self, intent: Intent, pause: Pause | None) -> None:
+        """Install what the points and the intent need, and remove the rest."""
         if self._holds:
             return
+        if pause is not None:
+            self._enclosing = [weakref.ref(frame.module) for frame in pause.stack if frame.module is not None]
+        enclosing = [module for each in self._enclosing if (module := each()) is not None]
         models = self._session.models
         has_modes = self._session.opstep.is_laid
         plan = make_plan(

@@ -201,10 +201,8 @@ class Session:
         """Make the taps what the points and the intent need."""
         with not_now(), self.turns.arming:
             if self.is_attached:
-                pause = self.pause
-                enclosing = [f.module for f in pause.stack if f.module is not None] if pause else []
                 self.opstep.arm()
-                self.arming.apply(self.intent, enclosing)
+                self.arming.apply(self.intent, self.pause)
 
     def report(
         self, phase: Phase, points: tuple[Point, ...], module: Any, args: Any, kwargs: Any, output: Any
