@@ -22,7 +22,8 @@ def perturbed(session: Session, rest: str) -> View:
     unseen, unchecked = _unseen(session, {name for _, name in changed})
     rows = changed + [("(written past torch)", name) for name in unseen]
     restored = sum(1 for _, outcome in session.disturbed if outcome.restored)
-    also = f"; what {_count(restored, 'line')} drew or moved was put back" if restored else ""
+    lines = _count(restored, "line")
+    also = f"; random streams and buffers that {lines} moved were put back" if restored else ""
     hint = f"not checked: {_some(unchecked)}" if unchecked else ""
     if not rows:
         return Notice(f"no: {_proof(session)}{also}", hint, level="good" if not unchecked else "info")
