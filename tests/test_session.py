@@ -219,7 +219,7 @@ def test_finish_out_of_a_module_that_began_unseen() -> None:
 
     class Interrupting(nn.Tanh):
         def forward(self, x: Tensor) -> Tensor:
-            session._interrupted()
+            session.stand.interrupted()
             return super().forward(x)
 
     model[0][1] = Interrupting()

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar, cast
@@ -29,10 +28,10 @@ from layerstep.engine.compiled import CompiledFunctions
 from layerstep.engine.conversation import Conversation
 from layerstep.engine.crashes import Crashes
 from layerstep.engine.discover import Discovery
-from layerstep.engine.events import Event, Kind, Phase, Resume
+from layerstep.engine.events import Event, Phase
 from layerstep.engine.guard import Evaluations, Outcome
 from layerstep.engine.inputs import Inputs
-from layerstep.engine.interrupts import Interrupts, is_from_a_signal, not_now, wake_main_thread
+from layerstep.engine.interrupts import Interrupts, is_from_a_signal, not_now
 from layerstep.engine.judge import Judge
 from layerstep.engine.kept import Kept, Results
 from layerstep.engine.marks import Baseline, watching_line
@@ -46,10 +45,11 @@ from layerstep.engine.scope import Scope, run_python
 from layerstep.engine.source_lines.stops import line_pause
 from layerstep.engine.source_lines.watcher import SourceLines
 from layerstep.engine.stack import Frame, build_stack, is_ours
+from layerstep.engine.stand import Stand
 from layerstep.engine.threads import Turns
 from layerstep.engine.training import Steps
 from layerstep.engine.writes import Writes
-from layerstep.errors import QUIT_EXIT_CODE, Quit, describe_bug
+from layerstep.errors import describe_bug
 from layerstep.imports import our_imports
 from layerstep.views import Notice, View
 
@@ -107,7 +107,8 @@ class Session:
         self.memory: dict[str, Any] = {}
         """What commands keep for themselves between lines, by their names."""
         self.discovery = Discovery(self._arrived, self.crashes.raised)
-        self.interrupts = Interrupts(self._interrupted, has_pause=lambda: self.pause is not None)
+        self.stand = Stand(self)
+        self.interrupts = Interrupts(self.stand.interrupted, has_pause=lambda: self.pause is not None)
         self.judge = Judge(self)
         self.conversation = Conversation(self, interpreter)
         self._listeners: list[Callable[[Message], None]] = []
@@ -309,62 +310,7 @@ class Session:
 
     def hold(self, pause: Pause) -> None:
         """Stand still in this thread until a line resumes; a second thread waits its turn."""
-        with self.turns.taken(pause) as is_wanted:
-            if not (is_wanted and (self.is_attached or pause.is_start or pause.is_over)):
-                pause.release()
-                return
-            if pause.point is not None and pause.point.temporary:
-                self.points.delete(pause.point)
-            if pause.point is not None and pause.is_caught:
-                self.caught.append(f"{pause.point.what} in {pause.stack[0].path or 'the program'}")
-            self._stand(pause, self.turns.begin(pause))
-        if self.interrupts.came_late and self.is_attached:
-            self._stop_soon()  # it came while a line that resumes was on its way
-
-    def _stand(self, pause: Pause, step: stepper.Intent | None) -> None:
-        """Serve a pause to its end; then a `step` of another thread goes on."""
-        self.pause = pause
-        self.interrupts.forget()
-        self.points.forget_until()
-        self.intent = stepper.GO
-        self.baseline = None
-        self.scope.stack = pause.stack
-        self.scope.frame = pause.frame
-        try:
-            with our_imports(), self.source_lines.resting():
-                resume = self.conversation.serve(pause)
-            self._leave(pause, resume, step)
-        finally:
-            pause.release()
-            self.results.let_go()
-            self.pause = None
-            self.conversation.end()
-
-    def _leave(self, pause: Pause, resume: Resume, step: stepper.Intent | None = None) -> None:
-        if pause.is_over:
-            return
-        if resume.kind is Kind.QUIT:
-            self.quitting = threading.current_thread()
-            self.detach()
-            if wake_main_thread(Quit):
-                raise SystemExit(QUIT_EXIT_CODE)  # threading keeps silent about this class, not about others
-            raise Quit
-        if resume.kind is Kind.DETACH:
-            self.detach()
-            return
-        within = self.opstep.begin(pause, resume)
-        self.source_lines.begin(pause, resume)
-        intent = stepper.begin(
-            resume, phase=pause.phase, depth=pause.depth, thread=threading.get_ident(), within=within
-        )
-        if resume.kind is Kind.FINISH and any(f.depth == intent.depth and not f.hooked for f in pause.stack):
-            intent = replace(intent, everywhere=True)
-        self.intent = step if step and resume.kind is Kind.CONTINUE else intent
-        if resume.kind is Kind.INTO and pause.event is not None and pause.event.call is not None:
-            self.backpass.open(pause.event.call)
-        if resume.kind is Kind.CONTINUE and not any(point.action for point in self.points):
-            self.kept.clear()  # what a recording has put in view stays there until the next forward
-        self.rearm()
+        self.stand.hold(pause)
 
     @property
     def is_silent(self) -> bool:
@@ -386,21 +332,3 @@ class Session:
         with watching_line(self, text, deep=deep) as outcome:
             value, printed = run_python(text, self.scope)
         return value, printed, outcome
-
-    def _interrupted(self) -> bool:
-        """The first Ctrl-C: stop at the next boundary. False where it should interrupt at once."""
-        if self.quitting is not None:
-            self.quitting.join(timeout=2)  # let it unwind: a thread that exit cuts off aborts in torch
-            raise Quit
-        if not self.is_attached:
-            return False
-        if self.pause is None:
-            self._stop_soon()
-        elif not self.interrupts.cancel():
-            self.interrupts.came_late = True
-        return True
-
-    def _stop_soon(self) -> None:
-        self.intent = stepper.interrupt()
-        self.rearm()
-        self.say(Notice("stopping at the next module", "Ctrl-C again interrupts the program"))

@@ -1,0 +1,109 @@
+"""Standing still: a thread has come to a stop, lines are answered, and one of them lets the run go on."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from layerstep.engine import stepper
+from layerstep.engine.events import Kind, Resume
+from layerstep.engine.interrupts import wake_main_thread
+from layerstep.engine.pause import Pause
+from layerstep.errors import QUIT_EXIT_CODE, Quit
+from layerstep.imports import our_imports
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Stand"]
+
+
+class Stand:
+    """How a session begins a pause, serves it, and leaves it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def hold(self, pause: Pause) -> None:
+        """Stand still in this thread until a line resumes; a second thread waits its turn."""
+        session = self._session
+        with session.turns.taken(pause) as is_wanted:
+            if not (is_wanted and (session.is_attached or pause.is_start or pause.is_over)):
+                pause.release()
+                return
+            if pause.point is not None and pause.point.temporary:
+                session.points.delete(pause.point)
+            if pause.point is not None and pause.is_caught:
+                session.caught.append(f"{pause.point.what} in {pause.stack[0].path or 'the program'}")
+            self._serve(pause, session.turns.begin(pause))
+        if session.interrupts.came_late and session.is_attached:
+            self._stop_soon()  # it came while a line that resumes was on its way
+
+    def _serve(self, pause: Pause, step: stepper.Intent | None) -> None:
+        """Serve a pause to its end; then a `step` of another thread goes on."""
+        session = self._session
+        session.pause = pause
+        session.interrupts.forget()
+        session.points.forget_until()
+        session.intent = stepper.GO
+        session.baseline = None
+        session.scope.stack = pause.stack
+        session.scope.frame = pause.frame
+        try:
+            with our_imports(), session.source_lines.resting():
+                resume = session.conversation.serve(pause)
+            self._leave(pause, resume, step)
+        finally:
+            pause.release()
+            session.results.let_go()
+            session.pause = None
+            session.conversation.end()
+
+    def _leave(self, pause: Pause, resume: Resume, step: stepper.Intent | None = None) -> None:
+        session = self._session
+        if pause.is_over:
+            return
+        if resume.kind is Kind.QUIT:
+            session.quitting = threading.current_thread()
+            session.detach()
+            if wake_main_thread(Quit):
+                raise SystemExit(QUIT_EXIT_CODE)  # threading keeps silent about this class, not about others
+            raise Quit
+        if resume.kind is Kind.DETACH:
+            session.detach()
+            return
+        within = session.opstep.begin(pause, resume)
+        session.source_lines.begin(pause, resume)
+        intent = stepper.begin(
+            resume, phase=pause.phase, depth=pause.depth, thread=threading.get_ident(), within=within
+        )
+        if resume.kind is Kind.FINISH and any(f.depth == intent.depth and not f.hooked for f in pause.stack):
+            intent = replace(intent, everywhere=True)
+        session.intent = step if step and resume.kind is Kind.CONTINUE else intent
+        if resume.kind is Kind.INTO and pause.event is not None and pause.event.call is not None:
+            session.backpass.open(pause.event.call)
+        if resume.kind is Kind.CONTINUE and not any(point.action for point in session.points):
+            session.kept.clear()  # what a recording has put in view stays there until the next forward
+        session.rearm()
+
+    def interrupted(self) -> bool:
+        """The first Ctrl-C: stop at the next boundary. False where it should interrupt at once."""
+        session = self._session
+        if session.quitting is not None:
+            session.quitting.join(timeout=2)  # let it unwind: a thread that exit cuts off aborts in torch
+            raise Quit
+        if not session.is_attached:
+            return False
+        if session.pause is None:
+            self._stop_soon()
+        elif not session.interrupts.cancel():
+            session.interrupts.came_late = True
+        return True
+
+    def _stop_soon(self) -> None:
+        session = self._session
+        session.intent = stepper.interrupt()
+        session.rearm()
+        session.say(Notice("stopping at the next module", "Ctrl-C again interrupts the program"))
