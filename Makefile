@@ -21,7 +21,7 @@ test-apps: .venv-apps/.installed  ## programs of other packages, bare and debugg
 	LAYERSTEP_TEST_APPS=1 .venv-apps/bin/python -m pytest tests/apps
 
 chaos: $(STAMP)-test  ## random programs with random commands, bare and debugged
-	$(BIN)/python tests/chaos --commands 2000
+	$(BIN)/python tests/chaos --commands 20000
 
 lint: $(STAMP)-test  ## lint, format, types and layers
 	$(BIN)/ruff check

@@ -73,6 +73,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--commands", type=int, default=20_000)
+    parser.add_argument("--programs", type=int, help="end after so many programs, if that is earlier")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--most", type=int, default=40, help="lines for one program")
     parser.add_argument("--seed", type=int, help="only this one")
@@ -90,7 +91,7 @@ def main() -> int:
         if chosen.seed is not None:
             print(*trial["typed"], sep="\n")
             break
-        if lines >= chosen.commands:
+        if lines >= chosen.commands or programs == chosen.programs:
             break
     print(f"{programs} programs, {lines} commands: {bad} failed")
     return 1 if bad else 0
