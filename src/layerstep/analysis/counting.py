@@ -218,3 +218,8 @@ def _pooled(rows: list[Row], power: int) -> tuple[float, float, float]:
     weights = sizes / sizes.sum()
     mean, magnitude = (float(x[0] + np.dot(weights, x - x[0])) for x in (means, magnitudes))  # ones stay 1.0
     return mean, math.sqrt(np.dot(weights, stds * stds + (means - mean) ** 2)), magnitude
+
+
+# OpenBLAS reserves 32 MB of addresses at its first product of this kind and ends the process where it cannot.
+# Reserve them now: later the program may have set itself a limit.
+mean_of(ONES[F32])

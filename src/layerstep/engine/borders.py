@@ -100,7 +100,7 @@ class Borders:
         self._cycle = Cycle()
         self._members: list[Stepped] = []
         self._unit: weakref.ref[Model] | None = None
-        self._sizes: dict[int, int] = {}
+        self._sizes: weakref.WeakKeyDictionary[Model, int] = weakref.WeakKeyDictionary()
         self._found: list[weakref.ref[Optimizer]] = []
         self._trained: tuple[tuple[int, ...], set[int]] = ((), set())
         self._ends = 0
@@ -187,10 +187,10 @@ class Borders:
 
     def _weight(self, model: Model) -> int:
         """The parameters of a model: the one with most of them is the main one."""
-        if id(model) not in self._sizes:
+        if model not in self._sizes:
             root = model.root
-            self._sizes[id(model)] = sum(map(_size, root.parameters())) if root is not None else 0
-        return self._sizes[id(model)]
+            self._sizes[model] = sum(map(_size, root.parameters())) if root is not None else 0
+        return self._sizes[model]
 
 
 def _parameters(optimizers: Iterable[Optimizer]) -> set[int]:

@@ -8,6 +8,7 @@ The exception itself stays what it was: the same object with the same arguments 
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,8 @@ __all__ = ["EXCEPTION", "Crashes", "exception_check"]
 
 EXCEPTION = "exception"
 """What a catchpoint for exceptions is called."""
+MOST_SECONDS = 2.0
+"""Spent in all on exceptions that the program may handle. A run out of memory takes a second to explain."""
 _MARK = "layerstep: "
 """How our notes begin: an exception that has one was dealt with."""
 
@@ -46,6 +49,8 @@ class Crashes:
         self._session = session
         self.ledger = Ledger()
         """The latest in-place writes, while `catch exception` is set."""
+        self._seconds = 0.0
+        """Spent so far on exceptions at which nothing stopped."""
         self._told: object = None
         """The note of the exception at which the last stop was: it need not be explained once more."""
 
@@ -54,8 +59,17 @@ class Crashes:
         self._meet(error, points, by_default=False)
 
     def raised(self, error: BaseException) -> None:
-        """An exception leaves an outermost module call."""
-        self._meet(error, self._everywhere(), by_default=True)
+        """An exception leaves an outermost module call.
+
+        A program may handle thousands of them. Those beyond a bounded time are explained only if one ends it.
+        """
+        points = self._everywhere()
+        if not points and not self._asks and self._seconds > MOST_SECONDS:
+            return
+        began = time.perf_counter()
+        self._meet(error, points, by_default=True)
+        if not points and not self._asks:
+            self._seconds += time.perf_counter() - began
 
     def uncaught(self, error: BaseException) -> None:
         """An exception ends the program; also under a prompt that another thread has opened."""

@@ -76,6 +76,10 @@ class Names:
             if module is not None:
                 yield path, module
 
+    def has_id(self, key: int) -> bool:
+        """May a module with this id be of this model?"""
+        return key in self._paths
+
     def paths_of(self, module: nn.Module) -> list[str]:
         """All paths of a module, the first one first; empty if it is not of this model."""
         paths = self._paths.get(id(module), [])

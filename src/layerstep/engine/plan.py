@@ -145,6 +145,8 @@ def _want_at_root(model: Model, active: list[Point], want: Callable[..., None]) 
 
 
 def _module_of(model: Model, path: str, key: int) -> tuple[nn.Module, str] | None:
+    if not model.names.has_id(key):  # asked of every model for every target
+        return None
     for local in (path, path.removeprefix(model.name + "."), ""):
         module = model.names.module_at(local)
         if module is not None and id(module) == key:

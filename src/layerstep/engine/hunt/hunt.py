@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Hunt", "hunt_of"]
 
+MOST_SNAPSHOTS = 8
+"""Models whose latest call can be run again, in one thread; as many as forwards that wait for a backward."""
+
 
 def hunt_of(session: Session) -> Hunt:
     """The hunt of a session; it is made when it is first asked for."""
@@ -155,7 +158,10 @@ class Hunt:
             return
         self._aftermath.begin()
         self.has_told = False
-        self._here.snapshots.pop(id(event.module), None)
+        snapshots = self._here.snapshots
+        snapshots.pop(id(event.module), None)
+        while len(snapshots) >= MOST_SNAPSHOTS:  # a snapshot keeps its model alive
+            del snapshots[next(iter(snapshots))]
         with contextlib.suppress(Exception):  # an input that cannot be copied: there is then no second run
             self._here.snapshots[id(root)] = take(
                 root,

@@ -7,6 +7,7 @@ number was reached is the one whose node a backward pass comes by.
 from __future__ import annotations
 
 import bisect
+import weakref
 from types import FrameType
 
 from torch import nn
@@ -46,7 +47,7 @@ class Places:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._paths: dict[int, tuple[nn.Module, str]] = {}
+        self._paths: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._counts: list[int] = []
         self._owners: list[str] = []
 
@@ -60,8 +61,8 @@ class Places:
         if module is None:
             return ""
         known = self._paths.get(id(module))
-        if known is None or known[0] is not module:
-            known = self._paths[id(module)] = (module, self._models.path_of(unwrap(module)))
+        if known is None or known[0]() is not module:
+            known = self._paths[id(module)] = (weakref.ref(module), self._models.path_of(unwrap(module)))
         return known[1]
 
     def _path_at(self, frame: FrameType | None) -> str:
