@@ -185,14 +185,40 @@ def test_a_cache_that_keeps_a_window_only() -> None:
     assert "its cache keeps a window only" in leaving.text
 
 
+class Continuing(nn.Module):
+    """A model whose cache the debugger has not seen when the outermost call began."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, tokens: Tensor, known: int) -> Any:
+        cache = self.inner(tokens[:, :known], use_cache=True).past_key_values
+        return self.inner(tokens[:, known:], past_key_values=cache)
+
+
 def test_in_the_middle_of_a_model_with_a_cache_nothing_is_guessed() -> None:
     model = gpt2("sdpa")
     with torch.no_grad():
         cache = model(TOKENS[:, :5], use_cache=True).past_key_values
+        expected = gpt2("eager")(TOKENS, output_attentions=True).attentions
     lines = ["break h.1.mlp", "continue", "attention h.1", "attention transformer", "detach"]
     block, whole = ask(model, lines, TOKENS[:, 5:], past_key_values=cache)
     assert "2 queries × 7 keys, causal" in block.text
-    assert "it asks how long its cache is" in whole.text
+    assert "transformer.h.0.attn sdpa, batch 2, 2 heads × 2 queries × 7 keys, causal" in whole.text
+    assert whole.weights is not None
+    assert any(torch.allclose(whole.weights, each[..., 5:, :], rtol=0, atol=1e-6) for each in expected)
+    lines = [
+        "break h.1.mlp",
+        "continue",
+        "continue",
+        "attention h.1",
+        "attention inner.transformer",
+        "detach",
+    ]
+    block, unseen = ask(Continuing(model), lines, TOKENS, 5)
+    assert "2 queries × 7 keys, causal" in block.text
+    assert "it asks how long its cache is" in unseen.text
 
 
 def test_dropout_in_the_run_is_said_and_the_weights_are_without() -> None:

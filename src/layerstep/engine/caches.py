@@ -47,6 +47,8 @@ class _Noted:
     """A cache at the beginning of a call: the length of each layer, None if it was not in use yet."""
 
     lengths: list[int | None] = field(default_factory=list)
+    others: list[dict[str, tuple[int, int]]] = field(default_factory=list)
+    """Which further tensors each layer keeps, the size of its window for one, and how often they were written."""
     parts: dict[str, _Noted] = field(default_factory=dict)
     """The caches that it is made of."""
     tables: dict[str, dict[Any, Any]] = field(default_factory=dict)
@@ -81,6 +83,7 @@ def _note(cache: Any) -> _Noted:
         names = ("self_attention_cache", "cross_attention_cache")
         return _Noted(
             [_length(layer) for layer in layers],
+            [_others(layer) for layer in layers],
             {name: _note(getattr(cache, name)) for name in names if hasattr(cache, name)},
             {name: dict(value) for name, value in vars(cache).items() if type(value) is dict},
         )
@@ -90,6 +93,16 @@ def _length(layer: Any) -> int | None:
     return int(layer.get_seq_length()) if getattr(layer, "keys", None) is not None else None
 
 
+_OWN = frozenset(("keys", "values", "cumulative_length"))
+
+
+def _others(layer: Any) -> dict[str, tuple[int, int]]:
+    tensors = {name: value for name, value in vars(layer).items() if is_tensor(value) and name not in _OWN}
+    return {
+        name: (id(value), -1 if value.is_inference() else value._version) for name, value in tensors.items()
+    }
+
+
 def _cut(cache: Any, noted: _Noted) -> Any:
     twin = copy.copy(cache)
     twin.__dict__.update({name: dict(value) for name, value in noted.tables.items()})
@@ -97,17 +110,14 @@ def _cut(cache: Any, noted: _Noted) -> Any:
         setattr(twin, name, _cut(getattr(cache, name), part))
     if isinstance(getattr(cache, "layers", None), list):
         with below_everything():
-            pairs = zip(cache.layers, noted.lengths, strict=False)
-            twin.layers = [_layer_before(layer, length) for layer, length in pairs]
+            noted_layers = zip(cache.layers, noted.lengths, noted.others, strict=False)
+            twin.layers = [_layer_before(*each) for each in noted_layers]
     return twin
 
 
-_OWN = frozenset(("keys", "values", "cumulative_length"))
-
-
-def _layer_before(layer: Any, length: int | None) -> Any:
+def _layer_before(layer: Any, length: int | None, others: dict[str, tuple[int, int]]) -> Any:
     """A layer of a cache as it was: keys and values grow at their end, or lie in a room made before."""
-    more = [name for name, value in vars(layer).items() if is_tensor(value) and name not in _OWN]
+    more = [name for name, is_now in _others(layer).items() if is_now[1] < 0 or others.get(name) != is_now]
     if more:
         raise UserError(f"its cache keeps more than keys and values ({more[0]})", "stop at its enter")
     twin = copy.copy(layer)
