@@ -26,7 +26,7 @@ __all__ = ["breaks"]
     complete="choice:breaks locals models threads backward cost",
 )
 def info(session: Session, rest: str) -> View:
-    """List points, variables, models, threads, backward, or the cost.
+    """List points, variables, models, threads, backward, or cost.
 
     `info breaks` says of each point how often it was hit, and of a silent one the reason. `info backward`
     lists the modules through which the last backward pass was not seen to go, and why. `info threads` says

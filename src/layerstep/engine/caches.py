@@ -48,7 +48,7 @@ class _Noted:
 
     lengths: list[int | None] = field(default_factory=list)
     others: list[dict[str, tuple[int, int]]] = field(default_factory=list)
-    """Which further tensors each layer keeps, the size of its window for one, and how often they were written."""
+    """The further tensors of each layer, the size of a window for one, and how often each was written."""
     parts: dict[str, _Noted] = field(default_factory=dict)
     """The caches that it is made of."""
     tables: dict[str, dict[Any, Any]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.messages import Message
-from layerstep.engine.timing import Kind
+from layerstep.engine.timing import Clock, Kind
 from layerstep.engine.timing_stamps import DeviceStamps, HostStamps, Mark, Stamps
 from layerstep.views import Fields, Group, Notice, Text
 
@@ -25,8 +25,11 @@ __all__ = [
     "TimedStep",
     "counts_of",
     "first_line",
+    "part_of_step",
     "progress",
+    "shortfall",
     "size_of",
+    "until_last_exit",
     "without_unused",
 ]
 
@@ -124,6 +127,34 @@ def progress(done: int, wanted: int, *, word: str, warming: int) -> str:
     bar = "█" * round(BAR * done / wanted)
     where = f"{warming} to warm up" if warming else f"{done:,} of {wanted:,} {word}{'s' * (wanted != 1)}"
     return f"profile {bar:░<{BAR}} {where}"
+
+
+def shortfall(done: int, wanted: int, count: int, *, word: str, warm_up: int) -> str:
+    """The run is over after `count` steps: why fewer were timed than were wanted; else nothing."""
+    if done:
+        return f"profile: the run ended after {done:,} of {wanted:,} {word}s" if done < wanted else ""
+    if not count:
+        return "profile: nothing was timed: no model was called"
+    seen = f"the run ended after {count:,} {word}{'s' * (count != 1)}"
+    return f"profile: nothing was timed: {seen}, and the first {warm_up} do not count"
+
+
+def part_of_step(clock: Clock, is_training: bool) -> str:
+    """Where in a step the run is: inside of a model, between two steps, or in the rest; else nothing."""
+    if clock.inspect is not None:
+        return ""
+    if clock.depth:
+        return "inside"
+    last = clock.log[-1][0] if clock.log else Kind.TOOL
+    if last == Kind.ASIDE:
+        return ""
+    return "between" if last in (Kind.STEPPED, Kind.TOOL) or not is_training else "rest"
+
+
+def until_last_exit(marks: list[Mark]) -> list[Mark]:
+    """The marks of a step that ends with the last call in it."""
+    last = max(at for at, mark in enumerate(marks) if mark[0] == Kind.EXIT)
+    return [*marks[: last + 1], (Kind.TOOL, *marks[last][2:3] * 2, -1, 0)]
 
 
 def without_unused(marks: list[Mark], begins: list[int]) -> list[Mark]:

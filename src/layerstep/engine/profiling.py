@@ -25,7 +25,10 @@ from layerstep.engine.profile_steps import (
     TimedStep,
     counts_of,
     first_line,
+    part_of_step,
     progress,
+    shortfall,
+    until_last_exit,
     without_unused,
 )
 from layerstep.engine.timing import Clock, Kind
@@ -76,7 +79,9 @@ class Profile:
         self.shown_by = "profile report" if recorder is None else "profile ops"
         self.answers: list[str] = []
         """The lines that show what is timed, until somebody has asked."""
-        self.lines = Lines(self._is_where)
+        self.lines = Lines(
+            lambda: "" if session.pause is not None else part_of_step(self.clock, self.is_training)
+        )
         self.inspector: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], bool] | None = None
         """Called in a step that is left out, until it has worked: the outermost call, and what came out."""
         self.on_done: Callable[[], None] | None = None
@@ -176,17 +181,11 @@ class Profile:
         """The run is over: in a line what was wanted and did not come."""
         if not self.is_on or not self.answers:
             return ""
-        word, done, wanted = self.borders.word, len(self.steps), self.wanted or 0
+        word, done = self.borders.word, len(self.steps)
         if self._waits:
             return f"profile: no optimizer has stepped, so {done:,} {word}s are timed"
-        if done:
-            short = f"profile: the run ended after {done:,} of {wanted:,} {word}s"
-            return short if done < wanted else ""
         count = self._cuts + (self._has_forward and not self.is_training)
-        if not count:
-            return "profile: nothing was timed: no model was called"
-        seen = f"the run ended after {count:,} {word}{'s' * (count != 1)}"
-        return f"profile: nothing was timed: {seen}, and the first {self._warm_up} do not count"
+        return shortfall(done, self.wanted or 0, count, word=word, warm_up=self._warm_up)
 
     @property
     def modules(self) -> list[Timed]:
@@ -212,18 +211,6 @@ class Profile:
             return []
         what = f"a stand-in for the calls of {len(self._placed)} modules"
         return [f"profile: {what}, about 2 µs a call, 10 with a backward"]
-
-    def _is_where(self) -> str:
-        """For the lines: where the run is."""
-        if self.session.pause is not None or self.clock.inspect is not None:
-            return ""
-        if self.clock.depth:
-            return "inside"
-        last = self.clock.log[-1][0] if self.clock.log else Kind.TOOL
-        if last == Kind.ASIDE:
-            return ""
-        is_between = last in (Kind.STEPPED, Kind.TOOL) or not self.is_training
-        return "between" if is_between else "rest"
 
     # --- steps ---
 
@@ -373,19 +360,14 @@ class Profile:
         if self.recorder is None or on == self._is_recording:
             return
         self._is_recording = on
-        if on:
-            self.recorder.start()
-        else:
-            self.recorder.stop()
+        (self.recorder.start if on else self.recorder.stop)()
 
     def _close_last(self) -> None:
         """The last forward has ended, though none has begun after it."""
         is_whole = not self.is_training and not self.clock.depth and len(self.clock.log) > 2
         is_whole &= self._has_forward and not self._waits and not self.clock.is_full
         if is_whole and not self._spoiled and self.warming <= 0 and self._step.samples:
-            marks = self.clock.cut()
-            last = max(at for at, mark in enumerate(marks) if mark[0] == Kind.EXIT)
-            self._step.marks = [*marks[: last + 1], (Kind.TOOL, *marks[last][2:3] * 2, -1, 0)]
+            self._step.marks = until_last_exit(self.clock.cut())
             self.steps.keep(self._step, self.clock.stamps)
             self._step = TimedStep([], False)
 
