@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from layerstep.engine.events import Event, Phase, Resume
 from layerstep.engine.points import Point, PointKind
@@ -22,10 +22,7 @@ from layerstep.engine.traces import Crash
 from layerstep.errors import UserError
 from layerstep.views import View
 
-if TYPE_CHECKING:
-    from layerstep.engine.session import Session
-
-__all__ = ["Inbox", "Pause", "module_pause"]
+__all__ = ["Inbox", "Pause"]
 
 POLL_SECONDS = 0.2
 """A blocking get without a timeout would keep Python's signal handlers from running on Windows."""
@@ -186,20 +183,3 @@ class Inbox:
             if resume is not None:
                 return resume
         return None
-
-
-def module_pause(
-    session: Session, stack: list[Frame], event: Event, point: Point | None, trouble: str
-) -> Pause:
-    """A pause at an event of a module, with the module calls that it is in."""
-    owner = session.models.owner_of(event.module)
-    return Pause(
-        session.scope,
-        stack,
-        event,
-        reason=f"{point.kind} {point.number}" if point is not None and point.number else "",
-        point=point,
-        trouble=trouble,
-        forward=owner.forwards if owner is not None else 0,
-        python=stack[0].caller if stack else None,
-    )

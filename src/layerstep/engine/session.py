@@ -38,7 +38,7 @@ from layerstep.engine.marks import Baseline, watching_line
 from layerstep.engine.messages import Frontend, Instrument, Interpreter, Message, Watch, is_lost
 from layerstep.engine.models import Model, Models
 from layerstep.engine.opstep import Opstep
-from layerstep.engine.pause import Pause, module_pause
+from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point, Points
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
@@ -277,7 +277,18 @@ class Session:
 
     def stop_in(self, stack: list[Frame], event: Event, point: Point | None, trouble: str) -> None:
         """Pause at an event, with the module calls that it is in."""
-        pause = module_pause(self, stack, event, point, trouble)
+        owner = self.models.owner_of(event.module)
+        reason = f"{point.kind} {point.number}" if point is not None and point.number else ""
+        pause = Pause(
+            self.scope,
+            stack,
+            event,
+            reason=reason,
+            point=point,
+            trouble=trouble,
+            forward=owner.forwards if owner is not None else 0,
+            python=stack[0].caller if stack else None,
+        )
         if event.phase is Phase.EXIT:
             self.kept.keep(event.module, event.args, event.kwargs, event.output)
         self.hold(pause)
