@@ -296,7 +296,9 @@ def test_where_a_core_cannot_go_is_said_before_the_run(folder):
 
 def test_a_run_knows_where_a_core_goes(folder, monkeypatch):
     seen = []
-    monkeypatch.setattr("layerstep.program.debug", lambda program, session: seen.append(session.dump_to) or 0)
+    monkeypatch.setattr(
+        "layerstep.program.debug", lambda program, session, *, stay: seen.append(session.dump_to) or 0
+    )
     monkeypatch.chdir(folder)
     assert main(["run", "--batch", "--dump", "elsewhere", "train.py"]) == 0
     assert main(["run", "--batch", "train.py"]) == 0
