@@ -192,12 +192,14 @@ def test_commands_run_in_the_order_given_and_then_the_run_goes_on_alone(script, 
 
     documents = [json.loads(line) for line in report.read_text().splitlines()]
     assert all(document["layerstep"] == 2 for document in documents)
-    assert all(set(document) == {"layerstep", "kind", "line", "view"} for document in documents)
+    keys = {"layerstep", "kind", "line", "view"}
+    assert all(set(d) == (keys | {"stop"} if d["kind"] == "stop" else keys) for d in documents)
     assert [d["kind"] for d in documents if d["kind"] in ("stop", "log")] == ["stop", "log", "stop"]
     assert {document["kind"] for document in documents} == {"answer", "notice", "stop", "log"}
     by_line = {document["line"]: document["view"] for document in documents}
     assert by_line["break fc1"]["view"] == "notice" and by_line["break fc1"]["level"] == "good"
-    stop = next(document["view"] for document in documents if document["kind"] == "stop")
+    place, stop = next((d["stop"], d["view"]) for d in documents if d["kind"] == "stop")
+    assert (place["path"], place["module"], place["phase"], place["point"]) == ("fc1", "Linear", "exit", 1)
     assert stop["view"] == "fields"
     assert [span["text"] for span in stop["title"]][:3] == ["fc1", "done", "Linear"]
     tensors = {label: value for label, value in stop["items"] if value["view"] == "tensorview"}
@@ -209,16 +211,29 @@ def test_json_on_stdout_and_the_scripts_own_exit_code_and_input(tmp_path):
     script = tmp_path / "leaves.py"
     script.write_text("import sys\nprint('read', input())\nsys.exit(3)\n")
     done = run(
-        layerstep_run("run", "--batch", "--json", "-", "-e", "info breaks", "-e", "break x if out =", script),
+        layerstep_run("run", "--batch", "--json", "-", "-e", "info breaks", "-e", "break x", script),
         typed="a line of the program's own\n",
     )
     assert done.returncode == 3
-    *ours, last = done.stdout.splitlines()
-    assert last == "read a line of the program's own"
-    table, refused = (json.loads(line) for line in ours)
-    assert (table["layerstep"], table["kind"], table["line"]) == (1, "answer", "info breaks")
+    lines = done.stdout.splitlines()
+    assert lines.pop(2) == "read a line of the program's own"
+    table, taken, silent = (json.loads(line) for line in lines)
+    assert (table["layerstep"], table["kind"], table["line"]) == (2, "answer", "info breaks")
     assert table["view"]["view"] == "table" and table["view"]["rows"] == []
     assert [column["name"] for column in table["view"]["columns"]] == ["no", "what", "where", "hits", "state"]
+    assert taken["view"]["view"] == "notice" and taken["view"]["level"] == "good"
+    assert silent["kind"] == "notice" and silent["view"]["level"] == "warn"
+    assert silent["view"]["text"].startswith("break 1 at x: ")
+
+
+def test_a_wrong_line_before_the_start_ends_batch_work(tmp_path):
+    script = tmp_path / "leaves.py"
+    script.write_text("print('it ran')\n")
+    given = ("-e", "info breaks", "-e", "break x if out =", "-e", "info breaks")
+    done = run(layerstep_run("run", "--batch", "--json", "-", *given, script))
+    assert done.returncode == 2
+    _, refused = (json.loads(line) for line in done.stdout.splitlines())
+    assert refused["line"] == "break x if out ="
     assert refused["view"]["view"] == "notice" and refused["view"]["level"] == "error"
 
 
@@ -296,8 +311,7 @@ def test_points_that_cannot_fire_are_told_with_what_is_near(script):
         *("break fc3", "break act if out.mean() > 1e9", "tbreak type:Liner", "brek fc1"),
         *("break fc1 if out =", "break fc1 if", "where", 'log fc1 "{out"', "continue"),
     )
-    given = [word for line in lines for word in ("-e", line)]
-    done = run(layerstep_run("run", "--batch", *given, script(THREE_TIMES)))
+    done = run(layerstep_run("run", script(THREE_TIMES)), typed="\n".join(lines))
     assert (done.returncode, done.stdout) == (0, OUTPUT)
     text = " ".join(done.stderr.split())
     in_order(
@@ -536,7 +550,10 @@ def test_breakpoint_without_a_terminal_goes_on_and_leaves_the_input_alone(script
     done = run([sys.executable, str(script(TRACED))], typed="quit\n", PYTHONBREAKPOINT="layerstep.set_trace")
     assert done.returncode == 0
     assert done.stdout == "read quit\n"
-    assert re.search(r"^set_trace\(\)\n  at  script\.py:\d+  breakpoint\(\)$", done.stderr, re.MULTILINE)
+    assert "there is no terminal to ask at, so the run goes on" in done.stderr
+    assert re.search(
+        r"^script\.py  set_trace\(\)\n  at  script\.py:\d+  breakpoint\(\)$", done.stderr, re.MULTILINE
+    )
 
 
 def test_breakpoint_under_run_joins_the_session(script):
@@ -548,8 +565,13 @@ def test_breakpoint_under_run_joins_the_session(script):
     assert done.returncode == 130
     in_order(
         done.stderr,
-        *("set_trace()\n", "breakpoint()", "found Outer (outer)", "set_trace()  outer  Outer\n"),
-        *("breakpoint()", "→ 0  outer  Outer  running", "torch.Size([1, 2])"),
+        *("script.py  set_trace()\n", "breakpoint()", "found Outer (outer)"),
+        *(
+            "Outer.forward()  outer  Outer  set_trace()\n",
+            "breakpoint()",
+            "→ 0  outer  Outer  running",
+            "torch.Size([1, 2])",
+        ),
     )
 
 
