@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 from benchmarks.inspector import inspect_tensors
+from benchmarks.lines import measure_lines, section
 from benchmarks.measure import FULL, QUICK, latencies, overhead, quiet, start_up
 from benchmarks.memory import measure_memory
 from benchmarks.models import all_cases
@@ -24,7 +25,9 @@ def main() -> None:
     parser.add_argument(
         "--pairs", type=int, help="profiles to compare, above a minute each; 20, or 3 if quick"
     )
+    parser.add_argument("--python", action="append", default=[], help="one more Python, for the lines")
     options = parser.parse_args()
+    pythons = [sys.executable, *options.python]
     effort = QUICK if options.quick else FULL
     begin = _load()
     quiet()
@@ -61,10 +64,12 @@ def main() -> None:
         profiling,
         (begin, _load()),
     )
-    print(screen(results))
+    _tell("lines")
+    lines = section([measure_lines(3 if options.quick else 7, each) for each in pythons])
+    print(screen(results), lines, sep="\n\n")
     if options.write:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(page(results), encoding="utf-8")
+        PAGE.write_text(f"{page(results).rstrip()}\n\n{lines}", encoding="utf-8")
         _tell(f"wrote {PAGE.name}")
 
 

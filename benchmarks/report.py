@@ -26,7 +26,7 @@ from benchmarks.variants import (
     Variant,
 )
 
-__all__ = ["PAGE", "Results", "page", "screen"]
+__all__ = ["PAGE", "Results", "machine", "page", "screen", "table", "with_range"]
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "benchmarks.md"
 
@@ -71,7 +71,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([row(lines[0]), row(rule), *map(row, lines[1:])])
 
 
-def _with_range(spread: Spread, digits: int) -> str:
+def with_range(spread: Spread, digits: int) -> str:
     return f"{spread.median:.{digits}f} ({spread.low:.{digits}f}–{spread.high:.{digits}f})"
 
 
@@ -81,7 +81,7 @@ def overhead_table(found: Overhead, variants: Sequence[Variant] = VARIANTS) -> s
     for variant in variants:
         if found.has(variant):
             digits = 1 if variant.is_heavy else 3
-            cpu, wall = (_with_range(found.ratio(variant, clock=clock), digits) for clock in ("cpu", "wall"))
+            cpu, wall = (with_range(found.ratio(variant, clock=clock), digits) for clock in ("cpu", "wall"))
             rows.append((variant.name, cpu, wall, f"{found.added(variant).median:+.2f}"))
         else:
             rows.append((variant.name, "raises" if variant.name in found.failed else "not installed", "", ""))
@@ -92,9 +92,9 @@ def start_up_table(found: list[StartUp]) -> str:
     rows = [
         (
             f"`{one.statement}`",
-            _with_range(one.total, 0),
-            _with_range(one.own, 1),
-            _with_range(one.collector, 1),
+            with_range(one.total, 0),
+            with_range(one.own, 1),
+            with_range(one.collector, 1),
         )
         for one in found
     ]
@@ -102,7 +102,7 @@ def start_up_table(found: list[StartUp]) -> str:
 
 
 def latency_table(found: list[Latency]) -> str:
-    rows = [(one.name, _with_range(one.first, 1), _with_range(one.later, 1)) for one in found]
+    rows = [(one.name, with_range(one.first, 1), with_range(one.later, 1)) for one in found]
     return table(("on 10,000 modules", "the first answer, ms", "after a stop, ms"), rows)
 
 
@@ -115,7 +115,7 @@ def look_table(found: Looks) -> str:
             rows.append((way.name, size, found.failed.get(way.name, "not installed"), ""))
         else:
             ratio, each = found.ratio(way), found.per_element(way)
-            rows.append((way.name, size, _with_range(ratio, 1), _with_range(each, 2)))
+            rows.append((way.name, size, with_range(ratio, 1), with_range(each, 2)))
     return table((found.dtype, "elements", "× `t.sum()`", "ns per element"), rows)
 
 
@@ -123,7 +123,7 @@ def look_notes(found: Inspection) -> str:
     extra = ", ".join(f"{one.extra:.1f} MB for {one.dtype}" for one in found.looks)
     return (
         f"Beside the tensor, layerstep took {extra}. The lines of 1,000 weights of 64 × 64 took "
-        f"{_with_range(found.layers, 0)} ms."
+        f"{with_range(found.layers, 0)} ms."
     )
 
 
@@ -218,7 +218,7 @@ def page(results: Results) -> str:
         looks="\n\n".join([*map(look_table, results.inspection.looks), look_notes(results.inspection)]),
         goals=goal_table(results),
         noise=noise(results),
-        machine=_machine(),
+        machine=machine(),
         versions=table(("", "version"), [("Python", platform.python_version()), *_versions()]),
     )
 
@@ -240,7 +240,7 @@ def _versions() -> Iterable[tuple[str, str]]:
             yield package, "not installed"
 
 
-def _machine() -> str:
+def machine() -> str:
     name = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
