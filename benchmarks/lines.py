@@ -158,8 +158,8 @@ def section(found: Sequence[LineCosts]) -> str:
     loads = [load for costs in found for load in costs.load]
     torches = ", ".join(f"torch {each.torch} on Python {each.python}" for each in found)
     parts.append(
-        f"{machine()}; {torches}; debugpy {metadata.version('debugpy')}. Rounds: {len(found[0].rounds)}; of one"
-        f" round there is no range. The load average of the machine was {min(loads):.1f} to {max(loads):.1f}."
+        f"{machine()}; {torches}; debugpy {metadata.version('debugpy')}. Rounds:"
+        f" {len(found[0].rounds)}. The load average of the machine was {min(loads):.1f} to {max(loads):.1f}."
         " What the bare steps differ by is noise, and a smaller difference says nothing."
     )
     return "\n\n".join(parts) + "\n"
