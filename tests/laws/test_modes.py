@@ -203,3 +203,31 @@ def test_kernels_under_a_mode_give_the_bits_of_the_bare_run(
             seen = run()
         assert seen.dtype == bare.dtype, first
         assert torch.equal(seen, bare), first
+
+
+class Sensitivity(nn.Module):
+    """Gradients of single rows, by transforms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.inner = nn.Linear(4, 4), nn.Tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.vmap(torch.func.grad(lambda row: self.inner(row).sum()))(self.stem(x))
+
+
+@pytest.mark.parametrize("step", ["stepi", "step op"])
+def test_a_mode_laid_before_a_backward_pass_is_gone_after_the_run(step: str) -> None:
+    """Torch puts back at the end of each node what lay before it, also what was taken out in the node."""
+    model, text = Sensitivity(), io.StringIO()
+    before = _modes()
+    lines = io.StringIO(f"{step}\ncontinue\ncontinue\n")
+    with DebugConsole(model, input=lines, output=text) as console:
+        console.execute("tbreak stem")
+        console.execute("break inner backward")
+        model(torch.ones(2, 4))
+    assert _modes() == before, text.getvalue()
+
+
+def _modes() -> int:
+    return torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()

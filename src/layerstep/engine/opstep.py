@@ -23,6 +23,7 @@ from layerstep.engine import stepper
 from layerstep.engine._torch import (
     at_end_of_backward,
     current_node,
+    graph_task,
     is_in_backward,
     is_tracing,
     modes_off,
@@ -57,6 +58,8 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.laid: dict[Phase, Mode] = {}
+        self.passes: dict[Phase, int] = {}
+        """The backward pass in which each was laid, -1 outside of any."""
         self.guards: list[Ground] = []
         """The ground of each running call that takes out at its end what was laid in it."""
         self.is_entering = False
@@ -189,9 +192,11 @@ class Opstep:
     def sweep(self, frame: FrameType) -> None:
         """At an event: take out what is not wanted any more and may be.
 
-        A dispatch mode leaves on open ground only (`_torch/lasting`); else it is idle until its call ends.
+        A dispatch mode leaves on open ground only (`_torch/lasting`); else it is idle until its call ends. At
+        the end of a node of the backward pass torch puts back what lay before it: so what was laid before a
+        backward pass does not leave in it.
         """
-        idle = set(self._here.laid) - self._wanted_here()
+        idle = {level for level in set(self._here.laid) - self._wanted_here() if self._is_of_this_pass(level)}
         if not is_in_backward() and ground(frame) != OPEN:
             idle.discard(Phase.KERNEL)
         self._take_out(idle)
@@ -224,6 +229,11 @@ class Opstep:
             mode: Mode = Functions(self._function) if level is Phase.OP else Kernels(self._kernel)
             if mode.put() if isinstance(mode, Kernels) else lay_below(mode):
                 self._here.laid[level] = mode
+                self._here.passes[level] = graph_task()
+
+    def _is_of_this_pass(self, level: Phase) -> bool:
+        """Was a mode laid in the backward pass that runs now, or both outside of any?"""
+        return not is_in_backward() or self._here.passes.get(level) == graph_task()
 
     def _take_out(self, levels: set[Phase]) -> None:
         for level in levels:
