@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import queue
 import random
@@ -255,14 +256,24 @@ def test_a_look_leaves_cached_parametrizations_as_they_are(stop: str, line: str)
         assert torch.equal(bare, debugged)
 
 
-def test_a_thread_of_a_library_does_not_keep_the_streams_from_being_put_back(tmp_path: Path) -> None:
+def _start(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, daemon=True).start()
+
+
+def _start_plain(work: Callable[[], None]) -> None:
+    _thread.start_new_thread(work, ())
+
+
+@pytest.mark.parametrize("start", [_start, _start_plain])
+def test_a_thread_of_a_library_does_not_keep_the_streams_from_being_put_back(
+    tmp_path: Path, start: Callable[[Callable[[], None]], None]
+) -> None:
     """A progress bar's thread wakes up during many a line, and draws nothing."""
     file = tmp_path / "site-packages" / "bar.py"
-    code = "def work():\n    while not stop.wait(0.0001):\n        pass\n"
-    names: dict[str, Any] = {"stop": threading.Event()}
+    code = "def work():\n    while not stop.wait(0.0001):\n        pass\n    done.set()\n"
+    names: dict[str, Any] = {"stop": threading.Event(), "done": threading.Event()}
     exec(compile(code, str(file), "exec"), names)
-    thread = threading.Thread(target=names["work"], daemon=True)
-    thread.start()
+    start(names["work"])
     model, after = nn.Dropout(0.5), []
     try:
         for lines in ((), lines_at("break **", "mod(inp), __import__('time').sleep(0.05)")):
@@ -275,4 +286,21 @@ def test_a_thread_of_a_library_does_not_keep_the_streams_from_being_put_back(tmp
         assert torch.equal(*after)
     finally:
         names["stop"].set()
-        thread.join()
+        assert names["done"].wait(60)
+
+
+def test_a_plain_thread_of_the_program_may_draw() -> None:
+    ready, stop, done = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        ready.set()
+        stop.wait()
+        done.set()
+
+    _thread.start_new_thread(work, ())
+    try:
+        assert ready.wait(60)
+        assert OtherThreads().have_run()
+    finally:
+        stop.set()
+        assert done.wait(60)

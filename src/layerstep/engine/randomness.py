@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import gc
 import os
 import random
+import sys
 import threading
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -199,8 +202,32 @@ def _run_times() -> dict[int, str | None]:
     others = [thread for thread in threads if thread.ident != threading.get_ident()]
     times = {thread.native_id or 0: _run_time(thread.native_id) for thread in others if _may_draw(thread)}
     if _thread._count() > len(threads) - 1:  # started without the module `threading`
-        times[0] = None
+        known = {thread.ident for thread in threads}
+        if any(_may_draw_at(frame) for ident, frame in _frames().items() if ident not in known):
+            times[0] = None
     return times
+
+
+def _frames() -> dict[int, FrameType]:
+    """Where each thread is. A garbage collection that begins during this call blocks Python 3.11 for good."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _may_draw_at(frame: FrameType | None) -> bool:
+    """Does a thread that stands here run code of the program, or did it begin where threads run anything?"""
+    first = ""
+    while frame is not None:
+        first = frame.f_code.co_filename
+        if is_program_file(first):
+            return True
+        frame = frame.f_back
+    return first.startswith(_RUN_ANYTHING)
 
 
 def _may_draw(thread: threading.Thread) -> bool:
