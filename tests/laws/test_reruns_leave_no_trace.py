@@ -8,6 +8,7 @@ import queue
 import random
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -304,3 +305,29 @@ def test_a_plain_thread_of_the_program_may_draw() -> None:
     finally:
         stop.set()
         assert done.wait(60)
+
+
+@pytest.mark.parametrize("stop", ["break leaf", "break leaf backward"])
+def test_a_rerun_does_not_make_torchscript_optimize_sooner(stop: str) -> None:
+    """It runs other code, with a node of its own in the graph, after a number of calls."""
+
+    def nodes(*lines: str) -> list[str]:
+        class Leaf(nn.Module):  # each has counts of its own
+            def forward(self, x: Tensor) -> Tensor:
+                return torch.tanh(x) * 2
+
+        model = nn.Sequential(OrderedDict(leaf=torch.jit.script(Leaf())))
+        console, seen = console_on(model, lines)
+        with console:
+            found = []
+            for _ in range(4):
+                output = model(torch.ones(2, 2, requires_grad=True))
+                found.append(type(output.grad_fn).__name__)
+                output.sum().backward()
+        assert not lines or "$1" in seen.text
+        return found
+
+    bare = nodes()
+    assert len(set(bare)) == 2
+    call = "model.leaf(torch.ones(2, 2, requires_grad=True))"
+    assert nodes(stop, "continue", *[call] * 4, "delete 1", "continue") == bare

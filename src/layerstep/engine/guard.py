@@ -90,7 +90,7 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
         streams, threads = RandomState(), OtherThreads()
         before = _versions(models) if deep else {}
     try:
-        with watching_calls(saved.save), _own_saved_tensors(), parametrizations_kept():
+        with watching_calls(saved.save), _own_saved_tensors(), parametrizations_kept(), _unprofiled():
             yield outcome
     finally:
         with not_now(), observing():
@@ -116,6 +116,11 @@ def _own_saved_tensors() -> contextlib.AbstractContextManager[Any]:
     if not has_saved_tensor_hooks():
         return contextlib.nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
+def _unprofiled() -> contextlib.AbstractContextManager[Any]:
+    """TorchScript counts calls, and after a few of them runs other code, with other last digits."""
+    return torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
 
 
 def _changed(before: _Versions, after: _Versions, undone: set[int]) -> list[str]:
