@@ -109,49 +109,50 @@ def test_wrapper_subclasses(tmp_path: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("how", ["fsdp", "dtensor"])
-def test_distributed_tensors(how: str, tmp_path: Any) -> None:
+def test_distributed_tensors(tmp_path: Any) -> None:
     in_a_process(
         f"""
         import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
         from torch.distributed.tensor import Replicate, distribute_module, distribute_tensor
         dist.init_process_group("gloo", init_method="file://{tmp_path}/group", rank=0, world_size=1)
         mesh = init_device_mesh("cpu", (1,))
-        model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.ones(2, 4)
-        if {how!r} == "fsdp":
-            from torch.distributed.fsdp import fully_shard
-            fully_shard(model, mesh=mesh)
-        else:
-            distribute_module(model, mesh)
-            x = distribute_tensor(x, mesh, [Replicate()])
-        opt = torch.optim.SGD(model.parameters(), 0.1)
-        def run():
-            model(x).sum().backward()
-            opt.step(); opt.zero_grad()
-        tried(model, run, armed, looks)
+        for is_sharded in (True, False):
+            model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.ones(2, 4)
+            if is_sharded:
+                fully_shard(model, mesh=mesh)
+            else:
+                distribute_module(model, mesh)
+                x = distribute_tensor(x, mesh, [Replicate()])
+            opt = torch.optim.SGD(model.parameters(), 0.1)
+            def run():
+                model(x).sum().backward()
+                opt.step(); opt.zero_grad()
+            tried(model, run, armed, looks)
         dist.destroy_process_group()
         """,
         tmp_path,
     )
 
 
-@pytest.mark.parametrize("scope", ["jvp", "vmap", "grad"])
-def test_reruns_across_transforms(scope: str, tmp_path: Any) -> None:
+def test_reruns_across_transforms(tmp_path: Any) -> None:
     in_a_process(
-        f"""
+        """
         class Net(nn.Module):
-            def __init__(self):
+            def __init__(self, scope):
                 super().__init__()
+                self.scope = scope
                 self.inner = nn.Linear(4, 4)
             def forward(self, x):
-                if {scope!r} == "jvp":
+                if self.scope == "jvp":
                     return torch.func.jvp(self.inner, (x,), (torch.ones_like(x),))[1]
-                if {scope!r} == "vmap":
+                if self.scope == "vmap":
                     return torch.vmap(self.inner)(x)
                 return torch.vmap(torch.func.grad(lambda row: self.inner(row).sum()))(x)
-        net, x = Net(), torch.randn(2, 4)
-        tried(net, lambda: net(x), (), looks)
+        for scope in ("jvp", "vmap", "grad"):
+            net, x = Net(scope), torch.randn(2, 4)
+            tried(net, lambda: net(x), (), looks)
         """,
         tmp_path,
     )
