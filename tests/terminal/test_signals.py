@@ -30,13 +30,14 @@ def test_a_signal_that_ends_the_process_leaves_the_terminal_as_it_was(
 
 
 def test_ctrl_c_in_the_pager_leaves_the_pager_only(open_terminal: Open, script):  # noqa: F811
+    # One process that numbers lines and waits for keys: a shell that starts a command can lose a Ctrl-C.
     path = script("net(torch.ones(1, 4))\nprint('finished')\n")
-    terminal = open_terminal("run", path, PAGER="sh -c 'echo in the pager; sleep 600'")
+    terminal = open_terminal("run", path, PAGER="cat -n - /dev/tty")
     terminal.until_prompt()
     terminal.ask("break 1")
     terminal.ask("continue")
     terminal.keys("help\r")  # more lines than the terminal has
-    terminal.until("in the pager")
+    terminal.until(r" 31\t")
     terminal.child.sendintr()
     terminal.until_prompt()
     assert "42" in terminal.ask("6 * 7")
