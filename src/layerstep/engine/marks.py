@@ -48,8 +48,8 @@ class Marks:
 
     def __init__(self, reach: Reach, *, budget: int, every: bool) -> None:
         self._marks: list[_Mark] = []
-        self.unchecked = [f"all but the first {MOST:,} objects in reach"] if reach.is_cut else []
-        """What may change unseen."""
+        self.unchecked: list[str] = []
+        """What may change unseen: tensors by name, then what was not looked at."""
         self.large = 0
         """Tensors whose values were to be summed and are too large: only counted writes are seen."""
         with observing():
@@ -64,6 +64,8 @@ class Marks:
                     self.large += 1
                 sum_ = checksum(tensor) if is_small else None
                 self._marks.append(_Mark(name, weakref.ref(tensor), version, sum_))
+        if reach.is_cut:
+            self.unchecked.append(f"all but the first {MOST:,} objects in reach")
 
     def __len__(self) -> int:
         return len(self._marks)
