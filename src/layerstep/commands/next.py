@@ -31,5 +31,6 @@ def next_(session: Session, rest: str) -> Resume:
     """
     word, _, more = rest.partition(" ")
     if word == "line":
+        session.source_lines.check_thread()
         return Resume(Kind.NEXT_LINE, count_of(more.strip()))
     return Resume(Kind.NEXT, count_of(rest))

@@ -65,5 +65,6 @@ def step(session: Session, rest: str) -> Resume:
     if word == "op":
         return step_ops(session, Kind.OP, more.strip())
     if word == "line":
+        session.source_lines.check_thread()
         return Resume(Kind.LINE, count_of(more.strip()))
     return Resume(Kind.STEP, count_of(rest))

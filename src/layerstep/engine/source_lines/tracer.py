@@ -49,6 +49,10 @@ class Tracer(Protocol):
     """One way to hear of lines."""
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Does it follow another thread only?"""
+
+    @property
     def words(self) -> str:
         """What it is, for `info cost`."""
 

@@ -25,6 +25,8 @@ class SetTrace:
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._is_on = False
+        self._thread: int | None = None
+        """The one thread that is followed. With two, CPython 3.11.7 came out of a stop in an endless loop."""
         self._called, self._local = self._make(watched)
 
     def _make(self, watched: Watched) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -47,14 +49,15 @@ class SetTrace:
         def called(frame: FrameType, event: str, arg: Any) -> Any:
             if files[frame.f_code.co_filename] is None:
                 return None
-            if not self._is_on:
-                sys.settrace(None)  # a thread that began while it was on
-                return None
             if frame.f_trace is not None:  # a generator goes on: its mark stays
                 return frame.f_trace
             return local if watched.follows(frame.f_code) else None
 
         return called, local
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return self._thread not in (None, threading.get_ident())
 
     @property
     def words(self) -> str:
@@ -67,13 +70,14 @@ class SetTrace:
         return mark
 
     def start(self) -> str:
-        """Follow this thread, and those that begin from now on; why not, if another tracer is there."""
+        """Follow this thread, if no other is followed; why not, if another tracer is there."""
+        if self.is_elsewhere:
+            return ""
         present = sys.gettrace()
         if present is not None and present is not self._called:
             return f"another trace function is on: {_name_of(present)}"
         self._is_on = True
-        if threading.gettrace() is None:
-            threading.settrace(self._called)
+        self._thread = threading.get_ident()
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_trace is None and self._watched.follows(frame.f_code):
@@ -90,8 +94,6 @@ class SetTrace:
     def stop(self) -> None:
         self._is_on = False
         self.rest()
-        if threading.gettrace() is self._called:
-            threading.settrace(None)
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_trace is self._local or isinstance(frame.f_trace, Mark):

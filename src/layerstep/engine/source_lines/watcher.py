@@ -19,6 +19,7 @@ from layerstep.engine.source_lines.steps import LineMoment, LineStep, Side, deci
 from layerstep.engine.source_lines.tracer import Mark, Tracer
 from layerstep.engine.source_lines.tracing import SetTrace
 from layerstep.engine.stack import is_program_file
+from layerstep.errors import UserError
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -106,9 +107,14 @@ class SourceLines:
             self._is_resting = False
 
     @property
-    def follows_new_threads_only(self) -> bool:
-        """Are threads left out that ran already when lines were first asked for?"""
+    def follows_one_thread(self) -> bool:
+        """Are lines of other threads left out?"""
         return isinstance(self._tracer, SetTrace)
+
+    def check_thread(self) -> None:
+        """Refuse a step by lines in a thread that is not followed."""
+        if self._tracer_now().is_elsewhere:
+            raise UserError("lines are followed in one thread, and it is another", "Python 3.12 follows all")
 
     def begin(self, pause: Pause, resume: Resume) -> None:
         """The run goes on: note where a step by lines may end."""
