@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import gc
 import os
 import random
-import sys
 import threading
 from types import FrameType
 from typing import Any
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.stack import is_program_file
+from layerstep.engine.thread_frames import frames_of_threads
 
 __all__ = ["Generators", "OtherThreads", "RandomState", "copy_of_generator", "is_generator", "same_state"]
 
@@ -203,20 +202,9 @@ def _run_times() -> dict[int, str | None]:
     times = {thread.native_id or 0: _run_time(thread.native_id) for thread in others if _may_draw(thread)}
     if _thread._count() > len(threads) - 1:  # started without the module `threading`
         known = {thread.ident for thread in threads}
-        if any(_may_draw_at(frame) for ident, frame in _frames().items() if ident not in known):
+        if any(_may_draw_at(frame) for ident, frame in frames_of_threads().items() if ident not in known):
             times[0] = None
     return times
-
-
-def _frames() -> dict[int, FrameType]:
-    """Where each thread is. A garbage collection that begins during this call blocks Python 3.11 for good."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames()
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _may_draw_at(frame: FrameType | None) -> bool:
