@@ -15,7 +15,7 @@ def made() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
-def work(model: Any) -> tuple[list[Any], list[float], int]:
+def work_on(model: Any) -> tuple[list[Any], list[float], int]:
     """Train a step: the outputs, the gradients, and how many hooks the model has."""
     x = torch.ones(3, 4)
     model(x).sum().backward()
@@ -27,7 +27,7 @@ def work(model: Any) -> tuple[list[Any], list[float], int]:
 
 
 def work_and_tell(model: nn.Module, queue: Any) -> None:
-    queue.put((work(model), "layerstep" in sys.modules))
+    queue.put((work_on(model), "layerstep" in sys.modules))
 
 
 class Rows(Dataset[Tensor]):

@@ -128,7 +128,7 @@ def test_files_and_lines_are_shown_whole(tmp_path: Path) -> None:
     script.write_text("x = 1\n\ny = 2\n")
     console = DebugConsole(nn.Linear(1, 1))
     console.session.source_lines.script = str(script)
-    files = [one for one in complete(console.session, "break ") if one.text.endswith(":")]
+    files = [one for one in complete(console.session, "break train.v") if one.text.endswith(":")]
     own = [one for one in files if one.text == "train.v2.py:"]
     assert [one.shown for one in own] == ["train.v2.py:"]
     assert all(one.text.endswith(".py:") or one.text in ("type:", "op:") for one in files)

@@ -330,7 +330,7 @@ def test_completion() -> None:
         return [candidate.text for candidate in complete(session, line)]
 
     assert texts("bre") == ["break"]
-    assert texts("break enc") == ["encoder"]
+    assert texts("break enc")[:1] == ["encoder"]  # functions of the tests may follow
     assert texts("break encoder.") == ["encoder.0", "encoder.1"]
     assert texts("break 1.2")[:1] == ["1.2"]
     assert texts("break type:Li") == ["type:Linear"]

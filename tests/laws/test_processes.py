@@ -13,7 +13,7 @@ import torch.multiprocessing as processes
 from torch import nn
 from torch.utils.data import DataLoader
 
-from at_work import Rows, made, work, work_and_tell
+from at_work import Rows, made, work_and_tell, work_on
 from layerstep import DebugConsole
 
 LINES = (
@@ -59,7 +59,7 @@ def sent(model: nn.Module, how: str) -> tuple[Any, bool, int | None]:
 
 
 def test_a_forked_process_gets_the_bare_model() -> None:
-    expected = work(made())
+    expected = work_on(made())
     model = made()
     with debugged(model):
         done, _, code = sent(model, "fork")
@@ -68,7 +68,7 @@ def test_a_forked_process_gets_the_bare_model() -> None:
 
 def test_a_spawned_process_shares_the_model_and_knows_nothing_of_us() -> None:
     expected, model = made(), made()
-    done_here = work(expected)
+    done_here = work_on(expected)
     with debugged(model):
         model.share_memory()
         done, has_us, code = sent(model, "spawn")

@@ -53,7 +53,7 @@ class Driver:
 
     def ask(self, line: str) -> str:
         view = self.console.submit(line).result(SECONDS)
-        return to_text(view, width=100) if view is not None else ""
+        return to_text(view, width=300) if view is not None else ""
 
     def threads_until(self, words: str) -> str:
         """Wait until `info threads` says so."""
