@@ -229,5 +229,16 @@ def test_a_mode_laid_before_a_backward_pass_is_gone_after_the_run(step: str) -> 
     assert _modes() == before, text.getvalue()
 
 
+def test_nothing_is_left_of_a_step_through_the_kernels_of_a_backward_pass() -> None:
+    """Torch drops the mode at the end of each node. What we replaced for it is put back, too."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    own, text = torch.set_autocast_enabled, io.StringIO()
+    lines = io.StringIO("stepi\nstepi\nstepi\ncontinue\n")
+    with DebugConsole(model, input=lines, output=text) as console:
+        console.execute("tbreak 1 backward")
+        model(torch.ones(2, 4)).sum().backward()
+    assert "aten" in text.getvalue() and torch.set_autocast_enabled is own, text.getvalue()
+
+
 def _modes() -> int:
     return torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()

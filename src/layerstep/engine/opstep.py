@@ -10,6 +10,7 @@ its call.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -247,7 +248,7 @@ class Opstep:
         if self._followed == root.task:
             return
         self._followed = root.task
-        at_end_of_backward(self._here.laid.clear)
+        at_end_of_backward(functools.partial(self._forget, graph_task()))
         for node in [node for node in root.seen if will_run(node)]:
             root.handles.append(node.register_prehook(self._at_node))
 
@@ -255,8 +256,15 @@ class Opstep:
         if self._session.is_attached and self._session.intent.kind is Kind.KERNEL:
             mode = self._here.laid.get(Phase.KERNEL)
             if mode is None or not lies_below(mode):
-                self._here.laid.pop(Phase.KERNEL, None)
+                self._forget(graph_task())
                 self._lay({Phase.KERNEL})
+
+    def _forget(self, backward_pass: int) -> None:
+        """Torch has dropped what was laid in the nodes of a backward pass."""
+        for level in [each for each in self._here.laid if self._here.passes[each] == backward_pass]:
+            mode = self._here.laid.pop(level)
+            if isinstance(mode, Kernels):
+                mode.forget()
 
     # --- what is seen through it ---
 

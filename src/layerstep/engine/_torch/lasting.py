@@ -109,8 +109,12 @@ class LastingMode(TorchDispatchMode):
     def take_away(self) -> bool:
         if not take_out(self):
             return False
-        let_autocast_go(self)
+        self.forget()
         return True
+
+    def forget(self) -> None:
+        """It is out of this thread's stack, by whatever way."""
+        let_autocast_go(self)
 
     def _during(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def forward_under_mode(*args: Any, **kwargs: Any) -> Any:
