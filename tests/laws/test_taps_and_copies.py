@@ -234,3 +234,13 @@ def test_a_model_that_is_first_called_by_a_trace_is_traced_as_bare(tmp_path: Pat
     run = [sys.executable, "-m", "layerstep", "run", "--batch", "-e", "profile 5", str(script)]
     seen = subprocess.run(run, capture_output=True, text=True, timeout=100)
     assert seen.stdout.strip() == "torch.Size([2, 4])", seen.stderr
+
+
+def test_a_tree_of_equal_torchscript_modules() -> None:
+    model = nn.Sequential(*(torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Tanh())) for _ in range(4)))
+    console, said = console_on(model, "tree")
+    with console:
+        console.execute("break **")
+        model(torch.ones(2, 4))
+    text = said.getvalue()
+    assert "bug in" not in text and "RecursiveScriptModule" in text.partition("tree")[2]

@@ -178,7 +178,7 @@ class _Drawing:
             sizes = self._sizes[key] = {}
             for part in _walk(module):
                 look.append(type(part))
-                look += part._modules or _settings(part)
+                look += list(part._modules.keys()) or _settings(part)  # TorchScript's cannot be iterated
                 for parameter in part._parameters.values():
                     if parameter is not None:
                         sizes[id(parameter)] = size = _size(parameter)
