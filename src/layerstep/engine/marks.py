@@ -20,7 +20,7 @@ from layerstep.engine.guard import Outcome, checksum, observing, size_of, state_
 from layerstep.engine.models import Models
 from layerstep.engine.randomness import OtherThreads, RandomState
 from layerstep.engine.reach import MOST, Reach
-from layerstep.engine.stack import forget_locals, is_ours
+from layerstep.engine.stack import forget_locals, is_ours, is_program_file
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -160,14 +160,22 @@ def in_reach(session: Session) -> Reach:
 
 
 def _add_frames(reach: Reach, frame: FrameType | None) -> None:
-    """The variables of the program's own code, from the stop outwards."""
+    """The variables of the code from the stop outwards, up to the outermost function of the program.
+
+    What has called the program, as a test runner does, holds thousands of objects that no line means.
+    """
+    frames: list[FrameType] = []
     while frame is not None:
-        if not is_ours(frame) and not frame.f_code.co_filename.startswith((_TORCH, "<frozen")):
-            is_module = frame.f_code.co_name == "<module>"
-            reach.place = "" if is_module else f" in {frame.f_code.co_name}"
-            for name, value in list(frame.f_locals.items()):
+        frames.append(frame)
+        frame = frame.f_back
+    while frames and not is_program_file(frames[-1].f_code.co_filename):
+        frames.pop()
+    for each in frames:
+        if not is_ours(each) and not each.f_code.co_filename.startswith((_TORCH, "<frozen")):
+            is_module = each.f_code.co_name == "<module>"
+            reach.place = "" if is_module else f" in {each.f_code.co_name}"
+            for name, value in list(each.f_locals.items()):
                 if not name.startswith("__"):
                     reach.add(name, value)
-            forget_locals(frame)
-        frame = frame.f_back
+            forget_locals(each)
     reach.place = ""
