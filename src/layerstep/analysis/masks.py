@@ -1,4 +1,4 @@
-"""Attention masks: one large negative number in many places is no value, and no value is judged by it."""
+"""Attention masks: one large negative number in many places. It is left out when values are judged."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _NAMES = {
     "grad_out": "the gradient of the module's output, at a stop in backward",
 }
 MOST_DOC = 12
-"""Lines of somebody's docstring."""
+"""The lines of a docstring."""
 
 
 @command(

@@ -42,7 +42,7 @@ class CompiledFunction:
 
 
 class CompiledFunctions:
-    """Those of a session; `added` hears of each that may call a model."""
+    """Those of a session; `added` is called with each that may call a model."""
 
     def __init__(self, added: Callable[[CompiledFunction], None], fail: Callable[[Exception], None]) -> None:
         self._added = added

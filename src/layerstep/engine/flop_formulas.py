@@ -98,7 +98,7 @@ FORMULAS: dict[Any, Callable[..., int]] = {
 
 
 def count(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int | None:
-    """The operations of one call of a kernel; None where there is no formula, or it does not apply."""
+    """The operations of one call of a kernel; None if no formula applies."""
     theirs, ours = flop_registry.get(packet), FORMULAS.get(packet)
     if theirs is None and ours is None:
         return None

@@ -21,7 +21,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 
 
 def is_compilers_graph(module: nn.Module, frame: FrameType | None) -> bool:
-    """Is this a graph that the compiler has made of a function, and calls in its place? It is no model.
+    """Is this a graph that the compiler made of a function? It does not count as a model.
 
     Fallback: a compiled function is taken for a model of the compiler's names.
     """
@@ -37,7 +37,7 @@ def is_compilers_graph(module: nn.Module, frame: FrameType | None) -> bool:
 
 
 def graph_calls(module: nn.Module) -> set[str] | None:
-    """The modules that a traced graph calls, by their paths in it; None if the module is no graph."""
+    """The modules that a traced graph calls, by their paths in it; None if the module is not a graph."""
     graphs = sys.modules.get("torch.fx.graph_module")
     if graphs is None or not isinstance(module, graphs.GraphModule):
         return None
@@ -54,7 +54,7 @@ class CompileWatch:
         self._stand_in: Any = None
 
     def start(self) -> None:
-        """Begin to watch; once. `module.compile()` and the decorator come by here, too."""
+        """Begin to watch; once. `module.compile()` and the decorator use it too."""
         self._is_on = True
         if self._stand_in is not None:
             return

@@ -60,7 +60,7 @@ def global_hooks_silent() -> Iterator[None]:
 
 @contextlib.contextmanager
 def parametrizations_kept(*, empty: bool = False) -> Iterator[None]:
-    """Inside of `parametrize.cached()` the cache is afterwards as it was before: a look must not fill it.
+    """Leave the cache of `parametrize.cached()` as it was: a look must not fill it.
 
     `empty`: meanwhile nothing is cached, because a copy of a module, or aliases of its weights, must not get
     what the module itself has computed. Fallback: the cache is not found and stays as it is.
