@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Effort, Spread
-from layerstep.analysis.tensor import summarize
+from layerstep.tensors.summary import summarize
 
 __all__ = ["LINE", "WAYS", "Inspection", "Looks", "inspect_tensors"]
 
@@ -146,7 +146,7 @@ def _beside(way: Way, tensor: Tensor) -> tuple[float, float]:
 
 _CHILD = """
 import threading, psutil, torch
-from layerstep.analysis.tensor import summarize
+from layerstep.tensors.summary import summarize
 torch.set_num_threads(1)
 tensor = torch.empty({size}, dtype=torch.{dtype}).normal_()
 summarize(tensor[:10])

@@ -17,8 +17,8 @@ from benchmarks.measure import Effort, Overhead, Spread, overhead
 from benchmarks.models import Case
 from benchmarks.training import BARE, Stepper, TrainingCase, bare, training_cases, under
 from benchmarks.variants import Run, Variant, attached, new_session, say
-from layerstep.analysis.profile_compare import Change, Saved, compare_profiles, joined, saved_of
-from layerstep.analysis.profile_state import state_of
+from layerstep.profile.compare import Change, Saved, compare_profiles, joined, saved_of
+from layerstep.profile.state import state_of
 
 __all__ = [
     "PROFILED",

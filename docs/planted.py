@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.engine.hunt.hunt import hunt_of
+from layerstep.nonfinite.catching import hunt_of
 from nan_cases import CASES, Case
 
 __all__ = ["page"]

@@ -21,11 +21,11 @@ from rich.console import Console
 
 from layerstep.config import Config
 from layerstep.dispatch import Dispatcher
-from layerstep.engine import machine
 from layerstep.engine.session import Session
 from layerstep.errors import Quit
 from layerstep.frontends.choose import choose_frontend
 from layerstep.frontends.output import PROMPT, Screen, write_transcript
+from layerstep.profile import machine
 from layerstep.program import Program, debug
 from layerstep.render.screen import make_console
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import layerstep
 from layerstep import DebugConsole
-from layerstep.engine.hunt.hunt import hunt_of
+from layerstep.nonfinite.catching import hunt_of
 from nan_cases import LogOfZero, Net, SlopeOfSqrt
 
 
@@ -348,7 +348,7 @@ def test_a_core_of_what_was_caught_runs_again_bit_for_bit(tmp_path: Path) -> Non
 
 
 def test_a_loss_too_large_to_hold_names_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    from layerstep.engine.hunt import blame
+    from layerstep.nonfinite import bad_nodes as blame
 
     monkeypatch.setattr(blame, "MOST_BYTES", 0)
     model = nn.Linear(2, 2)

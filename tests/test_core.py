@@ -17,13 +17,13 @@ from safetensors import safe_open
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.engine.core import read_core, write_core
-from layerstep.engine.core.again import Again, difference
-from layerstep.engine.core.container import read_file, write_file
-from layerstep.engine.core.restored_tensors import RestoredTensors
-from layerstep.engine.core.streams import Streams
-from layerstep.engine.core.tensors import TensorTable
-from layerstep.engine.core.values import NotInCore, Values, decode, missing_in
+from layerstep.corefile import read_core, write_core
+from layerstep.corefile.container import read_file, write_file
+from layerstep.corefile.reexecution import Again, difference
+from layerstep.corefile.restored_tensors import RestoredTensors
+from layerstep.corefile.streams import Streams
+from layerstep.corefile.tensors import TensorTable
+from layerstep.corefile.values import NotInCore, Values, decode, missing_in
 from layerstep.errors import RecordingError, UserError
 
 
@@ -577,7 +577,7 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path, monkeyp
     def full(self):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("layerstep.engine.core.tensors.Segment.read", full)
+    monkeypatch.setattr("layerstep.corefile.tensors.Segment.read", full)
     view = run("break blocks.1", "continue", f"dump {path}")[-1].view
     assert view.hint == "No space left on device" and "cannot write" in view.text
     assert [file.name for file in tmp_path.iterdir()] == ["full.lscore"] and path.read_text() == "old"

@@ -19,10 +19,10 @@ import torch
 import torch.utils.data
 from torch import Tensor, nn
 
-from layerstep.analysis.advice import RULES, Evidence, advise
-from layerstep.analysis.profile_state import state_of
-from layerstep.analysis.roofline import Roofline, probe
-from layerstep.engine import machine
+from layerstep.profile import machine
+from layerstep.profile.advice import RULES, Evidence, advise
+from layerstep.profile.roofline import Roofline, probe
+from layerstep.profile.state import state_of
 from play import Clock
 from zoo import console_on
 

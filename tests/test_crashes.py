@@ -20,16 +20,16 @@ from torch.utils.checkpoint import checkpoint
 import layerstep
 from crash_cases import CASES, Case
 from layerstep import DebugConsole, Quit, UserError
-from layerstep.analysis.crash import explain as explaining
-from layerstep.analysis.crash.dtypes import move
-from layerstep.analysis.crash.explain import explain, explain_facts
-from layerstep.analysis.crash.facts import Facts
+from layerstep._torch.modes import lies_below
 from layerstep.config import Config
+from layerstep.crashes.explain import explaining
+from layerstep.crashes.explain.dtypes import move
+from layerstep.crashes.explain.explaining import explain, explain_facts
+from layerstep.crashes.explain.facts import Facts
+from layerstep.crashes.traceback_calls import crash_of, is_control_flow
 from layerstep.dispatch import Dispatcher
-from layerstep.engine._torch.modes import lies_below
 from layerstep.engine.models import Models
 from layerstep.engine.session import Session
-from layerstep.engine.traces import crash_of, is_control_flow
 from layerstep.frontends.output import Screen
 from layerstep.frontends.plain import Plain
 from layerstep.render.screen import make_console, to_text

@@ -16,10 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from layerstep import DebugConsole
-from layerstep.engine.flop_formulas import FORMULAS
-from layerstep.engine.flops import Flops, count_flops
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
+from layerstep.profile.flop_formulas import FORMULAS
+from layerstep.profile.flops import Flops, count_flops
 from layerstep.render.screen import to_text
 from zoo import ZOO, Entry, console_on, feeding, seed, tensors_of
 

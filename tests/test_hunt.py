@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from layerstep import DebugConsole
-from layerstep.engine.hunt.hunt import hunt_of
-from layerstep.engine.hunt.origin import Origin
+from layerstep.nonfinite.catching import hunt_of
+from layerstep.nonfinite.origin import Origin
 from nan_cases import CASES, Case
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerstep import DebugConsole
-from layerstep.engine.hunt.hunt import hunt_of
+from layerstep.nonfinite.catching import hunt_of
 from zoo import global_state
 
 Step = Callable[[], Tensor]

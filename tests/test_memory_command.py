@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from layerstep import DebugConsole
-from layerstep.analysis.memory_forecast import forecast
-from layerstep.analysis.memory_now import look
-from layerstep.engine.memory.graph import walk
-from layerstep.engine.memory.ledger import Ledger
-from layerstep.engine.memory.meter import meter_of
-from layerstep.engine.memory.step import MeasuredStep, Peak, Savings
+from layerstep.memory.forecast import forecast
+from layerstep.memory.ledger import Ledger
+from layerstep.memory.meter import meter_of
+from layerstep.memory.now import look
+from layerstep.memory.step import MeasuredStep, Peak, Savings
 from layerstep.render.screen import to_text
+from layerstep.tensors.autograd_graph import walk
 
 BATCH, IN, HIDDEN = 16, 8, 32
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
+from layerstep._torch import forward_swap as cells
 from layerstep.demo.model import TinyTransformer
-from layerstep.engine._torch import cells
 from layerstep.engine.events import Phase
 from zoo import console_on
 

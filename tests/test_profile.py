@@ -14,9 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import layerstep
 from layerstep import DebugConsole, Profiler, UserError
-from layerstep.analysis.profile_state import state_of
 from layerstep.demo.model import TinyTransformer
-from layerstep.engine.profiling import profile_of
+from layerstep.profile.profiling import profile_of
+from layerstep.profile.state import state_of
 from layerstep.render.screen import to_text
 from layerstep.views import Group, Notice, Table
 from zoo import console_on, taps_on

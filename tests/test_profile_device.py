@@ -25,8 +25,8 @@ import torch, toy_device as toy
 from torch import nn
 import layerstep
 from layerstep import DebugConsole
-from layerstep.analysis.profile_state import state_of
-from layerstep.engine import profile_steps
+from layerstep.profile.state import state_of
+from layerstep.profile import steps as profile_steps
 from layerstep.render.screen import to_text
 
 def step(model, x):

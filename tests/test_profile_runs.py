@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import layerstep
-from layerstep.analysis.profile import Measured
-from layerstep.analysis.profile_state import State, state_of
-from layerstep.engine.borders import Cycle
-from layerstep.engine.profile_places import places_of
+from layerstep.engine.step_borders import Cycle
+from layerstep.profile.report import Measured
+from layerstep.profile.state import State, state_of
+from layerstep.profile.timed_modules import places_of
 from layerstep.render.screen import to_text
 from zoo import console_on, taps_on
 

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.analysis.holders import holder_of
 from layerstep.engine.recordings import FACTS_BYTES, Recorded, Recordings
 from layerstep.errors import UnknownPath
+from layerstep.memory.holders import holder_of
 
 
 class Net(nn.Module):

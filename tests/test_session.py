@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import layerstep
 from layerstep import DebugConsole
-from layerstep.engine.discover import Discovery, name_of
+from layerstep.engine.discovery import Discovery, name_of
 from layerstep.engine.messages import Message
 from layerstep.frontends.completion import complete
 from layerstep.render.screen import to_text

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerstep import DebugConsole
-from layerstep.analysis.shadow import Loss, Losses
-from layerstep.engine.caches import Moment
-from layerstep.engine.rerun import rerun
-from layerstep.engine.shadow import Shadower, Step
 from layerstep.frontends.completion import complete
+from layerstep.precision.lost_digits import Loss, Losses
+from layerstep.precision.shadow_run import Shadower, Step
+from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.module_call import rerun
 from play import play as session_of
 from play import script_named
 from zoo import console_on, entry_named, play

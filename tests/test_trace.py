@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from layerstep.analysis.profile import Measured, measure
-from layerstep.analysis.timing import StepTime
-from layerstep.analysis.trace import chrome_trace
-from layerstep.engine.profiling import profile_of
+from layerstep.profile.call_times import StepTime
+from layerstep.profile.profiling import profile_of
+from layerstep.profile.report import Measured, measure
+from layerstep.profile.trace import chrome_trace
 from trace_processor import Ask, loaded
 from zoo import ZOO, Entry, console_on, feeding, loss_of, seed
 

@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from layerstep import DebugConsole
 from layerstep.config import Config
 from layerstep.engine.messages import Message
-from layerstep.engine.watched import change_between
 from layerstep.errors import Quit
 from layerstep.render.json import to_line
 from layerstep.render.screen import to_text
 from layerstep.views import Fields
+from layerstep.watchpoints.watchpoint import change_between
 from play import play, script_named
 from zoo import ZOO, Entry, differences, hook_count, taps_on
 from zoo import play as play_entry

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from layerstep.api import DebugConsole, attach, pm, set_trace
-    from layerstep.detection import Anomaly, Detection, anomaly_detection
     from layerstep.errors import LayerstepError, Quit, UserError
-    from layerstep.gradients import GradientDebugger, GradientFlow
+    from layerstep.gradients.debugger import GradientDebugger, GradientFlow
     from layerstep.inspector import TensorInspector, TensorReport, compare, inspect
-    from layerstep.memory import MemoryProfiler, MemoryReport, memory_tracking
-    from layerstep.profiler import Profiler, profiling
-    from layerstep.stability import StabilityChecker, StabilityIssue
+    from layerstep.memory.profiler import MemoryProfiler, MemoryReport, memory_tracking
+    from layerstep.nonfinite.detection import Anomaly, Detection, anomaly_detection
+    from layerstep.precision.checker import StabilityChecker, StabilityIssue
+    from layerstep.profile.profiler import Profiler, profiling
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,25 +47,25 @@ _HOME = {
     "attach": "layerstep.api",
     "pm": "layerstep.api",
     "set_trace": "layerstep.api",
-    "Anomaly": "layerstep.detection",
-    "Detection": "layerstep.detection",
-    "anomaly_detection": "layerstep.detection",
+    "Anomaly": "layerstep.nonfinite.detection",
+    "Detection": "layerstep.nonfinite.detection",
+    "anomaly_detection": "layerstep.nonfinite.detection",
     "LayerstepError": "layerstep.errors",
     "Quit": "layerstep.errors",
     "UserError": "layerstep.errors",
-    "GradientDebugger": "layerstep.gradients",
-    "GradientFlow": "layerstep.gradients",
+    "GradientDebugger": "layerstep.gradients.debugger",
+    "GradientFlow": "layerstep.gradients.debugger",
     "TensorInspector": "layerstep.inspector",
     "TensorReport": "layerstep.inspector",
     "compare": "layerstep.inspector",
     "inspect": "layerstep.inspector",
-    "MemoryProfiler": "layerstep.memory",
-    "MemoryReport": "layerstep.memory",
-    "memory_tracking": "layerstep.memory",
-    "Profiler": "layerstep.profiler",
-    "profiling": "layerstep.profiler",
-    "StabilityChecker": "layerstep.stability",
-    "StabilityIssue": "layerstep.stability",
+    "MemoryProfiler": "layerstep.memory.profiler",
+    "MemoryReport": "layerstep.memory.profiler",
+    "memory_tracking": "layerstep.memory.profiler",
+    "Profiler": "layerstep.profile.profiler",
+    "profiling": "layerstep.profile.profiler",
+    "StabilityChecker": "layerstep.precision.checker",
+    "StabilityIssue": "layerstep.precision.checker",
 }
 
 

@@ -130,7 +130,7 @@ def _open(options: argparse.Namespace) -> int:
     if not os.path.exists(options.file):  # before torch is imported, which takes a while
         raise UserError(f"cannot read {options.file}", os.strerror(errno.ENOENT))
     from layerstep.frontends.choose import open_session
-    from layerstep.opened import CoreDispatcher, look_around, open_core
+    from layerstep.opening import CoreDispatcher, look_around, open_core
 
     lines = _commands(options.given)
     opened = open_core(Path(options.file), options.model)
@@ -153,7 +153,7 @@ def _dump_to(name: str | None) -> Path | None:
 
 def _commands(given: Sequence[tuple[str, str]]) -> list[str]:
     """The lines of -e and -x; one that can be nothing is found out before the script runs."""
-    from layerstep.lines import joined, read_commands
+    from layerstep.line_syntax import joined, read_commands
     from layerstep.wrong_lines import check_lines
 
     lines: list[str] = []

@@ -11,30 +11,30 @@ from typing import Any
 
 import torch
 
-from layerstep.analysis.opview import op_view
-from layerstep.analysis.origin import origin_view
-from layerstep.analysis.present import present, short, tensor_view
-from layerstep.analysis.shapes import shape_line, tensors_in
-from layerstep.analysis.writes import fields_of
-from layerstep.engine._torch import is_transforming
+from layerstep._torch import is_transforming
+from layerstep.crashes.traceback_calls import Crash
 from layerstep.engine.backward import Call
 from layerstep.engine.events import Phase, Resume
 from layerstep.engine.expression import may_act
 from layerstep.engine.guard import Outcome
-from layerstep.engine.hunt.origin import Origin
-from layerstep.engine.inputs import before_call
 from layerstep.engine.messages import Watch
+from layerstep.engine.overwritten_inputs import before_call
 from layerstep.engine.pause import Pause
 from layerstep.engine.scope import EvaluationFailed
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame, function_label, location_at, location_of
-from layerstep.engine.traces import Crash
 from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
 from layerstep.habits import known_elsewhere, shell_command
-from layerstep.lines import WORD, asked_about, check_length, is_python_after, without_comment
+from layerstep.line_syntax import WORD, asked_about, check_length, is_python_after, without_comment
+from layerstep.nonfinite.origin import Origin
+from layerstep.nonfinite.views import origin_view
+from layerstep.ops.views import op_view
 from layerstep.registry import Command, command_names, find_command, near, plugin_of, untold_troubles
+from layerstep.tensors.present import present, short, tensor_view
+from layerstep.tensors.shapes import shape_line, tensors_in
 from layerstep.views import Fields, Group, Notice, Span, Text, View
 from layerstep.visible import visible
+from layerstep.watchpoints.views import fields_of
 
 __all__ = ["Dispatcher"]
 
@@ -119,7 +119,7 @@ class Dispatcher:
 
     def explain(self, crash: Crash) -> str:
         """An exception in a few lines, to be noted on it."""
-        from layerstep.analysis.crash.explain import note_of  # twenty files, wanted only after a crash
+        from layerstep.crashes.explain.explaining import note_of  # twenty files, wanted only after a crash
 
         return visible(note_of(crash))
 
@@ -347,7 +347,7 @@ def _parameters(session: Session, call: Call) -> list[tuple[str, View]]:
 
 
 def _describe_crash(session: Session, pause: Pause, crash: Crash) -> View:
-    from layerstep.analysis.crash.shown import crash_view
+    from layerstep.crashes.views import crash_view
 
     running = {id(frame.module) for frame in crash.stack}
     passed = [

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from layerstep.analysis.compare import Comparison
-from layerstep.analysis.compare import compare as compare_tensors
-from layerstep.analysis.report import Report, limit_for, report
-from layerstep.engine._torch.tensors import is_tensor
+from layerstep._torch.tensors import is_tensor
 from layerstep.errors import UserError
 from layerstep.render.html import to_html
 from layerstep.render.screen import Themed, to_text
+from layerstep.tensors.compare import Comparison
+from layerstep.tensors.compare import compare as compare_tensors
+from layerstep.tensors.report import Report, limit_for, report
 from layerstep.views import Fields
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from layerstep.engine.expression import UNREADABLE, rewrite
 from layerstep.errors import UnknownCommand, UserError
 from layerstep.habits import known_elsewhere
-from layerstep.lines import WORD, asked_about, check_length, is_python_after
+from layerstep.line_syntax import WORD, asked_about, check_length, is_python_after
 from layerstep.registry import command_names, find_command, near
 
 __all__ = ["check_lines"]

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import layerstep.engine.census as census_module
+import layerstep.memory.census as census_module
 from layerstep import DebugConsole
-from layerstep.analysis.leaks import Leak, find_leaks, growth
-from layerstep.engine.census import Count, census_of
+from layerstep.memory.census import Count, census_of
+from layerstep.memory.leaks import Leak, find_leaks, growth
 from layerstep.render.screen import to_text
 from play import play, script_named
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from layerstep import MemoryProfiler, UserError, memory_tracking
-from layerstep.memory import MemoryReport
+from layerstep.memory.profiler import MemoryReport
 from zoo import hook_count
 
 pytestmark = pytest.mark.usefixtures("only_their_own")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from layerstep.engine.hunt import aftermath, hunt
-from layerstep.engine.hunt.finite import Bad
+from layerstep.nonfinite import catching as hunt
+from layerstep.nonfinite import loss_and_backward as aftermath
+from layerstep.tensors.finite import Bad
 from zoo import MODES, ZOO, Entry, Run, differences, entry_named, hook_count, play, taps_on
 
 OPTIMIZER = functools.partial(torch.optim.AdamW, lr=0.01)

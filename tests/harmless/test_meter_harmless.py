@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import _Holder, checkpoint
 
 from layerstep import DebugConsole
-from layerstep.engine.memory.meter import meter_of
-from layerstep.engine.memory.step import MeasuredStep
+from layerstep.memory.meter import meter_of
+from layerstep.memory.step import MeasuredStep
 from zoo import (
     ZOO,
     Entry,

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from layerstep import DebugConsole
 from layerstep.config import Config
-from layerstep.engine.copies import clone_of
 from layerstep.engine.session import Message
 from layerstep.render.screen import to_text
+from layerstep.rerun.copies import clone_of
 from unit.test_tensor import kinds
 
 HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import layerstep
-from layerstep.engine.profiling import profile_of
+from layerstep.profile.profiling import profile_of
 from zoo import MLP, ZOO, Entry, Run, console_on, differences, entry_named, loop, play, seed, taps_on
 
 CASES = [pytest.param(entry, mode, id=f"{entry}-{mode}") for entry in ZOO for mode in entry.modes]

@@ -7,7 +7,7 @@ import functools
 import pytest
 from torch import nn
 
-from layerstep.engine._torch import is_wrapper, unwrap
+from layerstep._torch import is_wrapper, unwrap
 from zoo import ZOO, Entry, calls_by_hooks, console_on, entry_named, feeding, seed
 
 CASES = [

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.analysis.profile_compare import FORMAT, compare_profiles, load
 from layerstep.cli import main
 from layerstep.config import load_config
 from layerstep.errors import UserError
+from layerstep.profile.compare import FORMAT, compare_profiles, load
 
 SEEDS = 60
 ODD: list[Any] = [

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerstep.engine.flops import Flops, count_flops
+from layerstep.profile.flops import Flops, count_flops
 from zoo import console_on
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.engine.interrupts import TWICE_WITHIN
+from layerstep.process.interrupts import TWICE_WITHIN
 
 SECONDS = 30
 

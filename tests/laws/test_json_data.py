@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from layerstep.analysis.words import human_bytes, number, share
 from layerstep.cli import main
 from layerstep.render.json import to_json
+from layerstep.tensors.format import human_bytes, number, share
 from layerstep.views import Column, Table, Text
 from play import _as_main
 

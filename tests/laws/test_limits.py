@@ -57,7 +57,7 @@ def test_more_models_than_are_taken_in_are_said_once(tmp_path: Path) -> None:
 def test_exceptions_that_the_program_handles_are_explained_for_a_bounded_time(tmp_path: Path) -> None:
     text = """
         import torch
-        from layerstep.engine import crashes
+        from layerstep.crashes import catching as crashes
         crashes.MOST_SECONDS = 0.0
         model = torch.nn.Linear(2, 2)
         noted = 0

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 import layerstep
-from layerstep.analysis.profile import Measured
-from layerstep.analysis.profile_state import state_of
 from layerstep.api import tell_unread
-from layerstep.engine import machine
-from layerstep.engine.census import census_of
-from layerstep.engine.memory.meter import meter_of
-from layerstep.engine.memory.step import MeasuredStep
 from layerstep.engine.session import Session
 from layerstep.frontends.choose import open_session
+from layerstep.memory.census import census_of
+from layerstep.memory.meter import meter_of
+from layerstep.memory.step import MeasuredStep
+from layerstep.profile import machine
+from layerstep.profile.report import Measured
+from layerstep.profile.state import state_of
 from layerstep.render.screen import to_text
 from play import Clock
 
@@ -461,8 +461,8 @@ def test_tensors_of_the_debugger_are_no_tensors_of_the_program() -> None:
 
 
 def test_many_small_calls_in_one_step_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from layerstep.engine import timing
-    from layerstep.engine.memory import ledger
+    from layerstep.memory.profiler import ledger
+    from layerstep.profile import timing
 
     monkeypatch.setattr(timing, "MOST_MARKS", 400)
     monkeypatch.setattr(ledger, "EVENTS", 300)

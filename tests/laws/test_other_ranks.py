@@ -65,7 +65,7 @@ def test_a_nan_that_came_through_an_all_reduce_is_said_to(tmp_path: Path) -> Non
 def test_a_module_that_talks_to_other_ranks_is_not_run_again(
     monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    monkeypatch.setattr("layerstep.engine.ranks.has_ranks", lambda: True)
+    monkeypatch.setattr("layerstep.rerun.other_ranks.has_ranks", lambda: True)
     model = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2))
     model[1].forward = lambda x: x  # what it does is of no interest: it must not be called again
     console, seen = console_on(model, ["break Sequential", "continue", line, "continue"])

@@ -131,7 +131,7 @@ def test_inference_tensors_are_watched_by_their_values() -> None:
 
 
 def test_what_is_too_large_to_check_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerstep.engine.marks.LINE_BYTES", 8)
+    monkeypatch.setattr("layerstep.engine.line_effects.LINE_BYTES", 8)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     console, seen = console_on(model, ["break 1", "continue", "out.mean()", "perturbed?", "continue"])
     with console, torch.inference_mode():

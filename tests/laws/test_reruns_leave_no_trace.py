@@ -22,7 +22,7 @@ from torch.nn.utils import parametrize
 
 from layerstep.engine.guard import undisturbed
 from layerstep.engine.models import Models
-from layerstep.engine.randomness import OtherThreads
+from layerstep.engine.random_streams import OtherThreads
 from zoo import console_on
 
 RERUNS = ("ops", "stability", "shadow fp64", "flops", "grad check", "attention", "again", "why out")

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 
-from layerstep.engine.thread_frames import frames_of_threads
+from layerstep.process.thread_frames import frames_of_threads
 
 
 class Slow:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from layerstep.engine.source_lines.frames import is_inline
-from layerstep.engine.source_lines.statements import SourceFile, begins_in, read_source
+from layerstep.source_lines.frames import is_inline
+from layerstep.source_lines.statements import SourceFile, begins_in, read_source
 
 SOURCE = """\
 def f(xs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from layerstep.engine.events import Kind
-from layerstep.engine.source_lines.steps import LineMoment, LineStep, Side, decide
+from layerstep.source_lines.steps import LineMoment, LineStep, Side, decide
 
 HERE = 1
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.analysis.activations import measure_activation, remarks
+from layerstep.layers.activations import measure_activation, remarks
 from layerstep.views import Notice, Table, View
 
 
@@ -109,7 +109,7 @@ def test_any_tensor_gets_an_answer(tensor: torch.Tensor) -> None:
 
 
 def test_a_large_output_is_looked_at_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerstep.analysis.activations.MOST_READ", 400)
+    monkeypatch.setattr("layerstep.layers.activations.MOST_READ", 400)
     values = torch.randn(100, 10) + 5
     values[:, 3] = 0
     one = measure_activation(values, nn.Identity())

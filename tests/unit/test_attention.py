@@ -355,7 +355,7 @@ def test_sdpa_with_fewer_key_heads_and_a_mask(mask: str) -> None:
 
 
 def test_one_head_is_worked_out_where_all_would_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerstep.engine.qkv.MOST_ELEMENTS", 60)
+    monkeypatch.setattr("layerstep.attention.capture.MOST_ELEMENTS", 60)
     model = Attending(Plain("sdpa")).eval()
     x = torch.randn(3, 5, 8)
     lines = [

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerstep import DebugConsole
-from layerstep.analysis import blocks
-from layerstep.analysis.compare import Comparison, compare
 from layerstep.demo.model import TinyTransformer
 from layerstep.render.screen import to_text
+from layerstep.tensors import blocks
+from layerstep.tensors.compare import Comparison, compare
 from layerstep.views import Group, Notice, Table
 
 INF, NAN = math.inf, math.nan

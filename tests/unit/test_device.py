@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from test_tensor import FLOAT8, FLOATS, INF, NAN, as_float64, assert_same, generator, quick, truth, views
 
-from layerstep.analysis import counting, device
-from layerstep.analysis.counting import Stats
-from layerstep.engine.kinds import open_values
+from layerstep.tensors import counting, device
+from layerstep.tensors.counting import Stats
+from layerstep.tensors.kinds import open_values
 
 
 def on_device(tensor: torch.Tensor, *, limit: int | None = None) -> Stats:

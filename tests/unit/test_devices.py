@@ -12,8 +12,8 @@ import psutil
 import pytest
 import torch
 
-from layerstep.analysis.devices import Device, accelerators, devices, processor
-from layerstep.analysis.memory_report import device_lines
+from layerstep.memory.devices import Device, accelerators, devices, processor
+from layerstep.memory.views import device_lines
 from layerstep.views import Text
 
 STAND_IN = """
@@ -27,8 +27,8 @@ STAND_IN = """
 
     _setup_privateuseone_for_python_backend("toy", backend_module=Module())
     assert torch.accelerator.is_available() and torch.accelerator.current_accelerator().type == "toy"
-    from layerstep.analysis.devices import devices
-    from layerstep.analysis.memory_report import device_lines
+    from layerstep.memory.devices import devices
+    from layerstep.memory.views import device_lines
     found = devices()
     texts = [view.text for _, view in device_lines(found)]
     fragmentation = [device.fragmentation for device in found]

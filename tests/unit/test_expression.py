@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from layerstep.engine.expression import Expression, Template, may_act, rewrite
 from layerstep.errors import BadCondition
-from layerstep.lines import is_complete, joined
+from layerstep.line_syntax import is_complete, joined
 
 
 @pytest.mark.parametrize(

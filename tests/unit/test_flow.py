@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from layerstep import GradientDebugger, GradientFlow, UserError
-from layerstep.analysis.gradient_log import GradientLog, clipping_of
-from layerstep.analysis.gradients import Size, combined, measure
-from layerstep.gradients import Health, Thresholds
+from layerstep.gradients.debugger import Health, Thresholds
+from layerstep.gradients.log import GradientLog, clipping_of
+from layerstep.gradients.sizes import Size, combined, measure
 
 HEADER = "step,layer,mean_abs_grad,max_abs_grad,grad_norm,is_vanishing,is_exploding"
 

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layerstep.engine._torch import is_tracing, module_call_code
+from layerstep._torch import is_tracing, module_call_code
 from layerstep.engine.guard import observing, undisturbed
-from layerstep.engine.marks import Baseline
+from layerstep.engine.line_effects import Baseline
 from layerstep.engine.models import Models
-from layerstep.engine.randomness import RandomState
-from layerstep.engine.reach import Reach
+from layerstep.engine.random_streams import RandomState
+from layerstep.engine.reachable import Reach
 
 
 @pytest.fixture

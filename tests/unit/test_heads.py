@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerstep.analysis.attention import findings, look_at_heads
+from layerstep.attention.heads import findings, look_at_heads
 
 
 def _heads(*heads: Tensor, allowed: Tensor | None = None, **options: Any) -> Any:

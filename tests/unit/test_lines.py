@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from layerstep.errors import BadArguments
-from layerstep.lines import expressions, is_expression, options
+from layerstep.line_syntax import expressions, is_expression, options
 from layerstep.render.names import shortened
 
 

@@ -24,12 +24,12 @@ from rich.cells import cell_len
 from torch import nn
 
 from layerstep import DebugConsole, registry
-from layerstep.analysis.bars import sparkline
-from layerstep.analysis.grid import block_means, grid_of
 from layerstep.errors import MissingExtra
 from layerstep.render.scale import Scale, count_scale, scale_of
 from layerstep.render.screen import make_console, to_rich, to_text
 from layerstep.render.svg import to_svg
+from layerstep.tensors.bars import sparkline
+from layerstep.tensors.grid import block_means, grid_of
 from layerstep.views import Column, Group, Notice, Plot, Table, Text, View
 
 INF, NAN = math.inf, math.nan

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.analysis.present import MOST_LEAVES, present
 from layerstep.render.screen import to_text
+from layerstep.tensors.present import MOST_LEAVES, present
 
 X = torch.arange(24.0).reshape(4, 6)
 Pair = namedtuple("Pair", "first second")

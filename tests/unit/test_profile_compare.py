@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from layerstep.analysis.memory_now import live_tensors
-from layerstep.analysis.profile_compare import (
+from layerstep.errors import UserError
+from layerstep.memory.now import live_tensors
+from layerstep.profile.compare import (
     FEWEST,
     PARTS,
     Round,
@@ -21,8 +22,7 @@ from layerstep.analysis.profile_compare import (
     load,
     store,
 )
-from layerstep.engine.timing_pace import MOST, Pace
-from layerstep.errors import UserError
+from layerstep.profile.pace import MOST, Pace
 
 LAYERS = 12
 STEPS = 200

@@ -14,9 +14,9 @@ from rich.console import Console
 from torch import nn
 
 from layerstep.dispatch import Dispatcher
-from layerstep.engine import profiling
 from layerstep.frontends.choose import open_session
 from layerstep.frontends.progress import ProgressLine
+from layerstep.profile import profiling
 from layerstep.views import Notice
 
 ERASED = "\x1b[J"

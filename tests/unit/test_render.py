@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from layerstep.analysis.words import human_bytes, number
 from layerstep.engine.messages import Message
 from layerstep.frontends.output import JsonLines
 from layerstep.render.json import to_json, to_line
 from layerstep.render.screen import make_console, to_rich, to_text
+from layerstep.tensors.format import human_bytes, number
 from layerstep.views import (
     Column,
     Fields,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from test_tensor import stats
 
-from layerstep.analysis.risk import risks
+from layerstep.tensors.risk import risks
 
 
 def words(tensor: torch.Tensor, limit: int | None = None) -> str:

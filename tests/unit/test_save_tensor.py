@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from layerstep import DebugConsole
-from layerstep.analysis.tensor_files import FileReference, read_tensors, write_tensors
 from layerstep.demo.model import TinyTransformer
 from layerstep.errors import UserError
+from layerstep.tensors.files import FileReference, read_tensors, write_tensors
 from layerstep.views import Notice
 
 BASE = torch.arange(24, dtype=torch.float32).view(4, 6)

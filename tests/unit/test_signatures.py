@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerstep.analysis.signatures import named_arguments
-from layerstep.engine.ops import Functions, Kernels, matches, name_of, plain_name, writes
+from layerstep.engine.operations import Functions, Kernels, matches, name_of, plain_name, writes
+from layerstep.ops.signatures import named_arguments
 
 X = torch.ones(2, 3)
 W = torch.ones(3, 3)

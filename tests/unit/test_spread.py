@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_tensor import FLOATS, INF, NAN, as_float64, generator, kinds, odd_tensors, quick, views
 
-from layerstep.analysis import blocks
-from layerstep.analysis import spread as module
-from layerstep.analysis.spread import PERCENTS, Spread, spread
+from layerstep.tensors import blocks
+from layerstep.tensors import spread as module
+from layerstep.tensors.spread import PERCENTS, Spread, spread
 
 
 def look(tensor: torch.Tensor, **options: Any) -> Spread:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 import layerstep
 from layerstep import StabilityChecker, StabilityIssue, UserError
-from layerstep.analysis.stability import (
+from layerstep.precision.shadow_run import relative_error
+from layerstep.precision.stability import (
     Thresholds,
     check_update,
     check_values,
@@ -24,7 +25,6 @@ from layerstep.analysis.stability import (
     mantissa,
     worst_first,
 )
-from layerstep.engine.shadow import relative_error
 from zoo import ZOO, console_on, differences, entry_named, hook_count, loop, play, seed, taps_on
 
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layerstep.analysis import blocks, counting
-from layerstep.analysis import tensor as module
-from layerstep.analysis.shapes import dtype_name, shape_line, tensors_in
-from layerstep.analysis.tensor import Stats, Summary, summarize
-from layerstep.engine import kinds as kinds_module
+from layerstep.tensors import blocks, counting
+from layerstep.tensors import kinds as kinds_module
+from layerstep.tensors import summary as module
+from layerstep.tensors.shapes import dtype_name, shape_line, tensors_in
+from layerstep.tensors.summary import Stats, Summary, summarize
 
 INF, NAN = math.inf, math.nan
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from layerstep.analysis.profile import Spread
-from layerstep.analysis.timing import Cost, fold
-from layerstep.analysis.timing_cost import calibrate
-from layerstep.engine.timing import Kind
-from layerstep.engine.timing_stamps import DeviceStamps, Mark, stamps_for
+from layerstep.profile.call_times import Cost, fold
+from layerstep.profile.report import Spread
+from layerstep.profile.stamp_cost import calibrate
+from layerstep.profile.stamps import DeviceStamps, Mark, stamps_for
+from layerstep.profile.timing import Kind
 
 K = Kind
 

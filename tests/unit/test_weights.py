@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.analysis.initialisation import Verdict, judge
-from layerstep.analysis.weights import Weight, collect, histogram, measure_all
+from layerstep.layers.initialisation import Verdict, judge
+from layerstep.layers.weights import Weight, collect, histogram, measure_all
 from layerstep.render.screen import to_text
 from layerstep.views import Notice, Table
 

@@ -3,16 +3,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from layerstep.analysis.activations import Activation, measure_activation, remarks
-from layerstep.analysis.bars import sparkline
-from layerstep.analysis.calls import layers_in_view
-from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.weights import histogram
-from layerstep.analysis.words import dims, human_bytes, number, share
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
-from layerstep.lines import options
+from layerstep.layers.activations import Activation, measure_activation, remarks
+from layerstep.layers.calls import layers_in_view
+from layerstep.layers.weights import histogram
+from layerstep.line_syntax import options
 from layerstep.registry import command
+from layerstep.tensors.bars import sparkline
+from layerstep.tensors.format import dims, human_bytes, number, share
+from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Table
 
 MOST_REMARKS = 8

@@ -4,19 +4,19 @@ import dataclasses
 import re
 from typing import Any
 
-from layerstep.analysis.shapes import shape_line
-from layerstep.engine.caches import Moment
-from layerstep.engine.core.again import difference
-from layerstep.engine.core.opened import OpenedCore, opened_in
+from layerstep.corefile.core_session import OpenedCore, opened_in
+from layerstep.corefile.reexecution import difference
 from layerstep.engine.events import Kind, Phase, Resume
 from layerstep.engine.guard import observing
 from layerstep.engine.pause import Pause
-from layerstep.engine.rerun import Rerun, Watcher, rerun
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame
 from layerstep.errors import BadArguments, UserError
-from layerstep.lines import expressions
+from layerstep.line_syntax import expressions
 from layerstep.registry import command
+from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.module_call import Rerun, Watcher, rerun
+from layerstep.tensors.shapes import shape_line
 from layerstep.views import Notice
 
 _GIVEN = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)

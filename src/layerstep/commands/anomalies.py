@@ -5,15 +5,15 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from layerstep.analysis.anomalies import anomalies_in
-from layerstep.analysis.shapes import tensors_in
-from layerstep.engine._torch import own_parameters
+from layerstep._torch import own_parameters
 from layerstep.engine.guard import observing
-from layerstep.engine.hunt.finite import is_finite
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import UserError
 from layerstep.registry import command
+from layerstep.tensors.anomalies import anomalies_in
+from layerstep.tensors.finite import is_finite
+from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Notice, Table, View
 
 MOST = 1_000

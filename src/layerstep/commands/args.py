@@ -4,11 +4,11 @@ import inspect
 from types import FrameType
 from typing import Any
 
-from layerstep.analysis.present import brief
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame, function_label
 from layerstep.errors import UserError
 from layerstep.registry import command
+from layerstep.tensors.present import brief
 from layerstep.views import Fields, Span
 
 

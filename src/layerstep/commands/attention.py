@@ -7,23 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerstep.analysis.attention import Head, Pattern, difference, findings, look_at_heads
-from layerstep.analysis.calls import Call, calls_at, calls_here
-from layerstep.analysis.grid import grid_of
-from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.words import number
+from layerstep._torch import below_everything
+from layerstep._torch.tensors import is_tensor
+from layerstep.attention.capture import Attention, AttentionWatcher
+from layerstep.attention.heads import Head, Pattern, difference, findings, look_at_heads
 from layerstep.commands.heatmap import without_log
 from layerstep.commands.inspect import value_of
-from layerstep.engine._torch import below_everything
-from layerstep.engine._torch.tensors import is_tensor
-from layerstep.engine.caches import Moment
 from layerstep.engine.guard import observing
-from layerstep.engine.kinds import dense_values
-from layerstep.engine.qkv import Attention, AttentionWatcher
-from layerstep.engine.rerun import Rerun, rerun
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
+from layerstep.layers.calls import Call, calls_at, calls_here
 from layerstep.registry import command
+from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.module_call import Rerun, rerun
+from layerstep.tensors.format import number
+from layerstep.tensors.grid import grid_of
+from layerstep.tensors.kinds import dense_values
+from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Group, Level, Notice, Plot, Table, View
 
 MOST_SHOWN = 4

@@ -6,10 +6,10 @@ from layerstep.engine.events import Phase
 from layerstep.engine.expression import Expression
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.session import Session
-from layerstep.engine.source_lines.places import Place, find_function, find_place, parse_place
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments, UnknownPath
 from layerstep.registry import command
+from layerstep.source_lines.places import Place, find_function, find_place, parse_place
 from layerstep.views import Notice, View
 
 __all__ = ["add_point", "described", "place_named", "said", "set_or_leave_pending", "split_condition"]

@@ -3,16 +3,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from layerstep.commands.break_ import said, set_or_leave_pending
-from layerstep.engine.catches import CHECKS
-from layerstep.engine.crashes import EXCEPTION, exception_check
+from layerstep.crashes.catch_checks import CHECKS
+from layerstep.crashes.catching import EXCEPTION, exception_check
 from layerstep.engine.events import Phase
-from layerstep.engine.hunt.hunt import hunt_of
-from layerstep.engine.hunt.quarry import SIDES, Quarry
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments
-from layerstep.lines import options
+from layerstep.line_syntax import options
+from layerstep.nonfinite.catch import SIDES, Quarry
+from layerstep.nonfinite.catching import hunt_of
 from layerstep.registry import command
 from layerstep.views import View
 

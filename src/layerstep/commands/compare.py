@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from layerstep.analysis.compare import Comparison, compare
-from layerstep.analysis.present import module_line, tensor_view
-from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.tensor_files import FileReference, read_tensors
-from layerstep.analysis.words import number, place, share
+from layerstep._torch.tensors import is_tensor
 from layerstep.commands.inspect import value_of
-from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.guard import observing
-from layerstep.engine.inputs import as_it_was
+from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
-from layerstep.lines import MOST_WORDS, is_expression
+from layerstep.line_syntax import MOST_WORDS, is_expression
 from layerstep.registry import command
+from layerstep.tensors.compare import Comparison, compare
+from layerstep.tensors.files import FileReference, read_tensors
+from layerstep.tensors.format import number, place, share
+from layerstep.tensors.present import module_line, tensor_view
+from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Fields, Group, Level, Notice, Table, Text, View
 
 MOST_TENSORS = 10_000

@@ -4,13 +4,13 @@ import os
 import re
 from pathlib import Path
 
-from layerstep.analysis.words import human_bytes
-from layerstep.engine.core import MOST_BYTES, SUFFIX, RestoredCore, collect, write_core
-from layerstep.engine.core.opened import opened_in
+from layerstep.corefile import MOST_BYTES, SUFFIX, RestoredCore, collect, write_core
+from layerstep.corefile.core_session import opened_in
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
-from layerstep.lines import options
+from layerstep.line_syntax import options
 from layerstep.registry import command
+from layerstep.tensors.format import human_bytes
 from layerstep.views import Fields, Span, Text, View
 
 __all__ = ["facts_of"]

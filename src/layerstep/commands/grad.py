@@ -7,28 +7,28 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from layerstep.analysis.bars import sparkline
-from layerstep.analysis.flow import PRESETS
-from layerstep.analysis.gradient_log import Entry
-from layerstep.analysis.gradient_recorder import Named, named_parameters
-from layerstep.analysis.gradients import Size, combined, gradient_of, measure, norms
-from layerstep.analysis.no_gradient import (
-    biases_before_norms,
-    in_backward,
-    missing_gradients,
-    outside_optimizers,
-)
-from layerstep.analysis.present import tensor_view
-from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.spread import spread
-from layerstep.analysis.weights import histogram
-from layerstep.analysis.words import dims, number
 from layerstep.commands import grad_faults, grad_steps
 from layerstep.commands.inspect import value_of
 from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
+from layerstep.gradients.flow import PRESETS
+from layerstep.gradients.log import Entry
+from layerstep.gradients.no_gradient import (
+    biases_before_norms,
+    in_backward,
+    missing_gradients,
+    outside_optimizers,
+)
+from layerstep.gradients.recorder import Named, named_parameters
+from layerstep.gradients.sizes import Size, combined, gradient_of, measure, norms
+from layerstep.layers.weights import histogram
 from layerstep.registry import command
+from layerstep.tensors.bars import sparkline
+from layerstep.tensors.format import dims, number
+from layerstep.tensors.present import tensor_view
+from layerstep.tensors.shapes import tensors_in
+from layerstep.tensors.spread import spread
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
 BINS = 32

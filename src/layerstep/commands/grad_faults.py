@@ -2,20 +2,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from layerstep.analysis.activity import ENOUGH, Activity, Units
-from layerstep.analysis.calls import Call, calls_at, calls_here
-from layerstep.analysis.gradcheck import Check, Checked, GradCheck
-from layerstep.analysis.no_gradient import missing_gradients, outside_optimizers
-from layerstep.analysis.words import dims, number, place, share
 from layerstep.commands.break_ import described, set_or_leave_pending
 from layerstep.commands.grad_steps import log_of
-from layerstep.engine.caches import Moment
 from layerstep.engine.events import Phase
 from layerstep.engine.points import Point, PointKind
-from layerstep.engine.rerun import Rerun, Watcher, rerun
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments, UnknownPath, UserError
+from layerstep.gradients.check import Check, Checked, GradCheck
+from layerstep.gradients.no_gradient import missing_gradients, outside_optimizers
+from layerstep.layers.activity import ENOUGH, Activity, Units
+from layerstep.layers.calls import Call, calls_at, calls_here
+from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.module_call import Rerun, Watcher, rerun
+from layerstep.tensors.format import dims, number, place, share
 from layerstep.views import Column, Notice, Table, View
 
 __all__ = ["check", "dead", "listed", "none"]

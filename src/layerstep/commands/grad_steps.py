@@ -3,13 +3,13 @@ from __future__ import annotations
 import math
 import re
 
-from layerstep.analysis.bars import sparkline
-from layerstep.analysis.flow import Health
-from layerstep.analysis.gradient_log import WARM_UP, Clipping, Entry, GradientLog, clipping_of
-from layerstep.analysis.gradient_recorder import Recorder
-from layerstep.analysis.words import number, share
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
+from layerstep.gradients.flow import Health
+from layerstep.gradients.log import WARM_UP, Clipping, Entry, GradientLog, clipping_of
+from layerstep.gradients.recorder import Recorder
+from layerstep.tensors.bars import sparkline
+from layerstep.tensors.format import number, share
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
 __all__ = ["animate", "clip", "log_of", "record", "trend", "warnings_of"]

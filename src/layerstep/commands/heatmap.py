@@ -4,14 +4,14 @@ import re
 
 import torch
 
-from layerstep.analysis.grid import grid_of
-from layerstep.analysis.present import tensor_view
-from layerstep.analysis.shapes import shape_line
 from layerstep.commands.inspect import one_tensor
 from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
 from layerstep.registry import command
+from layerstep.tensors.grid import grid_of
+from layerstep.tensors.present import tensor_view
+from layerstep.tensors.shapes import shape_line
 from layerstep.views import Group, Plot, View
 
 MOST = (32, 72)  # rows and columns: a screen of 80 shows all of them

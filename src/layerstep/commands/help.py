@@ -5,13 +5,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.analysis.present import present
 from layerstep.commands.inspect import value_of
 from layerstep.documentation import documentation
 from layerstep.engine.scope import EvaluationFailed
 from layerstep.engine.session import Session
 from layerstep.errors import UnknownCommand, UserError
-from layerstep.lines import is_expression
+from layerstep.line_syntax import is_expression
 from layerstep.registry import (
     GROUPS,
     Command,
@@ -21,6 +20,7 @@ from layerstep.registry import (
     find_command,
     near,
 )
+from layerstep.tensors.present import present
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
 __all__ = ["flowing"]

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from layerstep.analysis.present import tensor_view
-from layerstep.analysis.spread import Spread, spread
-from layerstep.analysis.words import number
 from layerstep.commands.inspect import one_tensor
 from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
-from layerstep.lines import options
+from layerstep.line_syntax import options
 from layerstep.registry import command
+from layerstep.tensors.format import number
+from layerstep.tensors.present import tensor_view
+from layerstep.tensors.spread import Spread, spread
 from layerstep.views import Column, Group, Plot, Table, View
 
 BINS = 36  # of two characters each on a screen of 80

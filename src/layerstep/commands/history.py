@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import math
 
-from layerstep.analysis.bars import sparkline
-from layerstep.analysis.tensor import Summary
-from layerstep.analysis.words import number, share
 from layerstep.commands.step import count_of
 from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
+from layerstep.tensors.bars import sparkline
+from layerstep.tensors.format import number, share
+from layerstep.tensors.summary import Summary
 from layerstep.views import Column, Fields, Group, Span, Table, Text, View
 
 ROWS = 20

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
-from layerstep.analysis.present import brief
 from layerstep.commands.break_ import described
 from layerstep.commands.why_not import defined, silence_of
 from layerstep.engine.events import Phase
@@ -13,6 +12,7 @@ from layerstep.engine.stack import function_label, location_of
 from layerstep.engine.threads import places
 from layerstep.errors import BadArguments, UserError
 from layerstep.registry import command
+from layerstep.tensors.present import brief
 from layerstep.views import Column, Fields, Notice, Span, Table, Text, View
 
 __all__ = ["breaks"]

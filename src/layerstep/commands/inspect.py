@@ -7,19 +7,19 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from layerstep.analysis.bars import sparkline
-from layerstep.analysis.present import module_line, present, tensor_view
-from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.spread import spread
-from layerstep.analysis.words import human_bytes, number
-from layerstep.engine._torch import below_everything, is_lazy_clone
-from layerstep.engine._torch.tensors import is_tensor
+from layerstep._torch import below_everything, is_lazy_clone
+from layerstep._torch.tensors import is_tensor
 from layerstep.engine.expression import may_act
-from layerstep.engine.inputs import as_it_was
-from layerstep.engine.kinds import dense_values
+from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
+from layerstep.tensors.bars import sparkline
+from layerstep.tensors.format import human_bytes, number
+from layerstep.tensors.kinds import dense_values
+from layerstep.tensors.present import module_line, present, tensor_view
+from layerstep.tensors.shapes import tensors_in
+from layerstep.tensors.spread import spread
 from layerstep.views import Fields, Group, Span, Text, View
 
 __all__ = ["one_tensor", "value_of"]

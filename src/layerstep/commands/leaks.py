@@ -4,19 +4,19 @@ import time
 
 import torch
 
-from layerstep.analysis.bars import sparkline
-from layerstep.analysis.holders import holder_of
-from layerstep.analysis.leak_lines import growing_line
-from layerstep.analysis.leaks import Leak, find_leaks, growth
-from layerstep.analysis.shapes import shape_line
-from layerstep.analysis.tensor import summarize
-from layerstep.analysis.words import human_bytes
-from layerstep.engine.census import Census, census_of
 from layerstep.engine.guard import observing
-from layerstep.engine.memory.graph import size_of
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
+from layerstep.memory.census import Census, census_of
+from layerstep.memory.holders import holder_of
+from layerstep.memory.leak_lines import growing_line
+from layerstep.memory.leaks import Leak, find_leaks, growth
 from layerstep.registry import command
+from layerstep.tensors.autograd_graph import size_of
+from layerstep.tensors.bars import sparkline
+from layerstep.tensors.format import human_bytes
+from layerstep.tensors.shapes import shape_line
+from layerstep.tensors.summary import summarize
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
 MOST = 50

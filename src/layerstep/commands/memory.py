@@ -2,10 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from layerstep.analysis.devices import devices
-from layerstep.analysis.memory_forecast import forecast
-from layerstep.analysis.memory_now import KEPT, look
-from layerstep.analysis.memory_report import (
+from layerstep.engine.guard import observing
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments, UserError
+from layerstep.memory.devices import devices
+from layerstep.memory.forecast import forecast
+from layerstep.memory.meter import meter_of
+from layerstep.memory.now import KEPT, look
+from layerstep.memory.step import MeasuredStep
+from layerstep.memory.views import (
     Snapshot,
     device_lines,
     difference,
@@ -14,13 +19,8 @@ from layerstep.analysis.memory_report import (
     summary,
     timeline,
 )
-from layerstep.analysis.words import human_bytes
-from layerstep.engine.guard import observing
-from layerstep.engine.memory.meter import meter_of
-from layerstep.engine.memory.step import MeasuredStep
-from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
 from layerstep.registry import command
+from layerstep.tensors.format import human_bytes
 from layerstep.views import Group, Notice, Text, View
 
 ROWS = 20

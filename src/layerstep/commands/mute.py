@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from layerstep.engine.hunt.hunt import hunt_of
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
+from layerstep.nonfinite.catching import hunt_of
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View
 

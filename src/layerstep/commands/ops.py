@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from layerstep.analysis.calls import Call, calls_at, calls_here
-from layerstep.analysis.present import short
-from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.signatures import named_arguments
-from layerstep.analysis.words import dims
-from layerstep.engine._torch import call_frames, called_module, is_scripted, is_wrapper
+from layerstep._torch import call_frames, called_module, is_scripted, is_wrapper
 from layerstep.engine.guard import observing
-from layerstep.engine.opframe import why_no_ops
-from layerstep.engine.ops import Kernels, Place, is_question, is_whole, name_of, place_of
-from layerstep.engine.rerun import Watcher, rerun
+from layerstep.engine.operations import Kernels, Place, is_question, is_whole, name_of, place_of
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
+from layerstep.layers.calls import Call, calls_at, calls_here
+from layerstep.ops.frames import why_no_ops
+from layerstep.ops.signatures import named_arguments
 from layerstep.registry import command
+from layerstep.rerun.module_call import Watcher, rerun
+from layerstep.tensors.format import dims
+from layerstep.tensors.present import short
+from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Group, Notice, Table, View
 
 MOST_SHAPES = 4

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from layerstep.analysis.present import present
 from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
 from layerstep.registry import command
+from layerstep.tensors.present import present
 from layerstep.views import Fields, View
 
 

@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from layerstep.analysis.profile_compare import Saved, compare_profiles, joined, load, saved_of, store
-from layerstep.analysis.profile_state import State, state_of
+from layerstep._torch.profilers import QuietProfiler, is_profiling
 from layerstep.commands import profile_views
 from layerstep.commands.profile_views import SORTS, check_choice, milliseconds
-from layerstep.engine._torch.profilers import QuietProfiler, is_profiling
 from layerstep.engine.guard import observing
-from layerstep.engine.profiling import WARM_UP, Profile
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
-from layerstep.lines import options
+from layerstep.line_syntax import options
+from layerstep.profile.compare import Saved, compare_profiles, joined, load, saved_of, store
+from layerstep.profile.profiling import WARM_UP, Profile
+from layerstep.profile.state import State, state_of
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from layerstep.analysis.advice import Advice
-from layerstep.analysis.profile import BETWEEN, Measured, Row, Spread, by_type
-from layerstep.analysis.profile_compare import LEAST_EFFECT, Change, Comparison
-from layerstep.analysis.profile_state import State
 from layerstep.errors import BadArguments
+from layerstep.profile.advice import Advice
+from layerstep.profile.compare import LEAST_EFFECT, Change, Comparison
+from layerstep.profile.report import BETWEEN, Measured, Row, Spread, by_type
+from layerstep.profile.state import State
 from layerstep.views import Column, Fields, Group, Node, Notice, Span, Table, Text, Tree, View
 
 __all__ = ["SORTS", "advice_view", "comparison", "flame", "milliseconds", "report", "tree"]

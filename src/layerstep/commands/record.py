@@ -7,13 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.tensor import Summary, summarize
-from layerstep.analysis.words import human_bytes
 from layerstep.commands.break_ import said, set_or_leave_pending, split_condition
-from layerstep.engine.copies import clone_of
 from layerstep.engine.events import Phase
-from layerstep.engine.kinds import bytes_of
 from layerstep.engine.points import PointKind
 from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session
@@ -21,6 +16,11 @@ from layerstep.engine.stack import Frame
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments
 from layerstep.registry import command
+from layerstep.rerun.copies import clone_of
+from layerstep.tensors.format import human_bytes
+from layerstep.tensors.kinds import bytes_of
+from layerstep.tensors.shapes import tensors_in
+from layerstep.tensors.summary import Summary, summarize
 from layerstep.views import Column, Table, View
 
 _FORM = re.compile(r"(?P<where>\S+)(?:\s+every\s+(?P<every>\S+))?(?P<tensors>\s+--tensors)?\s*")

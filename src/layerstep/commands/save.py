@@ -6,7 +6,7 @@ from pathlib import Path
 
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
-from layerstep.lines import joined, read_commands
+from layerstep.line_syntax import joined, read_commands
 from layerstep.registry import command
 from layerstep.views import Group, Notice, View
 

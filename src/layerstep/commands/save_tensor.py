@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.analysis.shapes import shape_line, tensors_in
-from layerstep.analysis.tensor_files import write_tensors
-from layerstep.analysis.words import human_bytes
+from layerstep._torch.tensors import is_tensor
 from layerstep.commands.inspect import value_of
-from layerstep.engine._torch.tensors import is_tensor
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.registry import command
+from layerstep.tensors.files import write_tensors
+from layerstep.tensors.format import human_bytes
+from layerstep.tensors.shapes import shape_line, tensors_in
 from layerstep.views import Notice
 
 MOST_TENSORS = 10_000

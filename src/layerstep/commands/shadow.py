@@ -3,20 +3,20 @@ from __future__ import annotations
 import math
 import re
 
-from layerstep.analysis.attention import difference
-from layerstep.analysis.calls import Call, calls_here
-from layerstep.analysis.shadow import Loss, Losses
-from layerstep.analysis.shapes import dtype_name, tensors_in
-from layerstep.analysis.words import number
-from layerstep.engine.caches import Moment
+from layerstep.attention.heads import difference
 from layerstep.engine.guard import observing
-from layerstep.engine.hunt.finite import is_finite
-from layerstep.engine.rerun import Rerun, rerun
 from layerstep.engine.session import Session
-from layerstep.engine.shadow import Shadower
 from layerstep.errors import BadArguments, UserError
-from layerstep.lines import options
+from layerstep.layers.calls import Call, calls_here
+from layerstep.line_syntax import options
+from layerstep.precision.lost_digits import Loss, Losses
+from layerstep.precision.shadow_run import Shadower
 from layerstep.registry import command
+from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.module_call import Rerun, rerun
+from layerstep.tensors.finite import is_finite
+from layerstep.tensors.format import number
+from layerstep.tensors.shapes import dtype_name, tensors_in
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
 SECONDS = 30.0

@@ -7,10 +7,15 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from layerstep.analysis.calls import Call, calls_here
-from layerstep.analysis.cancellation import Hazards
-from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.stability import (
+from layerstep._torch import own_parameters
+from layerstep.engine.guard import observing
+from layerstep.engine.session import Session
+from layerstep.engine.where import Where
+from layerstep.errors import BadArguments, UserError
+from layerstep.layers.calls import Call, calls_here
+from layerstep.precision.cancellation import Hazards
+from layerstep.precision.shadow_run import Shadower
+from layerstep.precision.stability import (
     Role,
     StabilityIssue,
     Thresholds,
@@ -19,16 +24,11 @@ from layerstep.analysis.stability import (
     computes_in_f16,
     worst_first,
 )
-from layerstep.analysis.words import number
-from layerstep.engine._torch import own_parameters
-from layerstep.engine.caches import Moment
-from layerstep.engine.guard import observing
-from layerstep.engine.rerun import rerun
-from layerstep.engine.session import Session
-from layerstep.engine.shadow import Shadower
-from layerstep.engine.where import Where
-from layerstep.errors import BadArguments, UserError
 from layerstep.registry import command
+from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.module_call import rerun
+from layerstep.tensors.format import number
+from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Notice, Table, View
 
 MOST_TENSORS = 1_000

@@ -3,19 +3,19 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from layerstep.analysis.calls import layers_in_view
-from layerstep.analysis.report import limit_for, report
-from layerstep.analysis.shapes import tensors_in
-from layerstep.analysis.tensor import Summary, summarize
-from layerstep.analysis.words import dims, human_bytes, number, share
 from layerstep.commands.inspect import value_of
 from layerstep.engine.guard import observing
-from layerstep.engine.inputs import as_it_was
+from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import BadArguments, UserError
-from layerstep.lines import expressions, is_expression, options
+from layerstep.layers.calls import layers_in_view
+from layerstep.line_syntax import expressions, is_expression, options
 from layerstep.registry import command
+from layerstep.tensors.format import dims, human_bytes, number, share
+from layerstep.tensors.report import limit_for, report
+from layerstep.tensors.shapes import tensors_in
+from layerstep.tensors.summary import Summary, summarize
 from layerstep.views import Column, Group, Notice, Table, View
 
 MOST_TENSORS = 20

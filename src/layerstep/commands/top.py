@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from layerstep.analysis.places import extremes
-from layerstep.analysis.present import tensor_view
-from layerstep.analysis.words import place
 from layerstep.commands.inspect import one_tensor
 from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
-from layerstep.lines import expressions
+from layerstep.line_syntax import expressions
 from layerstep.registry import command
+from layerstep.tensors.format import place
+from layerstep.tensors.places import extremes
+from layerstep.tensors.present import tensor_view
 from layerstep.views import Column, Group, Table, View
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from layerstep.engine._torch import is_scripted
+from layerstep._torch import is_scripted
 from layerstep.engine.models import Model
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError

@@ -3,13 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from layerstep.engine.expression import Expression
-from layerstep.engine.homes import as_expression, find_home
 from layerstep.engine.messages import Watch
 from layerstep.engine.session import Session
-from layerstep.engine.watched import Watchpoint
 from layerstep.errors import BadArguments, UserError
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View
+from layerstep.watchpoints.tensor_locator import as_expression, find_home
+from layerstep.watchpoints.watchpoint import Watchpoint
 
 STOP = "--stop"
 

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from layerstep.analysis.bars import sparkline
-from layerstep.analysis.initialisation import Verdict, judge
-from layerstep.analysis.weights import Weight, collect, histogram, measure_all
-from layerstep.analysis.words import dims, human_bytes, number, share
 from layerstep.engine.guard import observing
-from layerstep.engine.hunt.finite import is_finite
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import BadArguments, UnknownPath, UserError
-from layerstep.lines import options
+from layerstep.layers.initialisation import Verdict, judge
+from layerstep.layers.weights import Weight, collect, histogram, measure_all
+from layerstep.line_syntax import options
 from layerstep.registry import command
+from layerstep.tensors.bars import sparkline
+from layerstep.tensors.finite import is_finite
+from layerstep.tensors.format import dims, human_bytes, number, share
 from layerstep.views import Column, Table
 
 MOST_MEASURED = 2_500

@@ -4,11 +4,11 @@ import inspect
 
 import torch
 
-from layerstep.analysis.shapes import shape_line
 from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
 from layerstep.registry import command
+from layerstep.tensors.shapes import shape_line
 from layerstep.views import Text
 
 

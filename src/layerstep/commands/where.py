@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from layerstep.analysis.opview import operands_of
-from layerstep.analysis.shapes import shape_line
 from layerstep.engine.backward import Call
-from layerstep.engine.ops import Op
+from layerstep.engine.operations import Op
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame, location_at
+from layerstep.ops.views import operands_of
 from layerstep.registry import command
+from layerstep.tensors.shapes import shape_line
 from layerstep.views import Stack, StackFrame
 
 __all__ = ["stack_row"]

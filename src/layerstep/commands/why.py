@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import torch
 
-from layerstep.analysis.crash.shown import crash_view
-from layerstep.analysis.no_gradient import missing_gradients
-from layerstep.analysis.origin import origin_view
-from layerstep.analysis.shapes import tensors_in
 from layerstep.commands.inspect import value_of
+from layerstep.crashes.views import crash_view
 from layerstep.engine.guard import observing
-from layerstep.engine.hunt.finite import Bad, count_bad, why_unread
-from layerstep.engine.hunt.hunt import hunt_of
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
+from layerstep.gradients.no_gradient import missing_gradients
+from layerstep.nonfinite.catching import hunt_of
+from layerstep.nonfinite.views import origin_view
 from layerstep.registry import command
+from layerstep.tensors.finite import Bad, count_bad, why_unread
+from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Notice, Table, View
 
 MOST = 20

@@ -6,16 +6,16 @@ import textwrap
 
 from torch import nn
 
-from layerstep.analysis.silent_lines import why_line_silent
-from layerstep.analysis.silent_ops import why_silent
+from layerstep._torch.compiling import graph_calls
 from layerstep.commands.break_ import place_named
-from layerstep.engine._torch.compiling import graph_calls
 from layerstep.engine.models import Model, why_one_call
 from layerstep.engine.points import Point
 from layerstep.engine.session import Session
-from layerstep.engine.source_lines.places import Place
 from layerstep.errors import BadArguments
+from layerstep.ops.silence import why_silent
 from layerstep.registry import command
+from layerstep.source_lines.places import Place
+from layerstep.source_lines.silence import why_line_silent
 from layerstep.views import Notice
 
 __all__ = ["defined", "silence_of"]

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine._torch import (
+from layerstep._torch import (
     at_end_of_backward,
     autograd_count,
     current_node,

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from layerstep.engine._torch.compiling import CompileWatch
+from layerstep._torch.compiling import CompileWatch
 
 __all__ = ["CompiledFunction", "CompiledFunctions"]
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from layerstep.engine.events import Kind, Resume
 from layerstep.engine.guard import undisturbed
-from layerstep.engine.interrupts import is_from_a_signal
 from layerstep.engine.messages import Interpreter
 from layerstep.engine.pause import POLL_SECONDS, Inbox, Pause
 from layerstep.errors import UserError
 from layerstep.imports import our_imports
+from layerstep.process.interrupts import is_from_a_signal
 from layerstep.views import Notice, Text, View
 
 if TYPE_CHECKING:
+    from layerstep.crashes.traceback_calls import Crash
     from layerstep.engine.session import Session
-    from layerstep.engine.traces import Crash
 
 __all__ = ["Conversation"]
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine._torch import hook_tables, hooks_hidden, is_tracing
-from layerstep.engine._torch.modes import functions_out
-from layerstep.engine._torch.tensors import is_tensor
-from layerstep.engine.ops import Functions
+from layerstep._torch import hook_tables, hooks_hidden, is_tracing
+from layerstep._torch.modes import functions_out
+from layerstep._torch.tensors import is_tensor
+from layerstep.engine.operations import Functions
 
 __all__ = ["FusedForward", "has_kernel", "may_be_one_kernel", "with_kernels"]
 

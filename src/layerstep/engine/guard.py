@@ -16,19 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerstep.engine._torch import (
+from layerstep._torch import (
     has_saved_tensor_hooks,
     modes_off,
     set_version,
     transforms_off,
 )
-from layerstep.engine._torch.traces import parametrizations_kept
-from layerstep.engine.interrupts import not_now
-from layerstep.engine.kinds import readable
+from layerstep._torch.process_state import parametrizations_kept
 from layerstep.engine.models import Models
-from layerstep.engine.randomness import Generators, OtherThreads, RandomState
-from layerstep.engine.reach import Reach
+from layerstep.engine.random_streams import Generators, OtherThreads, RandomState
+from layerstep.engine.reachable import Reach
 from layerstep.engine.taps import watching_calls
+from layerstep.process.interrupts import not_now
+from layerstep.tensors.kinds import readable
 
 __all__ = [
     "Evaluations",

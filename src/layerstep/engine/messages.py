@@ -10,10 +10,10 @@ from layerstep.engine.expression import Expression
 from layerstep.views import View
 
 if TYPE_CHECKING:
+    from layerstep.crashes.traceback_calls import Crash
     from layerstep.engine.pause import Pause
     from layerstep.engine.session import Session
-    from layerstep.engine.traces import Crash
-    from layerstep.engine.watched import Watchpoint
+    from layerstep.watchpoints.watchpoint import Watchpoint
 
 __all__ = ["Frontend", "Instrument", "Interpreter", "Measuring", "Message", "Watch", "is_lost"]
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from layerstep.engine._torch import is_compiled, is_scripted, unwrap
+from layerstep._torch import is_compiled, is_scripted, unwrap
 from layerstep.engine.names import Names
 from layerstep.errors import UnknownPath
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from layerstep.engine._torch import is_scripted, unwrap
+from layerstep._torch import is_scripted, unwrap
 
 __all__ = ["Names"]
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from layerstep.crashes.traceback_calls import Crash
 from layerstep.engine.events import Event, Phase, Resume
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.scope import Scope
 from layerstep.engine.stack import Frame, forget_locals
-from layerstep.engine.traces import Crash
 from layerstep.errors import UserError
 from layerstep.views import View
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from layerstep.engine.events import Kind, Phase
 from layerstep.engine.fused import with_kernels
-from layerstep.engine.inputs import may_overwrite
 from layerstep.engine.models import Model, Models
+from layerstep.engine.overwritten_inputs import may_overwrite
 from layerstep.engine.points import Point, PointKind, Points
 from layerstep.engine.stepper import Intent, Reach
 from layerstep.engine.taps import Wanted

@@ -16,8 +16,8 @@ from layerstep.errors import BadArguments, UnknownPath
 
 if TYPE_CHECKING:
     from layerstep.engine.expression import Expression, Template
-    from layerstep.engine.source_lines.places import Place
     from layerstep.engine.stack import Frame
+    from layerstep.source_lines.places import Place
 
 __all__ = ["Point", "PointKind", "Points"]
 

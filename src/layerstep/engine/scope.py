@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine._torch import unwrap
+from layerstep._torch import unwrap
 from layerstep.engine.backward import State
 from layerstep.engine.expression import (
     PAST_NAME,
@@ -29,15 +29,15 @@ from layerstep.engine.expression import (
     reason_of,
     rewrite,
 )
-from layerstep.engine.interrupts import is_from_a_signal
-from layerstep.engine.kept import Kept, Results
 from layerstep.engine.models import Models
 from layerstep.engine.recordings import Recordings
-from layerstep.engine.source_lines.names import MISSING, find_outside, names_outside, running_loss
+from layerstep.engine.seen_values import Kept, Results
 from layerstep.engine.stack import Frame
 from layerstep.engine.training import Steps
 from layerstep.errors import UnknownPath, UserError
 from layerstep.imports import their_imports
+from layerstep.process.interrupts import is_from_a_signal
+from layerstep.source_lines.names import MISSING, find_outside, names_outside, running_loss
 
 __all__ = [
     "SPECIAL_NAMES",

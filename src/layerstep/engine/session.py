@@ -16,42 +16,42 @@ from typing import Any, TypeVar, cast
 
 from torch import nn
 
+from layerstep._torch import is_in_backward, is_tracing
 from layerstep.config import Config
+from layerstep.crashes.catching import Crashes
 from layerstep.engine import stepper
-from layerstep.engine._torch import is_in_backward, is_tracing
-from layerstep.engine.arming import Arming
-from layerstep.engine.arrivals import Arrivals
-from layerstep.engine.backpass import Backpass
-from layerstep.engine.caches import Caches
-from layerstep.engine.children import leave_at_exit, leave_forked_children
+from layerstep.engine.backward_pass import Backpass
 from layerstep.engine.compiled import CompiledFunctions
 from layerstep.engine.conversation import Conversation
-from layerstep.engine.crashes import Crashes
-from layerstep.engine.discover import Discovery
+from layerstep.engine.discovery import Discovery
 from layerstep.engine.events import Event, Phase
 from layerstep.engine.guard import Evaluations, Outcome
-from layerstep.engine.inputs import Inputs
-from layerstep.engine.interrupts import Interrupts, is_from_a_signal, not_now
-from layerstep.engine.judge import Judge
-from layerstep.engine.kept import Kept, Results
-from layerstep.engine.marks import Baseline, watching_line
+from layerstep.engine.install import Arming
+from layerstep.engine.line_effects import Baseline, watching_line
 from layerstep.engine.messages import Frontend, Instrument, Interpreter, Message, Watch, is_lost
+from layerstep.engine.model_intake import Arrivals
 from layerstep.engine.models import Model, Models
-from layerstep.engine.opstep import Opstep
+from layerstep.engine.overwritten_inputs import Inputs
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point, Points
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
-from layerstep.engine.source_lines.stops import line_pause
-from layerstep.engine.source_lines.watcher import SourceLines
+from layerstep.engine.seen_values import Kept, Results
 from layerstep.engine.stack import Frame, build_stack, is_ours
 from layerstep.engine.stand import Stand
+from layerstep.engine.stop_decision import Judge
 from layerstep.engine.threads import Turns
 from layerstep.engine.training import Steps
-from layerstep.engine.writes import Writes
 from layerstep.errors import describe_bug
 from layerstep.imports import our_imports
+from layerstep.ops.stepping import Opstep
+from layerstep.process.children import leave_at_exit, leave_forked_children
+from layerstep.process.interrupts import Interrupts, is_from_a_signal, not_now
+from layerstep.rerun.kv_caches import Caches
+from layerstep.source_lines.stops import line_pause
+from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Notice, View
+from layerstep.watchpoints.watchpoints import Writes
 
 __all__ = ["Session"]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from layerstep.engine._torch import (
+from layerstep._torch import (
     call_frames,
     called_module,
     entered_with_hooks,
@@ -27,8 +27,8 @@ from layerstep.engine.events import Event, Phase
 from layerstep.engine.models import Models
 
 if TYPE_CHECKING:
-    from layerstep.engine.inputs import Overwritten
-    from layerstep.engine.ops import Op
+    from layerstep.engine.operations import Op
+    from layerstep.engine.overwritten_inputs import Overwritten
 
 __all__ = [
     "OURS",

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from layerstep.engine import stepper
 from layerstep.engine.events import Kind, Resume
-from layerstep.engine.interrupts import wake_main_thread
 from layerstep.engine.pause import Pause
 from layerstep.errors import QUIT_EXIT_CODE, Quit
 from layerstep.imports import our_imports
+from layerstep.process.interrupts import wake_main_thread
 from layerstep.views import Notice
 
 if TYPE_CHECKING:

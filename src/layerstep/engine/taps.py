@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from layerstep.engine._torch import hook_tables
-from layerstep.engine._torch.cells import swap_forward
-from layerstep.engine._torch.encoders import Standing
-from layerstep.engine._torch.unseen import Unseen, UnseenHook
+from layerstep._torch import hook_tables
+from layerstep._torch.encoders import Standing
+from layerstep._torch.forward_swap import swap_forward
+from layerstep._torch.hidden_hooks import Unseen, UnseenHook
 from layerstep.engine.events import Phase
 from layerstep.engine.fused import FusedForward, has_kernel
 

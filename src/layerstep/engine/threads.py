@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from layerstep.engine._torch import call_frames
+from layerstep._torch import call_frames
 from layerstep.engine.events import Kind
-from layerstep.engine.opframe import running_modules
 from layerstep.engine.stack import forget_locals, is_ours
 from layerstep.engine.stepper import Intent
-from layerstep.engine.thread_frames import frames_of_threads
+from layerstep.ops.frames import running_modules
+from layerstep.process.thread_frames import frames_of_threads
 from layerstep.views import Notice
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from layerstep.analysis.profile_state import state_of
-from layerstep.analysis.trace import chrome_trace
 from layerstep.errors import UserError
+from layerstep.profile.state import state_of
+from layerstep.profile.trace import chrome_trace
 from layerstep.registry import export
 
 __all__ = ["write_trace"]

@@ -16,11 +16,11 @@ import torch
 from layerstep.config import Config
 from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
-from layerstep.engine.source_lines.places import function_names, known_files
-from layerstep.engine.source_lines.statements import read_source
 from layerstep.errors import UserError
 from layerstep.frontends.members import member, members_of
 from layerstep.registry import Command, all_commands, find_command
+from layerstep.source_lines.places import function_names, known_files
+from layerstep.source_lines.statements import read_source
 
 __all__ = ["Candidate", "complete"]
 

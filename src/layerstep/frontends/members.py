@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from layerstep.engine._torch.tensors import is_tensor
+from layerstep._torch.tensors import is_tensor
 from layerstep.engine.scope import PathRef
 
 __all__ = ["member", "members_of"]

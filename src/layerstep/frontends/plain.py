@@ -12,7 +12,7 @@ from typing import IO
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.frontends.output import PROMPT, Screen
-from layerstep.lines import is_complete
+from layerstep.line_syntax import is_complete
 from layerstep.views import Notice
 
 __all__ = ["Plain"]

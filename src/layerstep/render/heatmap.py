@@ -10,12 +10,12 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text as RichText
 
-from layerstep.analysis.bars import position
-from layerstep.analysis.grid import block_means
-from layerstep.analysis.words import number
+from layerstep.render.canvas import Pen, fitted
 from layerstep.render.names import shortened_all
-from layerstep.render.pen import Pen, fitted
 from layerstep.render.scale import Scale
+from layerstep.tensors.bars import position
+from layerstep.tensors.format import number
+from layerstep.tensors.grid import block_means
 from layerstep.views import Plot
 
 __all__ = ["Shading", "block_note", "draw_heatmap", "shading_of"]

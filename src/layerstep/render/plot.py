@@ -18,12 +18,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text as RichText
 
-from layerstep.analysis.bars import sparkline
-from layerstep.analysis.words import number
+from layerstep.render.canvas import SERIES, Pen, fitted
 from layerstep.render.heatmap import draw_heatmap
 from layerstep.render.names import shortened_all
-from layerstep.render.pen import SERIES, Pen, fitted
 from layerstep.render.scale import Scale, count_scale, scale_of
+from layerstep.tensors.bars import sparkline
+from layerstep.tensors.format import number
 from layerstep.views import Plot
 
 __all__ = ["Drawing"]

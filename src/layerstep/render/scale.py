@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from layerstep.analysis.bars import position
-from layerstep.analysis.words import number
+from layerstep.tensors.bars import position
+from layerstep.tensors.format import number
 
 __all__ = ["Scale", "count_scale", "round_number", "scale_of"]
 

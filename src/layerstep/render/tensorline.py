@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text as RichText
 
-from layerstep.analysis.words import human_bytes, number, share
+from layerstep.tensors.format import human_bytes, number, share
 from layerstep.views import TensorView
 
 __all__ = ["TensorLine"]

@@ -32,7 +32,7 @@ from layerstep.errors import UserError
 from layerstep.frontends.completion import complete
 from layerstep.frontends.output import PROMPT, Screen
 from layerstep.frontends.terminal.style import LineLexer, style_named
-from layerstep.lines import is_complete
+from layerstep.line_syntax import is_complete
 from layerstep.views import Notice
 
 __all__ = ["Terminal", "status_of"]

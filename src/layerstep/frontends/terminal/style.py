@@ -11,7 +11,7 @@ from prompt_toolkit.styles import Style
 from pygments.lexers.python import PythonLexer
 
 from layerstep.errors import UserError
-from layerstep.lines import WORD, is_python_after
+from layerstep.line_syntax import WORD, is_python_after
 from layerstep.registry import find_command
 from layerstep.render.theme import prompt_styles
 

@@ -1,1 +1,0 @@
-"""What tensors and modules look like: pure functions over values, free of any front end."""

@@ -1,0 +1,1 @@
+"""Attention: the weights that a module computes, head by head."""

@@ -1,0 +1,7 @@
+"""Core files: a stop of a run in one file, to be looked at on another machine and run again there."""
+
+from layerstep.corefile.container import SUFFIX
+from layerstep.corefile.rebuild import RestoredCore, read_core
+from layerstep.corefile.writing import MOST_BYTES, CoreWritten, collect, write_core
+
+__all__ = ["MOST_BYTES", "SUFFIX", "CoreWritten", "RestoredCore", "collect", "read_core", "write_core"]

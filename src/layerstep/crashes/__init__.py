@@ -1,0 +1,1 @@
+"""Stop where a module raises, and explain the exception."""

@@ -1,0 +1,110 @@
+"""In-place writes noted as they happen, while `catch exception` is set.
+
+Autograd tells in the backward pass that a tensor it saved was written to since, but not where. A function
+mode sees every call and compares the version counters of its tensors before and after it: whoever wrote is
+found, whatever it is called. Nothing but numbers and names is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from layerstep._torch.jit_tracing import off_in_traces, on_in_traces
+from layerstep._torch.modes import LEAVING, Leaving, lay_below, lies_below, take_out
+from layerstep._torch.saved import key_of
+from layerstep._torch.tensors import is_tensor
+from layerstep.engine.operations import Place, is_question, name_of, place_of
+
+__all__ = ["Ledger", "Write"]
+
+KEPT = 4096
+"""How many writes are kept: several steps of a model of a hundred layers."""
+
+
+class Write(NamedTuple):
+    """An operation has written to a tensor."""
+
+    op: str
+    place: Place
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the tensor, and of the one that it is a view of."""
+    dtype: str
+    version: int
+    """The count of writes afterwards; a view shares it with its base."""
+    storage: int
+
+
+class Ledger(TorchFunctionMode):
+    """Notes who writes in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: deque[Write] = deque(maxlen=KEPT)
+        self._is_wanted = False
+
+    @property
+    def is_on(self) -> bool:
+        return self._is_wanted
+
+    def start(self) -> None:
+        """Begin to note in this thread."""
+        if not self._is_wanted:
+            self._is_wanted = lay_below(self)
+            off_in_traces(self)
+
+    def stop(self) -> None:
+        """Note no more; from another thread the mode cannot be taken away, but does nothing."""
+        self._is_wanted = False
+        on_in_traces(self)
+        if lies_below(self):
+            take_out(self)
+        self.writes.clear()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self._is_wanted:
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                if kwargs is not None:
+                    kwargs[LEAVING] = Leaving(partial(take_out, self))
+        if is_question(func):
+            return func(*args, **(kwargs or {}))
+        before = [
+            (tensor, version) for tensor in _tensors(args, kwargs) if (version := _version(tensor)) >= 0
+        ]
+        result = func(*args, **(kwargs or {}))
+        for tensor, version in before:
+            if (now := _version(tensor)) > version:
+                self._note(func, tensor, now)
+        return result
+
+    def _note(self, func: Any, tensor: torch.Tensor, version: int) -> None:
+        base = tensor._base
+        shapes = (tuple(tensor.shape),) + ((tuple(base.shape),) if base is not None else ())
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        place = place_of(sys._getframe(2))
+        self.writes.append(Write(name_of(func), place, shapes, dtype, version, key_of(tensor) or id(tensor)))
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[torch.Tensor]:
+    """The tensors that a call is given, also in lists, as the optimizers' kernels take them."""
+    found = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if is_tensor(value):
+            found.append(value)
+        elif type(value) in (list, tuple):
+            found += [each for each in value if is_tensor(each)]
+    return found
+
+
+def _version(tensor: torch.Tensor) -> int:
+    try:
+        return tensor._version
+    except RuntimeError:  # inference tensors keep no version counter
+        return -1

@@ -1,0 +1,170 @@
+"""The backward pass of a session: notes calls in the forward, asks points and the stepper in the backward."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from layerstep._torch import is_in_backward, is_wrapper, unwrap
+from layerstep._torch.tensors import is_tensor
+from layerstep.engine import stepper
+from layerstep.engine.backward import Backward, Call, State
+from layerstep.engine.events import Event, Kind, Phase
+from layerstep.engine.stack import backward_stack, caller_of
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Backpass"]
+
+FORWARDS = 8
+"""How many forwards may wait for their backward: accumulation, two encoders, a generator and a critic."""
+
+
+class Backpass:
+    """What a session knows of backward passes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.graph = Backward(began=self._began, entered=self._entered, done=self._done, ended=self._ended)
+        self._gradients: dict[int, tuple[int, int]] = {}
+        self.passes = 0
+        """Backward passes that were followed to their end."""
+        self._stepped = False
+
+    def note(self, phase: Phase, module: nn.Module, values: Any, frame: FrameType) -> None:
+        """A call begins or ends in a forward."""
+        if is_wrapper(module):
+            return
+        if is_in_backward() and self._is_known(module):
+            return  # recomputed for its values: the graph of the forward itself is the one that runs
+        if phase is Phase.ENTER:
+            owner = self._session.models.owner_of(module)
+            self.graph.enter(module, tensors_of(values), forward=owner.forwards if owner is not None else 0)
+        else:
+            caller = caller_of(frame)
+            made_at = (caller.f_code.co_filename, caller.f_lineno) if caller is not None else ("", 0)
+            self.graph.leave(module, tensors_of(values), made_at=made_at)
+
+    def _is_known(self, module: nn.Module) -> bool:
+        return any(call.module is module and not call.unseen for call in self.graph.calls)
+
+    def begin_forward(self) -> None:
+        """A model is called: forwards that nobody goes back through any more are forgotten."""
+        self.graph.forget_before(FORWARDS)
+
+    def why_unseen(self, module: nn.Module) -> str:
+        """Why the backward pass was not seen at a module; empty if it was, or may still be."""
+        calls = [call for call in self.graph.calls if call.module is module]
+        if not calls:
+            return "it was not called in the last forward" if self._followed_whole(module) else ""
+        if any(call.state is not State.WAITING for call in calls):
+            return ""
+        unseen = next((call.unseen for call in calls if call.unseen), "")
+        if unseen or not self.passes:
+            return unseen
+        return "no gradient came: the loss does not depend on it, or its output, a view, was written to later"
+
+    def _followed_whole(self, module: nn.Module) -> bool:
+        """Was a forward of its model noted from its beginning?"""
+        owner = self._session.models.owner_of(module)
+        root = owner.root if owner is not None else None
+        return root is not None and any(call.module is unwrap(root) for call in self.graph.calls)
+
+    def seen(self, module: nn.Module) -> int:
+        """How many calls of a module the backward pass has gone through."""
+        return sum(call.module is module and call.state is State.DONE for call in self.graph.calls)
+
+    def is_ready(self, parameter: nn.Parameter) -> bool:
+        """Has the running backward pass added to the gradient of this parameter?"""
+        return _stamp(parameter) != self._gradients.get(id(parameter), _NONE)
+
+    def open(self, call: Call) -> None:
+        """Let `into` stop at the autograd nodes of a call."""
+        self.graph.open(call, self._at_node)
+
+    def _began(self) -> None:
+        roots = [root for model in self._session.models if (root := model.root) is not None]
+        self._gradients = {id(p): _stamp(p) for root in roots for p in root.parameters()}
+
+    def _at_node(self, call: Call, name: str, gradients: tuple[Any, ...]) -> None:
+        session = self._session
+        if session.is_silent or session.intent.kind is not Kind.INTO:
+            return
+        try:
+            if self._step(call, Phase.BACKWARD_ENTER):
+                here = dataclasses.replace(call, grad_out=list(gradients), grad_in=[])
+                stack = backward_stack(here, session.models, phase=Phase.BACKWARD_ENTER)
+                stack[0].state = f"at {name}"
+                with session.opstep.pausing():
+                    event = Event(Phase.BACKWARD_ENTER, call.module, (), {}, None, call)
+                    session.stop_in(stack, event, None, "")
+        except Exception as error:
+            session.fail(error)
+
+    def _entered(self, call: Call) -> None:
+        self._consider(call, Phase.BACKWARD_ENTER)
+
+    def _done(self, call: Call) -> None:
+        self._consider(call, Phase.BACKWARD)
+
+    def _consider(self, call: Call, phase: Phase) -> None:
+        session = self._session
+        points = session.arming.at_backward.get(id(call.module), ()) if phase is Phase.BACKWARD else ()
+        if session.is_silent or not (points or session.arming.sink.listening):
+            return
+        try:
+            event = Event(phase, call.module, (), {}, None, call)
+            hit, trouble = session.judge.ask(points, event, None) if points else (None, "")
+            if (session.arming.sink.listening and self._step(call, phase)) or hit is not None:
+                with session.opstep.pausing():
+                    session.stop_in(backward_stack(call, session.models, phase=phase), event, hit, trouble)
+                self._stepped = session.arming.sink.listening
+        except Exception as error:
+            session.fail(error)
+
+    def _step(self, call: Call, phase: Phase) -> bool:
+        session = self._session
+        thread = session.intent.thread or threading.get_ident()
+        moment = stepper.Moment(phase, thread, call.depth)
+        stop, session.intent = stepper.decide(session.intent, moment)
+        return stop
+
+    def _ended(self) -> None:
+        self.passes += 1
+        steps = (Kind.STEP, Kind.NEXT, Kind.INTO, Kind.FINISH)
+        if self._stepped and self._session.intent.kind in steps:
+            self._session.say(Notice("the backward pass has ended"))
+        self._stepped = False
+
+
+_NONE = (0, 0)
+
+
+def _stamp(parameter: nn.Parameter) -> tuple[int, int]:
+    """What changes when something is added to a gradient: the tensor, or its count of writes."""
+    gradient = parameter.grad
+    return (id(gradient), gradient._version) if gradient is not None else _NONE
+
+
+def tensors_of(value: Any, depth: int = 5) -> list[torch.Tensor]:
+    """The tensors in nested containers, in their order."""
+    if is_tensor(value):
+        return [value]
+    if not depth:
+        return []
+    if isinstance(value, dict):
+        items: Any = value.values()
+    elif isinstance(value, list | tuple):
+        items = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    else:
+        return []
+    return [tensor for item in items for tensor in tensors_of(item, depth - 1)]

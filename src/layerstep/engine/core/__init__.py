@@ -1,7 +1,0 @@
-"""Core files: a stop of a run in one file, to be looked at on another machine and run again there."""
-
-from layerstep.engine.core.container import SUFFIX
-from layerstep.engine.core.rebuild import RestoredCore, read_core
-from layerstep.engine.core.writing import MOST_BYTES, CoreWritten, collect, write_core
-
-__all__ = ["MOST_BYTES", "SUFFIX", "CoreWritten", "RestoredCore", "collect", "read_core", "write_core"]

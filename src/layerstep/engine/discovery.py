@@ -1,0 +1,205 @@
+"""Find the models of a script as they are called: the user edits nothing.
+
+`nn.Module.__call__` is replaced by the same function with one look-up more. That costs about
+0.2 µs a call, against 1.8 µs for a global hook, and the compiler sees through it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerstep._torch import is_tracing, unwrap
+from layerstep._torch.compiling import is_compilers_graph
+from layerstep._torch.traceback_masking import shown_as
+from layerstep.engine.stack import call_text, caller_of, forget_locals, is_ours
+
+__all__ = ["Discovery", "name_of", "owner_of"]
+
+_LIBRARIES = tuple(
+    {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"], os.path.dirname(os.__file__)}
+)
+
+
+class _Here(threading.local):
+    """Is this thread inside of an outermost call already?"""
+
+    inside = False
+
+
+class Discovery:
+    """Reports every outermost module call: `arrived(module, frame, is_new)`, before it runs.
+
+    Where one is left by an exception, `raised(error)` hears of it before anybody's handler does.
+    A module that is called by itself though it is a part of a model is reported once, as that model.
+    """
+
+    def __init__(
+        self,
+        arrived: Callable[[nn.Module, FrameType, bool], None],
+        raised: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        self._arrived = arrived
+        self._raised = raised
+        self._here = _Here()
+        self._known: dict[int, weakref.ref[nn.Module]] = {}
+        self.is_on = False
+        self._before: Any = None
+        self._stand_in: Any = None
+
+    def start(self) -> None:
+        """Begin to look; once."""
+        if self.is_on:
+            return
+        self._before = before = nn.Module.__call__
+        self.is_on = True
+        here, announce, raised = self._here, self._announce, self._has_raised
+        is_compiling = torch.compiler.is_dynamo_compiling
+
+        # The body of Module._wrapped_call_impl, not a call to it: a second Python frame would cost
+        # more than the look-up. is_compiling comes first, because dynamo folds it away; without
+        # it, dynamo guards on what follows and compiles again when that changes.
+        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if here.inside or is_compiling():
+                if self._compiled_call_impl is not None:
+                    return self._compiled_call_impl(*args, **kwargs)
+                return self._call_impl(*args, **kwargs)
+            here.inside = True
+            try:
+                announce(self, sys._getframe())
+                if self._compiled_call_impl is not None:
+                    return self._compiled_call_impl(*args, **kwargs)
+                return self._call_impl(*args, **kwargs)
+            except Exception as error:
+                raised(error)
+                raise
+            finally:
+                here.inside = False
+
+        def call_through(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if here.inside or is_compiling():
+                return before(self, *args, **kwargs)
+            here.inside = True
+            try:
+                announce(self, sys._getframe())
+                return before(self, *args, **kwargs)
+            except Exception as error:
+                raised(error)
+                raise
+            finally:
+                here.inside = False
+
+        is_torchs_own = before is _torchs_call  # or else somebody replaced it before us, for a reason
+        stand_in: Any = call if is_torchs_own else call_through
+        shown_as(stand_in, _torchs_call.__code__)
+        self._stand_in = nn.Module.__call__ = stand_in  # type: ignore[method-assign]
+
+    def stop(self) -> None:
+        """Put back the `__call__` that was there.
+
+        One that a library has put over ours since stays. It calls ours, which then does nothing.
+        """
+        self.is_on = False
+        if self._stand_in is not None and nn.Module.__call__ is self._stand_in:
+            nn.Module.__call__ = self._before  # type: ignore[method-assign]
+            self._before = self._stand_in = None
+
+    def _has_raised(self, error: BaseException) -> None:
+        if self.is_on:
+            self._raised(error)
+
+    def _announce(self, module: nn.Module, frame: FrameType) -> None:
+        if not self.is_on:
+            self.stop()  # who was over ours has gone
+            return
+        if is_tracing() or getattr(module, "_is_replica", False):
+            return
+        if not hasattr(module, "_modules"):  # its __init__ did not call that of nn.Module: torch will say so
+            return
+        known = self._known.get(id(module))
+        if known is not None and known() is module:
+            self._arrived(module, frame, False)
+            return
+        self._known[id(module)] = weakref.ref(module)
+        if is_compilers_graph(module, frame):
+            return
+        owner = owner_of(module, frame)
+        if owner is None:
+            self._arrived(module, frame, True)
+        elif id(owner) not in self._known or self._known[id(owner)]() is not owner:
+            self._known[id(owner)] = weakref.ref(owner)
+            self._arrived(owner, frame, True)
+
+
+_torchs_call = nn.Module._wrapped_call_impl
+
+
+def _user_frames(frame: FrameType | None) -> list[FrameType]:
+    """The frames outside of installed libraries, innermost first."""
+    found = []
+    while frame is not None:
+        if not is_ours(frame) and not frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen")):
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def owner_of(module: nn.Module, frame: FrameType) -> nn.Module | None:
+    """The model that a module called by itself belongs to: `model` in `model.encoder(x)`."""
+    caller = caller_of(frame)
+    if caller is None:
+        return None
+    values = [value for value in caller.f_locals.values() if isinstance(value, nn.Module)]
+    forget_locals(caller)
+    owners = [
+        value for value in values if value is not module and any(part is module for part in value.modules())
+    ]
+    return max(owners, key=lambda owner: sum(1 for _ in owner.modules()), default=None)
+
+
+def name_of(module: nn.Module, frame: FrameType) -> str:
+    """What the script calls a model: its variable or attribute where one can be seen, else its class.
+
+    The outermost name wins: `evaluate(model)` calls every model so, while `generator` and `judge` are told
+    apart where they were made, whichever runs first.
+    """
+    for user in reversed(_user_frames(frame)):
+        name = _name_in(user, module)
+        if name:
+            return name
+    inner = unwrap(module)
+    for name, value in list(
+        vars(sys.modules["__main__"]).items()
+    ):  # `Thread(target=model)` has no other frame
+        if isinstance(value, nn.Module) and unwrap(value) is inner:
+            return name
+    caller = caller_of(frame)
+    text = call_text(caller).partition("(")[0] if caller is not None else ""
+    name = text.rpartition(".")[2]
+    is_name = name.isidentifier() and name != "self" and not name.startswith("_")
+    return name if is_name else type(inner).__name__
+
+
+def _name_in(frame: FrameType, module: nn.Module) -> str:
+    inner = unwrap(module)
+    names = frame.f_locals
+    try:
+        for name, value in list(names.items()):
+            if isinstance(value, nn.Module) and name != "self" and unwrap(value) is inner:
+                return str(name)
+        for name, value in getattr(names.get("self"), "__dict__", {}).items():
+            if isinstance(value, nn.Module) and unwrap(value) is inner:
+                return str(name)
+    finally:
+        del names
+        forget_locals(frame)
+    return ""

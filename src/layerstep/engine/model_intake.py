@@ -1,0 +1,110 @@
+"""Arrivals: an outermost module is called. A new one is taken in and announced; forwards are counted."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from layerstep._torch import is_scripted
+from layerstep.engine.discovery import name_of
+from layerstep.engine.models import Model
+from layerstep.engine.points import Point, PointKind
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Arrivals"]
+
+MOST_TOLD = 5
+MOST_FOUND = 20
+"""Models that are announced; a program may make one for each step."""
+MOST_MODELS = 256
+"""Models that are taken in at once: each new one is looked at together with all that are alive."""
+
+
+class Arrivals:
+    """Keeps the models of a session up to date with what the program calls."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._told: list[Point] = []
+        self._set: set[int] = set()
+        """The numbers of points that were said to be set."""
+        self._found = 0
+        self._is_full = False
+
+    def count(self, module: nn.Module) -> None:
+        """One more forward of a model; what was kept of the one before is let go."""
+        model = self._session.models.by_root(module)
+        if model is not None:
+            model.begin_forward()
+            if not model.is_helper:
+                self._session.kept.clear()
+                self._session.backpass.begin_forward()
+
+    def meet(self, module: nn.Module, frame: FrameType) -> None:
+        """A module that the program called by itself, for the first time."""
+        session = self._session
+        if len(session.models) >= MOST_MODELS:
+            self._tell_full()
+            return
+        one_before = session.models.main is not None and not session.models.are_several
+        model = session.models.add(module, name_of(module, frame))
+        if not model.is_helper:
+            self._found += 1
+            self._tell_found(model)
+            if one_before and session.models.are_several and not self._is_quiet:
+                session.say(Notice("paths now begin with the model's name", f"{model.name}.…"))
+        self.resolve_points()
+        if not model.is_helper:
+            self._tell_missing()
+        session.rearm()
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Were so many models found that the next ones are no news?"""
+        return self._found > MOST_FOUND
+
+    def _tell_found(self, model: Model) -> None:
+        if self._found == MOST_FOUND + 1:
+            self._session.say(Notice(f"{MOST_FOUND} models were found; more are taken in without a word"))
+        if self._is_quiet or model.root is None:
+            return
+        kind, count = type(model.root).__name__, len(model.names)
+        noun = "module" if count == 1 else "modules"
+        one_call = "TorchScript: nothing inside it can be stopped at" if is_scripted(model.root) else ""
+        self._session.say(Notice(f"found {kind} ({model.name}), {count} {noun}", one_call))
+
+    def _tell_full(self) -> None:
+        """Say once that the run has more models than are watched."""
+        if self._is_full:
+            return
+        self._is_full = True
+        text = f"{MOST_MODELS} models are alive; models that are called first from now on are left alone"
+        self._session.say(Notice(text, "no point stops in them", level="warn"))
+
+    def _tell_missing(self) -> None:
+        """A model is here, and a point names a module that is not in it: say so now, once."""
+        waiting = [point for point in self._session.points.shown if point.is_pending and point.trouble]
+        new = [point for point in waiting if point not in self._told]
+        self._told += new
+        for point in new[:MOST_TOLD]:
+            self._session.say(Notice(f"{point.kind} {point.number} waits: {point.trouble}", level="warn"))
+        if len(new) > MOST_TOLD:
+            left = len(new) - MOST_TOLD
+            self._session.say(Notice(f"{left} more points wait", "`info breaks`", level="warn"))
+
+    def resolve_points(self) -> None:
+        """Set the points that waited for a model, and say so."""
+        session = self._session
+        waiting = {point for point in session.points if point.is_pending}
+        for point, count in session.points.resolve(session.models):
+            if point.kind is not PointKind.UNTIL:
+                what = point.targets[0][0] if len(point.targets) == 1 else f"{count} modules"
+                word = "is now set at" if point in waiting else "also takes"
+                if point.number not in self._set or not self._is_quiet:
+                    session.say(Notice(f"{point.kind} {point.number} {word} {what}"))
+                self._set.add(point.number)

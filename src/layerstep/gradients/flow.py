@@ -1,0 +1,338 @@
+"""Gradient flow over the training steps: a frame a step, a row a layer, and what the whole says.
+
+Numbers first: a layer vanishes if its mean |g| is below one threshold and explodes if its max |g| is above
+another; the intensity of a layer is its norm by the largest norm of the step. A gradient that is not finite
+makes the run critical, whatever the thresholds say.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from layerstep._torch.tensors import is_tensor
+from layerstep.errors import UserError
+from layerstep.gradients.sizes import Size, measure
+
+__all__ = [
+    "PRESETS",
+    "FlowSummary",
+    "GradientFlow",
+    "GradientFrame",
+    "Health",
+    "LayerGradient",
+    "Thresholds",
+    "size_of",
+]
+
+SHADES = " ░▒▓█"
+
+
+class Health(StrEnum):
+    """How the gradients of a run are, in four classes."""
+
+    HEALTHY = "Healthy"
+    MINOR_ISSUES = "MinorIssues"
+    PROBLEMS_DETECTED = "ProblemsDetected"
+    CRITICAL = "Critical"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Vanishing is a mean |g| below one number, exploding a max |g| above another; or both of the norm."""
+
+    vanishing: float = 1e-7
+    exploding: float = 1e3
+    of_norm: bool = False
+
+    def judge(self, mean: float, most: float, norm: float) -> tuple[bool, bool]:
+        """Does it vanish, does it explode? A NaN does neither: it is told apart."""
+        low, high = (norm, norm) if self.of_norm else (mean, most)
+        return low < self.vanishing, high > self.exploding
+
+
+PRESETS = {
+    "default": Thresholds(),
+    "norm": Thresholds(vanishing=1e-6, exploding=10.0, of_norm=True),
+    "unit-norm": Thresholds(vanishing=1e-6, exploding=1.0, of_norm=True),
+}
+"""Thresholds by name. `default` looks at the elements: in 63 healthy runs it called nothing exploding, and
+nothing vanishing but biases in front of a batch norm. `norm` looks at the norm of each layer. `unit-norm`
+takes 1 for the most, where many clip; healthy runs often lie above, so it is a wish and no alarm."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGradient:
+    """The gradient of one layer in one step."""
+
+    name: str
+    mean_abs_grad: float
+    max_abs_grad: float
+    grad_norm: float
+    is_vanishing: bool
+    is_exploding: bool
+    flow_intensity: float
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.grad_norm) and math.isfinite(self.max_abs_grad)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientFrame:
+    """All layers in one step, by name."""
+
+    step: int
+    layers: tuple[LayerGradient, ...]
+
+    @property
+    def has_issue(self) -> bool:
+        return any(layer.is_vanishing or layer.is_exploding or not layer.is_finite for layer in self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSummary:
+    """What the recorded frames say together."""
+
+    total_steps: int
+    layers_with_vanishing_grads: tuple[str, ...]
+    layers_with_exploding_grads: tuple[str, ...]
+    layers_with_nonfinite_grads: tuple[str, ...]
+    overall_health: Health
+    recommendations: tuple[str, ...]
+
+
+class GradientFlow:
+    """A rolling window of gradient frames.
+
+        flow = GradientFlow(max_frames=200)
+        flow.record_step(step, {name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        print(flow.to_ascii_animation())
+
+    `max_frames` 0 keeps all. `thresholds` is a preset's name or a `Thresholds`.
+    """
+
+    def __init__(self, max_frames: int = 200, *, thresholds: str | Thresholds = "default") -> None:
+        if max_frames < 0:
+            raise UserError("max_frames is at least 0, which means unlimited")
+        self.thresholds = _thresholds(thresholds)
+        self.max_frames = max_frames
+        self._frames: deque[GradientFrame] = deque(maxlen=max_frames or None)
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    @property
+    def frames(self) -> tuple[GradientFrame, ...]:
+        """The frames that are kept, the oldest first."""
+        return tuple(self._frames)
+
+    def record_step(self, step: int, gradients: Mapping[str, Any]) -> GradientFrame:
+        """Take in the gradients of one step: tensors, arrays or sequences of numbers by layer."""
+        return self.record_numbers(step, {name: size_of(value) for name, value in gradients.items()})
+
+    def record_numbers(self, step: int, numbers: Mapping[str, tuple[float, float, float]]) -> GradientFrame:
+        """The same from (mean |g|, max |g|, norm) by layer, for whoever has measured already."""
+        largest = max((norm for _, _, norm in numbers.values() if math.isfinite(norm)), default=0.0)
+        layers = []
+        for name, (mean, most, norm) in sorted(numbers.items()):
+            vanishes, explodes = self.thresholds.judge(mean, most, norm)
+            layers.append(
+                LayerGradient(
+                    name=name,
+                    mean_abs_grad=mean,
+                    max_abs_grad=most,
+                    grad_norm=norm,
+                    is_vanishing=vanishes,
+                    is_exploding=explodes,
+                    flow_intensity=_intensity(norm, largest),
+                )
+            )
+        frame = GradientFrame(step, tuple(layers))
+        self._frames.append(frame)
+        return frame
+
+    def clear(self) -> None:
+        """Forget all frames."""
+        self._frames.clear()
+
+    def export_json(self, path: str | Path) -> None:
+        """Write the frames as a list of `{step, layers}`; numbers that JSON lacks are written as null."""
+        frames = [asdict(frame) for frame in self._frames]
+        for frame in frames:
+            for layer in frame["layers"]:
+                layer.update({key: None for key, value in layer.items() if _is_odd(value)})
+        _file(path).write_text(json.dumps(frames, indent=2, allow_nan=False), encoding="utf-8")
+
+    @classmethod
+    def from_json(cls, path: str | Path, *, max_frames: int = 0) -> Self:
+        """The frames of a file that `export_json` wrote; null comes back as NaN."""
+        flow = cls(max_frames)
+        for frame in json.loads(Path(path).read_text(encoding="utf-8")):
+            layers: list[dict[str, Any]] = [
+                {key: math.nan if value is None else value for key, value in layer.items()}
+                for layer in frame["layers"]
+            ]
+            flow._frames.append(GradientFrame(frame["step"], tuple(LayerGradient(**each) for each in layers)))
+        return flow
+
+    def export_csv(self, path: str | Path) -> None:
+        """Write a row a layer and step, floats as 1.00000000e-1, flags as 0 and 1."""
+        with _file(path).open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(_COLUMNS)
+            for frame in self._frames:
+                for layer in frame.layers:
+                    numbers = (layer.mean_abs_grad, layer.max_abs_grad, layer.grad_norm)
+                    flags = (int(layer.is_vanishing), int(layer.is_exploding))
+                    writer.writerow([frame.step, layer.name, *map(_scientific, numbers), *flags])
+
+    def to_ascii_animation(self, *, width: int = 0, order: Sequence[str] = ()) -> str:
+        """Layers down, steps to the right, five shades by intensity; `!` where a gradient is not finite.
+
+        With `width` no wider than that: the last frames that fit, and long names by their ends. The layers
+        of `order` come first and in that order, the others by name.
+        """
+        if not self._frames:
+            return "(no gradient frames recorded)\n"
+        frames = list(self._frames)
+        places = {name: place for place, name in enumerate(order)}
+        names = sorted(
+            {layer.name for frame in frames for layer in frame.layers},
+            key=lambda name: (places.get(name, len(places)), name),
+        )
+        room = max(map(len, names), default=8)
+        if width:
+            room = max(min(room, width // 2), len("layer"))
+            frames = frames[-max(width - room - 2, 1) :]
+        lines = ["Gradient Flow Animation (step → right, layer ↓)"]
+        lines.append(f"{'layer':>{room}}  " + "".join(str(i % 10) for i in range(len(frames))))
+        lines.append("─" * (room + 2 + len(frames)))
+        by_name = [{layer.name: layer for layer in frame.layers} for frame in frames]
+        for name in names:
+            shown = name if len(name) <= room else "…" + name[1 - room :]
+            lines.append(f"{shown:>{room}}  " + "".join(_shade(frame.get(name)) for frame in by_name))
+        return "\n".join(lines) + "\n"
+
+    def summary_report(self) -> FlowSummary:
+        """The health of the run, who vanishes, who explodes, and what to do."""
+        layers = [layer for frame in self._frames for layer in frame.layers]
+        vanishing = _names(layer for layer in layers if layer.is_vanishing)
+        exploding = _names(layer for layer in layers if layer.is_exploding)
+        broken = _names(layer for layer in layers if not layer.is_finite)
+        issues = sum(frame.has_issue for frame in self._frames)
+        health = _classify(issues / max(len(self._frames), 1), vanishing, exploding, broken)
+        return FlowSummary(
+            total_steps=self._frames[-1].step + 1 if self._frames else 0,
+            layers_with_vanishing_grads=vanishing,
+            layers_with_exploding_grads=exploding,
+            layers_with_nonfinite_grads=broken,
+            overall_health=health,
+            recommendations=_advice(health, vanishing, exploding, broken),
+        )
+
+
+_COLUMNS = ("step", "layer", "mean_abs_grad", "max_abs_grad", "grad_norm", "is_vanishing", "is_exploding")
+
+
+def _thresholds(given: str | Thresholds) -> Thresholds:
+    if isinstance(given, Thresholds):
+        return given
+    if given not in PRESETS:
+        raise UserError(f"no thresholds called {given!r}", f"there are {', '.join(PRESETS)}")
+    return PRESETS[given]
+
+
+def size_of(value: Any) -> Size:
+    """Mean |g|, max |g| and norm of a tensor, an array or numbers; a NaN stays a NaN."""
+    if is_tensor(value):
+        return measure([value])[0]
+    sizes = np.abs(np.asarray(value, dtype=np.float64)).reshape(-1)
+    if not sizes.size:
+        return Size(0.0, 0.0, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        most = float(sizes.max())
+        scale = most if math.isfinite(most) and most > 0 else 1.0
+        return Size(float(sizes.mean()), most, scale * float(np.sqrt(np.square(sizes / scale).sum())))
+
+
+def _intensity(norm: float, largest: float) -> float:
+    if not math.isfinite(norm):
+        return 1.0
+    return min(max(norm / largest, 0.0), 1.0) if largest > 0 else 0.0
+
+
+def _shade(layer: LayerGradient | None) -> str:
+    if layer is None:
+        return SHADES[0]
+    if not layer.is_finite:
+        return "!"
+    whole, rest = divmod(layer.flow_intensity * (len(SHADES) - 1), 1)
+    return SHADES[int(whole) + (rest >= 0.5)]  # a half goes up; `round` would take the even one
+
+
+def _scientific(value: float) -> str:
+    """1.00000000e-1: no plus sign and no leading zero in the exponent."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    mantissa, _, exponent = f"{value:.8e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def _is_odd(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _file(path: str | Path) -> Path:
+    found = Path(path)
+    found.parent.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def _names(layers: Iterable[LayerGradient]) -> tuple[str, ...]:
+    return tuple(sorted({layer.name for layer in layers}))
+
+
+def _classify(ratio: float, vanishing: Any, exploding: Any, broken: Any) -> Health:
+    if broken or (exploding and ratio > 0.5):
+        return Health.CRITICAL
+    if exploding or ratio > 0.3:
+        return Health.PROBLEMS_DETECTED
+    if vanishing or ratio > 0.1:
+        return Health.MINOR_ISSUES
+    return Health.HEALTHY
+
+
+def _advice(
+    health: Health, vanishing: tuple[str, ...], exploding: tuple[str, ...], broken: tuple[str, ...]
+) -> tuple[str, ...]:
+    said = []
+    if broken:
+        said.append(f"Not finite: {_listed(broken)}. Find the first op that makes it before anything else.")
+    if exploding:
+        said.append(f"Exploding: {_listed(exploding)}. Clip the norm of the gradients, or lower the rate.")
+    if vanishing:
+        said.append(
+            f"Vanishing: {_listed(vanishing)}. Look for saturated or dead activations above these layers; "
+            "residual paths, normalisation or another initialisation help."
+        )
+    closing = {
+        Health.CRITICAL: "Stop the run: what it learns from here on is noise.",
+        Health.PROBLEMS_DETECTED: "Look into it now; depth, rate and initialisation are the usual causes.",
+        Health.MINOR_ISSUES: "Keep an eye on it; one step in a while may be harmless.",
+        Health.HEALTHY: "Nothing to do.",
+    }
+    return (*said, closing[health])
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,88 @@
+"""The calls at hand at a stop: of modules that are running, and of those that were passed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from layerstep.engine.session import Session
+from layerstep.engine.where import Where
+from layerstep.errors import UserError
+from layerstep.rerun.kv_caches import Moment
+
+__all__ = ["Call", "calls_at", "calls_here", "layers_in_view"]
+
+
+class Call(NamedTuple):
+    """What a module was called with, and after it what it returned."""
+
+    path: str
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+    moment: Moment
+
+
+_MOMENTS = {
+    "entering": Moment.BEFORE,
+    "running": Moment.DURING,
+    "raised": Moment.DURING,
+    "done": Moment.AFTER,
+}
+
+
+def calls_here(session: Session) -> list[Call]:
+    """The modules that are running, the innermost first; at an exit its own is finished."""
+    stack = session.pause.stack if session.pause is not None else []
+    return [
+        Call(f.path, f.module, f.args, f.kwargs, f.output if f.has_output else None, _MOMENTS[f.state])
+        for f in stack
+        # In the backward pass no call of the forward is running.
+        if f.module is not None and f.call is None and f.op is None
+    ]
+
+
+def calls_at(session: Session, where: str) -> list[Call]:
+    """The calls of the modules that a WHERE means, none in another; of one not in view, those inside it."""
+    found = Where.parse(where).look_up(session.models)
+    running = {id(call.module): call for call in calls_here(session)}
+    calls: list[Call] = []
+    inside: set[int] = set()
+    for path, module in found:
+        if id(module) not in inside:
+            calls += _in_view(session, path, module, running)
+            inside |= {id(part) for call in calls for part in call.module.modules()}
+    if not calls:
+        raise UserError(
+            f"nothing of {where} is in view: none of it was passed in this forward",
+            f"`break {where}`, `record {where} --tensors` before the forward, or step over it",
+        )
+    return calls
+
+
+def _in_view(session: Session, path: str, module: nn.Module, running: dict[int, Call]) -> list[Call]:
+    if id(module) in running:
+        return [running[id(module)]]
+    kept = session.kept.get(module)
+    if kept is not None:
+        return [Call(path, module, *kept, Moment.AFTER)]
+    return [
+        call
+        for name, child in module.named_children()
+        for call in _in_view(session, f"{path}.{name}", child, running)
+    ]
+
+
+def layers_in_view(session: Session, where: str) -> list[Call]:
+    """The calls that were passed, of just the modules that a WHERE means, in the order of the model."""
+    found = Where.parse(where).look_up(session.models)
+    kept = [(path, module, session.kept.get(module)) for path, module in found]
+    calls = [Call(path, module, *call, Moment.AFTER) for path, module, call in kept if call is not None]
+    if not calls:
+        raise UserError(
+            f"nothing of {where} is in view: none of its {len(found)} modules was passed in this forward",
+            f"`record {where} --tensors` before the forward, or step over them",
+        )
+    return calls

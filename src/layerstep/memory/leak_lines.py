@@ -1,0 +1,117 @@
+"""The line that makes a container grow: found in the source by the name of who holds it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from layerstep.engine.models import Models
+from layerstep.memory.holders import running_frames
+
+__all__ = ["Line", "growing_line"]
+
+_GROWING = {"append", "appendleft", "extend", "add", "insert", "update", "setdefault", "put", "push"}
+_VARIABLE = re.compile(r"(?P<name>\w+)\S* in (?P<function>[\w<>]+)\(\) at (?P<file>\S+):\d+$")
+_GLOBAL = re.compile(r"global (?P<module>[\w.]+)\.(?P<name>\w+)")
+_ATTRIBUTE = re.compile(r"(?:a (?P<kind>\w+)\.(?P<name>\w+)|\.(?P<name2>\w+) of a (?P<kind2>\w+))")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the program."""
+
+    file: str
+    number: int
+
+    @property
+    def text(self) -> str:
+        return linecache.getline(self.file, self.number).strip()
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.number}  {self.text}"
+
+
+def growing_line(holder: str, models: Models) -> Line | None:
+    """The line that adds to what a holder names, as `holder_of` says it; None where there is none."""
+    holder = holder.removeprefix("the autograd graph behind ")
+    for name, file, is_attribute in _candidates(holder, models):
+        number = _find(file, name, is_attribute=is_attribute)
+        if number:
+            return Line(file, number)
+    return None
+
+
+def _candidates(holder: str, models: Models) -> Iterator[tuple[str, str, bool]]:
+    """(name, file, is it an attribute) of what may be meant."""
+    if match := _VARIABLE.match(holder):
+        for frame in running_frames():
+            code = frame.f_code
+            if code.co_name == match["function"] and os.path.basename(code.co_filename) == match["file"]:
+                yield match["name"], code.co_filename, False
+                return
+    if match := _GLOBAL.search(holder):
+        file = getattr(sys.modules.get(match["module"]), "__file__", None)
+        if file:
+            yield match["name"], file, False
+    if match := _ATTRIBUTE.search(holder):
+        kind = match["kind"] or match["kind2"]
+        for cls in _classes(kind, models):
+            try:
+                yield match["name"] or match["name2"], inspect.getfile(cls), True
+            except (TypeError, OSError):  # defined at a prompt
+                continue
+
+
+def _classes(name: str, models: Models) -> list[type]:
+    """The classes of the models' modules that are called so, and what they inherit from."""
+    found: dict[type, None] = {}
+    for _, module in models.everything():
+        if type(module).__name__ == name:
+            found.update(dict.fromkeys(type(module).__mro__))
+    return [cls for cls in found if cls not in (nn.Module, object)]
+
+
+def _find(file: str, name: str, *, is_attribute: bool) -> int:
+    """The first line of a file that makes this name longer; 0 if there is none."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return 0
+    lines = [line for node in ast.walk(tree) if (line := _grows(node, name, is_attribute))]
+    return min(lines, default=0)
+
+
+def _grows(node: ast.AST, name: str, is_attribute: bool) -> int:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        is_so = node.func.attr in _GROWING and _is_name(node.func.value, name, is_attribute)
+    elif isinstance(node, ast.AugAssign):
+        is_so = _is_name(node.target, name, is_attribute)
+    elif isinstance(node, ast.Assign):
+        into = any(_is_item_of(target, name, is_attribute) for target in node.targets)
+        again = any(_is_name(target, name, is_attribute) for target in node.targets) and any(
+            _is_name(part, name, is_attribute) for part in ast.walk(node.value)
+        )
+        is_so = into or again
+    else:
+        return 0
+    return int(getattr(node, "lineno", 0)) if is_so else 0
+
+
+def _is_item_of(node: ast.AST, name: str, is_attribute: bool) -> bool:
+    return isinstance(node, ast.Subscript) and _is_name(node.value, name, is_attribute)
+
+
+def _is_name(node: ast.AST, name: str, is_attribute: bool) -> bool:
+    if isinstance(node, ast.Subscript):  # self.history["loss"].append(…)
+        return _is_name(node.value, name, is_attribute)
+    if is_attribute:
+        return isinstance(node, ast.Attribute) and node.attr == name
+    return isinstance(node, ast.Name) and node.id == name

@@ -1,0 +1,134 @@
+"""A measured step: how much was alive at most, for what and for whom, and what autograd held."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+
+from layerstep.memory.ledger import Ledger, Piece, Top
+from layerstep.memory.places import Places
+from layerstep.tensors.autograd_graph import Graph
+
+__all__ = ["KINDS", "SCALING", "MeasuredStep", "Peak", "Savings", "close_step", "sum_savings"]
+
+KINDS = ("parameters", "buffers", "gradients", "optimizer state", "inputs", "saved", "temporary", "other")
+SCALING = ("inputs", "saved", "temporary")
+"""What grows with the batch."""
+POINTS = 240
+"""Of a timeline: each the highest of as many events as it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest point of a step, or of its part inside of optimizers."""
+
+    bytes: int = 0
+    path: str = ""
+    part: str = ""
+    kinds: dict[str, int] = field(default_factory=dict)
+    temporary: dict[str, int] = field(default_factory=dict)
+    """What was neither kept nor saved, by the module that made it."""
+    line: str = ""
+    """`train.py:41`, where it is known: outside of a backward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """What autograd holds: activations by the module whose node kept them first; each memory counts once."""
+
+    by_path: dict[str, int] = field(default_factory=dict)
+    apart: dict[str, int] = field(default_factory=dict)
+    """Parameters, buffers and inputs, which are there anyway."""
+    nodes: int = 0
+    closed: dict[str, int] = field(default_factory=dict)
+    """Nodes that do not show what they hold."""
+    is_cut: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.by_path.values())
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """One training step, or one forward where nothing trains."""
+
+    label: str
+    batch: int | None
+    peak: Peak
+    in_optimizer: Peak
+    saved: Savings
+    after: int
+    """Alive when it ended."""
+    course: tuple[float, ...] = ()
+    parts: tuple[tuple[float, str], ...] = ()
+    """Where in the course a part begins, from 0 to 1."""
+    is_cut: bool = False
+    is_compiled: bool = False
+    """A model in it is: what its code takes and gives back inside was not seen."""
+    kept: dict[str, dict[str, int]] = field(default_factory=dict)
+    """What models and optimizers had when it ended, by kind and module: they may be gone by now."""
+    forwards: int = 1
+    """Of models, in it: micro-batches, or several models."""
+
+    @property
+    def highest(self) -> Peak:
+        return max(self.peak, self.in_optimizer, key=lambda peak: peak.bytes)
+
+
+def _peak(ledger: Ledger, top: Top) -> Peak:
+    """What was alive at the top."""
+    if not top.bytes or ledger.is_cut:
+        return Peak(top.bytes, top.path, top.part, line=_line(top))
+    kinds, temporary = Counter[str](), Counter[str]()
+    for piece, was_there in ledger.alive_after(top.at):
+        kinds[piece.kind or ("other" if was_there else "temporary")] += piece.bytes
+        if not (piece.kind or was_there):
+            temporary[piece.path] += piece.bytes
+    return Peak(top.bytes, top.path, top.part, dict(kinds), dict(temporary), _line(top))
+
+
+def _line(top: Top) -> str:
+    if top.place is None:
+        return ""
+    code, instruction = top.place
+    lines = (line for start, end, line in code.co_lines() if start <= instruction < end)
+    return f"{os.path.basename(code.co_filename)}:{next(lines, None) or code.co_firstlineno}"
+
+
+def sum_savings(graph: Graph, ledger: Ledger, places: Places) -> Savings:
+    """Share out what a graph holds, and mark it in the ledger."""
+    by_path, apart = Counter[str](), Counter[str]()
+    for held in graph.held:
+        piece: Piece | None = ledger.find(held.key)
+        if piece is not None and piece.kind in ("parameters", "buffers", "inputs"):
+            apart[piece.kind] += held.bytes
+            continue
+        by_path[places.owner(held.node)] += held.bytes
+        if piece is not None and not piece.kind:
+            piece.kind = "saved"
+    return Savings(dict(by_path), dict(apart), graph.nodes, dict(graph.closed), graph.is_cut)
+
+
+def _shorten(course: list[int]) -> tuple[float, ...]:
+    """At most `POINTS` values, each the highest of its neighbours: a peak is never lost."""
+    size = max(1, -(-len(course) // POINTS))
+    return tuple(float(max(course[at : at + size])) for at in range(0, len(course), size))
+
+
+def close_step(ledger: Ledger, saved: Savings, *, label: str, batch: int | None) -> MeasuredStep:
+    """Sum up a step that has ended."""
+    course = [] if ledger.is_cut else ledger.course()
+    parts = tuple((at / max(1, len(course)), part) for at, part in ledger.parts)
+    return MeasuredStep(
+        label,
+        batch,
+        _peak(ledger, ledger.tops[False]),
+        _peak(ledger, ledger.tops[True]),
+        saved,
+        ledger.live,
+        _shorten(course) if course else (),
+        parts,
+        ledger.is_cut,
+    )

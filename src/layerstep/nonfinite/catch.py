@@ -1,0 +1,44 @@
+"""What one catchpoint is after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from layerstep.engine.points import Point
+from layerstep.tensors.finite import Bad
+
+__all__ = ["SIDES", "Quarry"]
+
+SIDES = ("forward", "backward", "param")
+
+
+@dataclass(frozen=True, slots=True)
+class Quarry:
+    """NaN, Inf or both, on some sides of a training step."""
+
+    point: Point
+    what: str
+    sides: tuple[str, ...]
+    every_op: bool = False
+
+    def is_wanted(self, bad: Bad) -> bool:
+        if self.what == "nan":
+            return bool(bad.nan)
+        return bool(bad.plus or bad.minus) if self.what == "inf" else bad.any
+
+    def looks_at(self, module: object) -> bool:
+        """Is the output of this module asked for? Without WHERE only those of whole models come here."""
+        return self.point.where is None or any(key == id(module) for _, key in self.point.targets)
+
+    def is_in(self, path: str) -> bool:
+        """Does a path lie in WHERE, or below it?"""
+        targets = [target for target, _ in self.point.targets]
+        return self.point.where is None or any(path == t or path.startswith(f"{t}.") for t in targets)
+
+    def counts(self) -> bool:
+        """One more hit; is it one to stop at?"""
+        self.point.hits += 1
+        if self.point.ignore > 0:
+            self.point.ignore -= 1
+            return False
+        return True

@@ -1,0 +1,64 @@
+"""Where an operation ran: the frame on top of the module stack, the modules and the node that it is in."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+from torch import nn
+
+from layerstep._torch import (
+    call_frames,
+    called_module,
+    current_node,
+    is_compiled,
+    is_scripted,
+    is_wrapper,
+)
+from layerstep.engine.backward_pass import tensors_of
+from layerstep.engine.events import Event
+from layerstep.engine.fused import may_be_one_kernel
+from layerstep.engine.models import Models
+from layerstep.engine.operations import Op
+from layerstep.engine.stack import Frame
+
+__all__ = ["node_name", "op_frame", "running_modules", "why_no_ops"]
+
+
+def op_frame(event: Event, models: Models, *, depth: int = 0) -> Frame:
+    """An operation on top of the modules that it ran in: its tensors are `inp`, its result is `out`."""
+    op: Op = event.op
+    return Frame(
+        models,
+        event.module,
+        args=tuple(tensors_of((op.args, op.kwargs))),
+        kwargs=op.kwargs,
+        state="op done",
+        output=op.result,
+        caller=op.caller,
+        depth=depth,
+        call=event.call,
+        op=op,
+    )
+
+
+def why_no_ops(module: nn.Module) -> str:
+    """Why no op of a module was seen, in a few words."""
+    kind = type(module).__name__
+    if is_scripted(module):
+        return f"{kind} is TorchScript and runs as one call"
+    if is_compiled(module):
+        return f"{kind} is compiled and runs as one call"
+    if may_be_one_kernel(module):
+        return f"{kind} in eval mode may run as one kernel; `stepi` shows what it is"
+    return f"{kind} computes nothing here, or past torch's functions"
+
+
+def running_modules(frame: FrameType | None) -> list[nn.Module]:
+    """The modules that are running, innermost first; wrappers aside."""
+    modules = [called_module(call)[0] for call in call_frames(frame)]
+    return [module for module in modules if not is_wrapper(module)]
+
+
+def node_name() -> str:
+    node = current_node()
+    return node.name() if node is not None else ""

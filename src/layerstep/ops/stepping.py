@@ -1,0 +1,374 @@
+"""The op level of a session: stepping from operation to operation, and points at them.
+
+A mode lies below the user's own only while it is needed: around the calls in which a point wants it, or from
+the stop at which an op step begins. What is laid in a call that was entered through its hooks is taken out
+when that call ends, by a `finally` around its forward (`swap_forward`), however it ends. Inside of its own
+handler a mode cannot be taken out, torch puts it back: it is idle then, and goes at the next event or with
+its call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from layerstep._torch import (
+    at_end_of_backward,
+    current_node,
+    graph_task,
+    is_in_backward,
+    is_tracing,
+    modes_off,
+    will_run,
+)
+from layerstep._torch.forward_swap import swap_forward
+from layerstep._torch.kernel_keys import run_kernel
+from layerstep._torch.modes import autograd_on, lay_below, lies_below, take_out
+from layerstep._torch.persistent_mode import OPEN, Ground, ground
+from layerstep.engine import stepper
+from layerstep.engine.backward import Call, State
+from layerstep.engine.events import Event, Kind, Phase, Resume
+from layerstep.engine.fused import may_be_one_kernel
+from layerstep.engine.operations import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
+from layerstep.engine.points import Point
+from layerstep.engine.stack import backward_stack, build_stack
+from layerstep.ops.frames import node_name, op_frame, running_modules, why_no_ops
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.pause import Pause
+    from layerstep.engine.session import Session
+
+__all__ = ["Opstep"]
+
+Mode = Functions | Kernels
+_LEVELS = (Phase.OP, Phase.KERNEL)
+_STEPS = {Kind.OP: Phase.OP, Kind.KERNEL: Phase.KERNEL}
+
+
+class _Here(threading.local):
+    """The modes of ours that lie in a thread, by level."""
+
+    def __init__(self) -> None:
+        self.laid: dict[Phase, Mode] = {}
+        self.passes: dict[Phase, int] = {}
+        """The backward pass in which each was laid, -1 outside of any."""
+        self.guards: list[Ground] = []
+        """The ground of each running call that takes out at its end what was laid in it."""
+        self.is_entering = False
+        """Does the run stand at an entry whose end is guarded?"""
+
+
+class Opstep:
+    """What a session knows of operations."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._here = _Here()
+        self._points: tuple[Point, ...] = ()
+        self._asks = (False, False)
+        """May an op, or an aten op, end the step that is under way?"""
+        self._wanted_by: dict[Phase, dict[Any, tuple[Point, ...]]] = {level: {} for level in _LEVELS}
+        """The points that the name of each function meets; a function that is not in it was not seen yet."""
+        self.names: dict[Phase, dict[str, None]] = {level: {} for level in _LEVELS}
+        """The names that were seen while something asked for ops, in the order of their first call."""
+        self.is_laid = False
+        """Was a mode laid outside of a call that takes it out? Then every event looks after it."""
+        self._followed = -1
+        self._stepped_into: nn.Module | None = None
+        """The module at whose entry an op step began, until the first op is seen."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Does a point or a step ask for ops now?"""
+        return bool(self._points) or self._session.intent.kind in _STEPS
+
+    @property
+    def lying(self) -> list[Phase]:
+        """The levels whose mode lies in this thread."""
+        return list(self._here.laid)
+
+    def arm(self) -> None:
+        """Take note of the points as they are now."""
+        self._points = tuple(p for p in self._session.points if p.op and p.enabled and not p.is_pending)
+        self._wanted_by = {level: {} for level in _LEVELS}
+        kind = self._session.intent.kind  # Ctrl-C stops at the next op, where ops are seen
+        self._asks = (kind in (Kind.OP, Kind.INTERRUPT), kind in (Kind.KERNEL, Kind.INTERRUPT))
+
+    def clear(self) -> None:
+        """Take out of this thread what can be, and leave the rest idle."""
+        self._points, self._asks = (), (False, False)
+        self._wanted_by = {level: {} for level in _LEVELS}
+        self.settle()
+
+    # --- where a mode lies ---
+
+    def entered(self, points: tuple[Point, ...], module: nn.Module, frame: FrameType) -> bool:
+        """A call begins: its points take effect in it, and what is laid from now on ends with it. Can it?"""
+        if is_tracing():
+            return False
+        if may_be_one_kernel(module):
+            swap_forward(frame, module, self._without_functions)
+        here, around = self._here, ground(frame)
+        before = set(here.laid)
+        levels = {point.level for point in points if point.op and self._is_inside(point, [module])}
+
+        def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
+            def forward_with_ops(*args: Any, **kwargs: Any) -> Any:
+                here.guards.append(around)
+                self._lay(levels)
+                try:
+                    return forward(*args, **kwargs)
+                finally:
+                    here.guards.pop()
+                    self._take_out(set(here.laid) - before)
+
+            return forward_with_ops
+
+        is_guarded = swap_forward(frame, module, wrap)
+        if levels and not is_guarded:
+            self._lay(levels if around == OPEN else levels - {Phase.KERNEL})
+            self.is_laid = bool(here.laid)
+        return is_guarded
+
+    def _without_functions(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """No function mode of ours is on in a module that would leave its kernel for it."""
+
+        def forward_alone(*args: Any, **kwargs: Any) -> Any:
+            mode = self._here.laid.get(Phase.OP)
+            was_on = mode is not None and take_out(mode)
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                if mode is not None and was_on and self._here.laid.get(Phase.OP) is mode:
+                    lay_below(mode)
+
+        return forward_alone
+
+    def begin(self, pause: Pause, resume: Resume) -> int:
+        """The run goes on; the depth of the module whose ops are being stepped through, if some are."""
+        event = pause.event
+        into = resume.kind in _STEPS and event is not None and event.phase is Phase.ENTER
+        self._stepped_into = event.module if into and event is not None else None
+        if event is None:
+            return 0
+        if resume.kind is Kind.KERNEL and event.call is not None:
+            self.follow(event.call)
+        return event.op.within if event.op is not None else 0
+
+    def arrived(self, event: Event, frame: FrameType) -> None:
+        """The run is about to stop at a module."""
+        if event.phase is Phase.ENTER:
+            self._here.is_entering = self.entered((), event.module, frame)
+        elif self._stepped_into is not None and self._stepped_into is event.module:
+            path = self._session.models.path_of(self._stepped_into)
+            self._session.say(Notice(f"no op was seen in {path}", why_no_ops(self._stepped_into)))
+        self._stepped_into = None
+
+    @contextlib.contextmanager
+    def pausing(self, level: Phase = Phase.OP) -> Iterator[None]:
+        """No mode sees what is done at a stop; after it, those lie that the user's answer needs."""
+        with modes_off(), _above(level):
+            yield
+        self.settle()  # outside of the guards: they put back what they found
+        self._here.is_entering = False
+
+    def settle(self) -> None:
+        """After a stop: lay in this thread what is wanted from here on, take out what is not and may be."""
+        self.sweep(sys._getframe(1))
+        new = self._wanted_here() - set(self._here.laid)
+        if Phase.KERNEL in new and not self._may_lay_kernels():
+            new.discard(Phase.KERNEL)
+        self._lay(new)
+        self.is_laid = bool(self._here.laid)
+
+    def sweep(self, frame: FrameType) -> None:
+        """At an event: take out what is not wanted any more and may be.
+
+        A dispatch mode leaves on open ground only (`_torch/lasting`); else it is idle until its call ends. At
+        the end of a node of the backward pass torch puts back what lay before it: so what was laid before a
+        backward pass does not leave in it.
+        """
+        idle = {level for level in set(self._here.laid) - self._wanted_here() if self._is_of_this_pass(level)}
+        if not is_in_backward() and ground(frame) != OPEN:
+            idle.discard(Phase.KERNEL)
+        self._take_out(idle)
+        was_laid, self.is_laid = self.is_laid, bool(self._here.laid)
+        if was_laid and not self.is_laid and self._session.pause is None:
+            self._session.rearm()  # the taps that waited for this are not needed any more
+
+    def _may_lay_kernels(self) -> bool:
+        """Is the ground open, or does a call that began on this very ground take the mode out again?"""
+        here = self._here
+        around = here.guards[-1] if here.guards else OPEN
+        if here.is_entering or is_in_backward() or ground(sys._getframe()) == around:
+            return True
+        text = "aten ops cannot be followed from here, in inference_mode, a transform or compiled code"
+        self._session.say(Notice(text, "`step op` can; or `into` a module, then `stepi`"))
+        return False
+
+    def _wanted_here(self) -> set[Phase]:
+        session = self._session
+        if not session.is_attached:
+            return set()
+        wanted = {_STEPS[session.intent.kind]} if session.intent.kind in _STEPS else set()
+        if self._points:
+            running = running_modules(sys._getframe(1))
+            wanted |= {point.level for point in self._points if self._is_inside(point, running)}
+        return wanted
+
+    def _lay(self, levels: set[Phase]) -> None:
+        for level in levels - set(self._here.laid) if levels else ():
+            mode: Mode = Functions(self._function) if level is Phase.OP else Kernels(self._kernel)
+            if mode.put() if isinstance(mode, Kernels) else lay_below(mode):
+                self._here.laid[level] = mode
+                self._here.passes[level] = graph_task()
+
+    def _is_of_this_pass(self, level: Phase) -> bool:
+        """Was a mode laid in the backward pass that runs now, or both outside of any?"""
+        return not is_in_backward() or self._here.passes.get(level) == graph_task()
+
+    def _take_out(self, levels: set[Phase]) -> None:
+        for level in levels:
+            mode = self._here.laid[level]
+            if mode.take_away() if isinstance(mode, Kernels) else take_out(mode):
+                del self._here.laid[level]
+
+    def follow(self, call: Call) -> None:
+        """Lay the mode in each node of the backward pass: what is laid in one, torch drops at its end."""
+        root = list(call.stack())[-1]
+        if self._followed == root.task:
+            return
+        self._followed = root.task
+        at_end_of_backward(functools.partial(self._forget, graph_task()))
+        for node in [node for node in root.seen if will_run(node)]:
+            root.handles.append(node.register_prehook(self._at_node))
+
+    def _at_node(self, gradients: Any) -> None:
+        if self._session.is_attached and self._session.intent.kind is Kind.KERNEL:
+            mode = self._here.laid.get(Phase.KERNEL)
+            if mode is None or not lies_below(mode):
+                self._forget(graph_task())
+                self._lay({Phase.KERNEL})
+
+    def _forget(self, backward_pass: int) -> None:
+        """Torch has dropped what was laid in the nodes of a backward pass."""
+        for level in [each for each in self._here.laid if self._here.passes[each] == backward_pass]:
+            mode = self._here.laid.pop(level)
+            if isinstance(mode, Kernels):
+                mode.forget()
+
+    # --- what is seen through it ---
+
+    def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        points = self._wanted_by[Phase.OP].get(func)
+        if points is None:
+            points = self._look_up(Phase.OP, func)
+        if points or self._asks[0]:
+            self._consider(Phase.OP, Op(func, args, kwargs, result), points, sys._getframe(1))
+        return result
+
+    def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = run_kernel(func, args, kwargs)
+        points = self._wanted_by[Phase.KERNEL].get(func)
+        if points is None:
+            points = self._look_up(Phase.KERNEL, func)
+        if points or self._asks[1]:
+            self._consider(Phase.KERNEL, Op(func, args, kwargs, result), points, sys._getframe(1))
+        return result
+
+    def _look_up(self, level: Phase, func: Any) -> tuple[Point, ...]:
+        name = name_of(func)
+        self.names[level].setdefault(plain_name(name))
+        found = tuple(p for p in self._points if p.level is level and matches(p.op, name))
+        self._wanted_by[level][func] = found
+        return found
+
+    def _consider(self, level: Phase, op: Op, points: tuple[Point, ...], frame: FrameType) -> None:
+        """Never raises but to quit: a bug of ours detaches and lets the run go on."""
+        session = self._session
+        if session.is_silent or not session.is_attached or is_tracing():
+            return
+        try:
+            running = running_modules(frame)
+            in_backward = is_in_backward()
+            if in_backward and not session.config.recompute:
+                for point in points:
+                    point.recomputed += 1
+                points = ()
+            points = tuple(point for point in points if self._is_inside(point, running))
+            call = self._call_in_backward() if in_backward and level is Phase.KERNEL else None
+            module = running[0] if running else call.module if call is not None else None
+            if module is None:
+                return
+            intent = session.intent
+            op = op._replace(caller=user_frame(frame), node=node_name() if in_backward else "")
+            if _STEPS.get(intent.kind) is level:
+                self._stepped_into = None
+            stepped = self._has_arrived(level, len(running))
+            if stepped or (intent.kind in _STEPS and points):
+                op = op._replace(within=intent.depth)
+            where = None if running else call
+            event = Event(level, module, op.args, op.kwargs, op.result, call=where, op=op)
+            with _above(level):
+                hit, trouble = session.judge.ask(points, event, frame) if points else (None, "")
+            if hit is not None or stepped:
+                with self.pausing(level):
+                    self._stop(event, frame, hit, trouble)
+        except Exception as error:
+            session.fail(error)
+
+    def _has_arrived(self, level: Phase, depth: int) -> bool:
+        session = self._session
+        intent = session.intent
+        if _STEPS.get(intent.kind) is not level and intent.kind is not Kind.INTERRUPT:
+            return False
+        stop, after = stepper.decide(intent, stepper.Moment(level, threading.get_ident(), depth))
+        is_kept = stop and intent.thread  # by the thread, until it stands at the prompt
+        if session.intent is intent and not is_kept:  # else Ctrl-C has come meanwhile
+            session.intent = after
+        return stop
+
+    def _is_inside(self, point: Point, running: list[nn.Module]) -> bool:
+        """Is one of these calls the one that a point is about: of its WHERE, or of any model?"""
+        if point.where is None:
+            return any(self._session.models.owner_of(module) is not None for module in running)
+        keys = {key for _, key in point.targets}
+        return any(id(module) in keys for module in running)
+
+    def _call_in_backward(self) -> Call | None:
+        """The innermost call that the running autograd node was made in."""
+        node = current_node()
+        calls = [call for call in self._session.backpass.graph.calls if call.state is State.ENTERED]
+        if node is None or not calls:
+            return None
+        number = node._sequence_nr()
+        inside = [call for call in calls if call.start <= number < (call.end or number + 1)]
+        return max(inside or calls, key=lambda call: call.depth if inside else -call.depth)
+
+    def _stop(self, event: Event, frame: FrameType, point: Point | None, trouble: str) -> None:
+        session = self._session
+        session.models.refresh()
+        session.kept.trim()
+        if event.call is None:
+            modules = build_stack(frame, session.models, event=None)
+        else:
+            modules = backward_stack(event.call, session.models, phase=Phase.BACKWARD_ENTER)
+        depth = modules[0].depth + 1 if modules else 1
+        session.stop_in([op_frame(event, session.models, depth=depth), *modules], event, point, trouble)
+
+
+def _above(level: Phase) -> contextlib.AbstractContextManager[Any]:
+    """A kernel runs below autograd; what the user types there is recorded as anywhere else."""
+    if level is Phase.KERNEL and not torch.is_inference_mode_enabled():
+        return autograd_on()
+    return contextlib.nullcontext()

@@ -1,0 +1,1 @@
+"""Precision: values near the limits of their dtype, and operations that lose digits."""

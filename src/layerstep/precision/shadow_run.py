@@ -1,0 +1,367 @@
+"""Each kernel of a rerun once more in float64, on what its operands should have been: their shadows."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from layerstep._torch import below_everything
+from layerstep._torch.tensors import is_tensor
+from layerstep.engine.operations import Kernels, name_of
+from layerstep.precision.shadow_values import Shadows, has_shadow
+from layerstep.rerun.module_call import Watcher
+
+__all__ = ["Operand", "Shadower", "Step", "is_masked_twice", "relative_error"]
+
+MOST_BYTES = 2 << 30
+"""Of shadows that are alive at a time."""
+SWEEP_EVERY = 32
+"""Kernels: shadows of memory that the rerun has let go of are dropped so often, or as often as there are
+shadows, which must all be looked at for it."""
+
+_JUMPS = frozenset(
+    re.findall(
+        r"\S+",
+        """round floor ceil trunc frac sign sgn heaviside fmod remainder floor_divide
+        fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask""",
+    )
+)
+"""Not continuous: an error in the last digit becomes a whole step. Their results are those of the run."""
+
+_MOVES = frozenset(
+    re.findall(
+        r"\S+",
+        """cat stack clone copy index index_select gather embedding take index_put _index_put_impl index_copy
+        index_fill scatter scatter_add masked_fill masked_scatter masked_select where constant_pad_nd repeat
+        repeat_interleave roll flip tril triu fill zero full_like zeros_like ones_like empty_like new_full
+        new_zeros new_ones new_empty lift_fresh lift_fresh_copy detach contiguous reshape slice_scatter
+        select_scatter diag_embed max_pool2d_with_indices max_pool3d_with_indices topk sort unfold_copy
+        _reshape_copy _unsafe_view pixel_shuffle bernoulli""",
+    )
+)
+"""They put values elsewhere and compute none: nothing is lost in them."""
+
+_SAFE = ("aten", "prims", "torchvision")
+"""Kernels of others are not run on float64: they may not check for it, or talk to other processes."""
+
+_SAVES = re.compile(r"norm|scaled_dot_product")
+"""Their further results are for the backward: the mean of what is centred already is noise, and no loss."""
+
+
+class Operand(NamedTuple):
+    """A tensor that a kernel was given: its values and its shadow's, as they were before it."""
+
+    name: str
+    real: Tensor
+    shadow: Tensor
+    is_exact: bool
+    """The real values are taken for right: weights, and what the module was called with."""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One kernel that has been run on the real operands and on their shadows; holds live tensors."""
+
+    func: Any
+    name: str
+    """`sub`, `native_layer_norm`: the kernel without its namespace, and without the `_` of in place."""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    operands: list[Operand]
+    results: list[tuple[Tensor, Tensor]]
+    """(real, shadow) of each result that has one."""
+    again: Callable[[], list[Tensor]]
+    """The kernel in float64 on the real operands."""
+
+    def after(self) -> float:
+        """The relative error of its result, inherited or its own."""
+        return max((relative_error(real, shadow) for real, shadow in self.results), default=0.0)
+
+    def before(self) -> float:
+        """The largest relative error of its operands."""
+        rough = (each for each in self.operands if not each.is_exact)
+        return max((relative_error(each.real, each.shadow) for each in rough), default=0.0)
+
+    def own(self) -> float:
+        """The error that it would have if its operands were right as they are: its own rounding."""
+        try:
+            with below_everything():
+                right = self.again()
+        except Exception:  # no float64 kernel for it
+            return math.nan
+        pairs = zip(self.results, right, strict=False)
+        return max((relative_error(real, value) for (real, _), value in pairs), default=0.0)
+
+
+def relative_error(real: Tensor, right: Tensor) -> float:
+    """The largest difference; of a large value relative to it, of a small one to the root mean square of all.
+
+    Inf where the one is finite and the other is not. Where neither is, there is nothing to compare.
+    """
+    with below_everything():
+        if real.shape != right.shape or not real.numel():
+            return 0.0
+        values, most = real.detach().to(torch.float64), torch.finfo(real.dtype).max
+        gap, size = (values - right).abs_(), right.abs()
+        counted, ordinary = size, size < 0.5 * most  # neither NaN nor Inf nor a mask
+        if not bool(ordinary.all()):
+            gap[(values == right) | is_masked_twice(real, right) | ~right.isfinite()] = 0.0
+            counted = size[ordinary]
+            size.nan_to_num_(0.0)
+        mean = float(counted.square().mean().sqrt()) if counted.numel() else 0.0
+        if not mean and not bool(size.any()):
+            return 0.0  # nothing but zeros: there is no scale for an error
+        gap /= size.clamp_min_(max(mean, torch.finfo(torch.float64).tiny))
+        worst = float(gap.max())
+        return math.inf if math.isnan(worst) else worst
+
+
+def is_masked_twice(real: Tensor, right: Tensor) -> Tensor:
+    """Where the least number of the dtype, which is a mask, was added to itself: -inf, and -2 times it."""
+    most = torch.finfo(real.dtype).max
+    masked = (real == -math.inf) & (right <= -1.99 * most)
+    return masked & (right >= -2.01 * most) if most < 1e30 else masked
+
+
+class Shadower(Watcher):
+    """Runs every kernel of a rerun in float64 beside it, and hands on each that has computed something."""
+
+    def __init__(self, hear: Callable[[Step], None], *, seconds: float, budget: int = MOST_BYTES) -> None:
+        super().__init__()
+        self.shadows = Shadows(budget)
+        self.steps = 0
+        """Kernels that were shadowed."""
+        self.unshadowed: dict[str, int] = {}
+        """Kernels that could not be followed, by name: their results are taken from the run, as if right."""
+        self.ended = ""
+        """Why the shadows ended before the module did."""
+        self._hear = hear
+        self._began = math.inf
+        self._seconds = seconds
+        self._seen = 0
+        self._due = SWEEP_EVERY
+        self._kernels: Kernels | None = None
+
+    def __enter__(self) -> Self:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._kernels = Kernels(self._around)
+        self._kernels.__enter__()
+        self._began = time.monotonic()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._kernels is not None:
+            self._kernels.__exit__(*error)
+            self._kernels = None  # it holds us: without it the shadows go as soon as nobody asks for them
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the rerun began."""
+        return time.monotonic() - self._began
+
+    def error_of(self, output: Tensor) -> float | None:
+        """The relative error of a tensor that came out of the module, None if it has no shadow."""
+        with below_everything():
+            if not has_shadow(output) or not self.shadows.has(output):
+                return None
+            shadow = self.shadows.of(output)
+        return None if shadow is None else relative_error(output, shadow)
+
+    def _around(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.ended:
+            return func(*args, **kwargs)
+        twin = None
+        with below_everything():
+            try:
+                twin = _Twin(self.shadows, func, args, kwargs)
+            except Exception:  # a kind of tensor that does not cast
+                self._count(func)
+        result = func(*args, **kwargs)
+        if twin is not None and (twin.operands or twin.is_half_seen or twin.overwritten):
+            with below_everything():
+                self._follow(twin, result)
+        return result
+
+    def _follow(self, twin: _Twin, result: Any) -> None:
+        try:
+            step = twin.run(result)
+        except Exception:  # no such kernel in float64: what it has written is taken from the run
+            self._count(twin.func)
+            twin.take_real()
+            step = None
+        for tensor in twin.overwritten:
+            self.shadows.forget(tensor)
+        if step is None and twin.makes_unseen(result):
+            self._count(twin.func)
+        if step is not None and step.results:
+            self.steps += 1
+            if step.name not in _MOVES:
+                self._hear(step)
+        self._seen += 1
+        if self._seen >= self._due or self.shadows.nbytes > self.shadows.budget:
+            if not self.shadows.sweep():
+                self._end("it would take too much memory")
+            self._due = self._seen + max(SWEEP_EVERY, len(self.shadows))
+        if self.elapsed > self._seconds:
+            self._end(f"{self._seconds:g} seconds were over")
+
+    def _end(self, why: str) -> None:
+        self.ended = why
+        self.shadows.clear()
+
+    def _count(self, func: Any) -> None:
+        name = name_of(func)
+        self.unshadowed[name] = self.unshadowed.get(name, 0) + 1
+
+
+class _Twin:
+    """One kernel's call, and the same on the shadows of its operands."""
+
+    def __init__(self, shadows: Shadows, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.shadows, self.func, self.args, self.kwargs = shadows, func, args, kwargs
+        self._home, _, name = str(func._schema.name).partition("::")
+        self.name = name.removesuffix("_")
+        self.operands: list[Operand] = []
+        self.written: list[Tensor] = []
+        self.overwritten: list[Tensor] = []
+        """Written, and not followed: it may be the memory of floats by another name."""
+        self.is_half_seen = False
+        """An operand has numbers that are not followed: complex, sparse, nested, of a subclass."""
+        self._live: dict[int, Tensor] = {}
+        self._reals: dict[int, Tensor] = {}
+        self._spare: dict[int, Tensor] = {}
+        """Room for what the kernel writes that is not followed: the integers of a `topk(…, out=…)`."""
+        self._keys: set[StorageWeakRef] = set()
+        for name, value, writes in _arguments(func, args, kwargs):
+            for tensor in _tensors(value):
+                self._take(name, tensor, writes)
+
+    def _take(self, name: str, tensor: Tensor, writes: bool) -> None:
+        if id(tensor) in self._live:
+            return
+        shadow = self.shadows.of(tensor)
+        if shadow is None:
+            self.is_half_seen |= tensor.is_floating_point() or tensor.is_complex()
+            if writes:
+                self.overwritten.append(tensor)
+                self._spare[id(tensor)] = tensor.clone()
+            return
+        self._live[id(tensor)] = shadow
+        self._keys.add(StorageWeakRef(tensor.untyped_storage()))
+        real, before = tensor, shadow
+        if writes:
+            self.written.append(tensor)
+            real, before = tensor.detach().clone(), shadow.clone()
+        self._reals[id(tensor)] = real
+        self.operands.append(Operand(name, real, before, self.shadows.is_exact(tensor)))
+
+    def run(self, result: Any) -> Step | None:
+        """Follow the kernel with the shadows; None where there is nothing to follow."""
+        fresh = [each for each in _tensors(result) if has_shadow(each)]
+        if not self.written and all(StorageWeakRef(each.untyped_storage()) in self._keys for each in fresh):
+            return None  # a view, or no floats: the shadow of it is there already
+        if self.is_half_seen or self._is_of_the_run():
+            self.take_real()
+            return None
+        if self._home not in _SAFE:
+            raise NotImplementedError(self.name)
+        answer = self.func(*_mapped(self.args, self._shadow), **_mapped(self.kwargs, self._shadow))
+        for tensor in self.written:
+            self.shadows.was_written(tensor)
+        pairs = []
+        for real, shadow in zip(_tensors(result), _tensors(answer), strict=True):
+            if not has_shadow(real):
+                continue
+            key = StorageWeakRef(real.untyped_storage())
+            if key not in self._keys:
+                ours = {each.untyped_storage().data_ptr() for each in self._live.values()}
+                own = shadow.untyped_storage().data_ptr() not in ours
+                self.shadows.put(real, shadow.to(torch.float64), may_keep=own)
+            if (right := self.shadows.of(real)) is not None:
+                pairs.append((real, right))
+        if _SAVES.search(self.name):
+            del pairs[1:]
+        return Step(self.func, self.name, self.args, self.kwargs, self.operands, pairs, self._again)
+
+    def makes_unseen(self, result: Any) -> bool:
+        """Has a number come out of what is not followed, or gone into it?"""
+        if self._is_of_the_run():
+            return False
+        made = [each for each in _tensors(result) if each.is_floating_point() or each.is_complex()]
+        own = [each for each in made if not (has_shadow(each) and self.shadows.has(each))]
+        return bool(own) and (self.is_half_seen or any(each.is_complex() for each in own))
+
+    def _is_of_the_run(self) -> bool:
+        """Random numbers, and what jumps: its results are taken as they are."""
+        if self.name in _JUMPS or self.kwargs.get("rounding_mode") is not None:
+            return True
+        if torch.Tag.nondeterministic_seeded not in self.func.tags:
+            return False
+        given = {name: value for name, value, _ in _arguments(self.func, self.args, self.kwargs)}
+        return "scaled_dot_product" not in self.name or bool(given.get("dropout_p"))
+
+    def take_real(self) -> None:
+        """What the kernel has written is right by definition."""
+        for tensor in self.written:
+            shadow = self._live[id(tensor)]
+            shadow.copy_(tensor)
+
+    def _shadow(self, value: Any) -> Any:
+        if is_tensor(value):
+            return self._live.get(id(value), self._spare.get(id(value), value))
+        return self._plain(value)
+
+    def _again(self) -> list[Tensor]:
+        """In float64, on the real operands as they were."""
+
+        def cast(value: Any) -> Any:
+            if not is_tensor(value):
+                return self._plain(value)
+            real = self._reals.get(id(value))
+            return self._spare.get(id(value), value) if real is None else real.to(torch.float64, copy=True)
+
+        answer = self.func(*_mapped(self.args, cast), **_mapped(self.kwargs, cast))
+        return [each for each in _tensors(answer) if each.is_floating_point()]
+
+    def _plain(self, value: Any) -> Any:
+        """A float dtype is asked for as float64; `half_to_float` of a softmax has no such form."""
+        if isinstance(value, torch.dtype) and value.is_floating_point:
+            return torch.float64
+        if value is True and self.name in ("_softmax", "_log_softmax"):
+            return False
+        return value
+
+
+def _arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+    """(name, value, does it write there?) of each argument that is given."""
+    for place, argument in enumerate(func._schema.arguments):
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        if place < len(args):
+            yield argument.name, args[place], writes
+        elif argument.name in kwargs:
+            yield argument.name, kwargs[argument.name], writes
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if is_tensor(value):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, change) for item in value)
+    if isinstance(value, dict):
+        return {name: _mapped(item, change) for name, item in value.items()}
+    return change(value)

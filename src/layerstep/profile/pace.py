@@ -1,0 +1,85 @@
+"""The pace of the machine: a small fixed piece of work, timed between the steps.
+
+On a machine that others use the same step takes 1.0 or 1.5 times as long from one second to the next. This
+work does, too, and comparisons divide by it. It is a layer, forward and backward and its update, since a
+neighbour on the core slows a product of matrices by 25 % where it slows a loop of Python by 2 %. Several
+layers take turns, each in memory of its own: of one alone, where it lies would make 3 %.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from layerstep.engine.guard import observing
+from layerstep.profile import machine
+
+__all__ = ["Pace"]
+
+SHARE = 0.03
+"""So much of the time is spent on it."""
+MOST = 20
+"""Times after one step."""
+FORGIVEN = 50
+"""Once held up, it waits for so many steps at most."""
+LAYERS = 8
+SHAPES = ((256, 256),) * 2 + ((128, 256),) * 4
+"""A weight and its gradient; what the layer is given and makes, and the same backward."""
+
+
+class Pace:
+    """Times the fixed work; it is held while steps are timed, about 8 MB."""
+
+    def __init__(self) -> None:
+        self._work: _Work | None = None
+        self._owed = 0.0
+
+    def beside(self, seconds: float) -> list[float]:
+        """How long the work took, each time that it was done after a step of so many seconds."""
+        found: list[float] = []
+        share = SHARE * seconds
+        self._owed += share
+        with observing():
+            if self._work is None:
+                self._work = _Work()
+                self._work.once()
+            while self._owed > 0 and len(found) < MOST:
+                found.append(self._work.once())
+                self._owed -= found[-1]
+        self._owed = max(min(self._owed, share), -FORGIVEN * share)
+        return found
+
+    def clear(self) -> None:
+        self._work, self._owed = None, 0.0
+
+
+class _Work:
+    """Layers with a GELU, one after the other; nothing is allocated, and the weights stay as they are.
+
+    Between two times only their storages are held: who counts the tensors of the program finds none of ours.
+    """
+
+    def __init__(self) -> None:
+        self._layers = [[_filled(shape) for shape in SHAPES] for _ in range(LAYERS)]
+        self._turn = 0
+
+    def once(self) -> float:
+        """The seconds that it took."""
+        self._turn = (self._turn + 1) % LAYERS
+        weight, gradient, given, total, output, passed = map(_tensor, self._layers[self._turn], SHAPES)
+        begin = machine.now()
+        torch.mm(given, weight, out=total)
+        torch.ops.aten.gelu.out(total, out=output)
+        torch.ops.aten.gelu_backward.grad_input(output, total, grad_input=passed)
+        torch.mm(passed.t(), given, out=gradient)
+        torch.mm(passed, weight, out=output)
+        weight.add_(gradient, alpha=0.0)
+        return machine.now() - begin
+
+
+def _filled(shape: tuple[int, int]) -> torch.UntypedStorage:
+    return torch.full(shape, 0.05, device="cpu", dtype=torch.float32).untyped_storage()
+
+
+def _tensor(storage: torch.UntypedStorage, shape: tuple[int, int]) -> torch.Tensor:
+    empty = torch.empty(0, device="cpu", dtype=torch.float32)
+    return empty.set_(storage, 0, shape, (shape[1], 1))

@@ -1,0 +1,399 @@
+"""The profile of a session: which steps are timed, and what is on the modules meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from layerstep._torch import is_in_backward
+from layerstep.engine.guard import observing
+from layerstep.engine.messages import Message
+from layerstep.engine.step_borders import Borders, Call, End
+from layerstep.engine.training import Stepped
+from layerstep.profile import machine
+from layerstep.profile.pace import Pace
+from layerstep.profile.slow_lines import Lines
+from layerstep.profile.stamps import HostStamps, stamps_for
+from layerstep.profile.steps import (
+    KeptSteps,
+    Looks,
+    Recorder,
+    Timed,
+    TimedStep,
+    counts_of,
+    first_line,
+    part_of_step,
+    progress,
+    shortfall,
+    until_last_exit,
+    without_unused,
+)
+from layerstep.profile.timed_modules import Placed
+from layerstep.profile.timing import Clock, Kind
+from layerstep.views import Notice, Text
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["WARM_UP", "Profile", "profile_of"]
+
+WARM_UP = 2
+"""So many steps are left out: the first allocate, choose their kernels, and fill caches."""
+PROGRESS_EVERY = 0.2
+MOST_SAID = 1000
+
+
+def profile_of(session: Session) -> Profile:
+    """The profile of a session; it is made when it is first asked for."""
+    found = next((each for each in session.instruments if type(each) is Profile and not each.recorder), None)
+    if found is None:
+        found = Profile(session)
+        session.instruments.append(found)
+        session.listen(found.hear)
+    return found
+
+
+class Profile:
+    """Times the calls of every module while it is on."""
+
+    def __init__(self, session: Session, *, recorder: Recorder | None = None) -> None:
+        self.session = session
+        self.recorder = recorder
+        """If there is one, it is on during the steps, and only the outermost calls are timed."""
+        self.clock = Clock(lambda: session.is_silent, session.fail)
+        self.steps = KeptSteps()
+        self.is_on = False
+        self.wanted: int | None = None
+        """How many steps; None: until it is switched off."""
+        self.borders = Borders(session)
+        self.warming = 0
+        self.left_out = 0
+        """Steps with a stop or an error in them."""
+        self.too_long = 0
+        """Steps with more calls than are kept."""
+        self.shown_by = "profile report" if recorder is None else "profile ops"
+        self.answers: list[str] = []
+        """The lines that show what is timed, until somebody has asked."""
+        self.lines = Lines(
+            lambda: "" if session.pause is not None else part_of_step(self.clock, self.is_training)
+        )
+        self.inspector: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], bool] | None = None
+        """Called in a step that is left out, until it has worked: the outermost call, and what came out."""
+        self.on_done: Callable[[], None] | None = None
+        """Called once, when the steps that were wanted are timed."""
+        self.on_anew: Callable[[], None] | None = None
+        """Called when all that was seen so far is of no use: the training begins, or the main model comes."""
+        self.said: deque[tuple[int, str]] = deque(maxlen=MOST_SAID)
+        """Stops and what was found, and when: marks in the trace."""
+        self._warm_up = 0
+        self._has_forward = self._waits = False
+        self._is_again = False
+        """May it begin anew? Forwards were timed, and then an optimizer steps."""
+        self._asides: list[int] = []
+        """Where in the marks calls begin that may turn out to be no part of a training step."""
+        self._aside = -1
+        self._looks = Looks()
+        self._placed = Placed(self)
+        self._spoiled = False
+        self._step = TimedStep([], False)
+        self._told = 0.0
+        self._thread = 0
+        self._is_drawn = False
+        self._cuts = 0
+        self._is_chosen = False
+        """Is it known by which clock? Not before the first call: a model is found, or moved, until then."""
+        self._pace = Pace()
+        self._is_recording = False
+        self._began = 0.0
+        self._asked: list[str] = []
+        self._done: Callable[[], None] | None = None
+
+    # --- on and off ---
+
+    def start(self, wanted: int | None, *, warm_up: int = WARM_UP) -> None:
+        """Begin anew with the next step that begins."""
+        self.stop()
+        self.steps.clear()
+        self._placed.forget()
+        self._looks.clear()
+        self.borders.start()
+        self.wanted, self.warming, self._warm_up, self.is_on = wanted, warm_up, warm_up, True
+        self.left_out = self.too_long = 0
+        self._spoiled, self._cuts = False, 0
+        self._has_forward = self._waits = self._is_again = False
+        self._told = time.monotonic()
+        self.answers = [self.shown_by]
+        self._step = TimedStep([], False)
+        self.clock.use(HostStamps())
+        self._is_chosen = False
+        self.lines.clear()
+        self.said.clear()
+        self.apply()
+
+    def stop(self) -> None:
+        """Take everything off; what was measured stays."""
+        if self.is_on:
+            self._close_last()
+        self.is_on = self._is_again = False
+        self._remove()
+
+    def apply(self) -> None:
+        """Instrument: put a stand-in on each module that has none."""
+        if not self.is_on:
+            return
+        pause = self.session.pause
+        if pause is not None and not pause.is_start:
+            self._spoiled = True
+        self._placed.apply(self.session.models, outermost=self.recorder is not None)
+        training = self.session.training
+        if self._steps not in training.before:
+            training.before.insert(0, self._steps)
+        if self._stepped not in training.after:
+            training.after.insert(0, self._stepped)
+
+    def _remove(self) -> None:
+        if self._is_drawn:
+            self._is_drawn = False
+            self.session.say(Text(""), "progress")
+        self._placed.remove()
+        self._record(on=False)
+        self.clock.clear()
+        self.lines.stop()
+        self._pace.clear()
+        training = self.session.training
+        training.listen(training.after, self._stepped, False)
+        if not self._is_again:
+            training.listen(training.before, self._steps, False)
+
+    def clear(self) -> None:
+        """Instrument: the session lets go of the run."""
+        self.stop()
+
+    def unread(self) -> list[str]:
+        return self.answers if self.steps else []
+
+    def shortfall(self) -> str:
+        """The run is over: in a line what was wanted and did not come."""
+        if not self.is_on or not self.answers:
+            return ""
+        word, done = self.borders.word, len(self.steps)
+        if self._waits:
+            return f"profile: no optimizer has stepped, so {done:,} {word}s are timed"
+        count = self._cuts + (self._has_forward and not self.is_training)
+        return shortfall(done, self.wanted or 0, count, word=word, warm_up=self._warm_up)
+
+    @property
+    def modules(self) -> list[Timed]:
+        return self._placed.modules
+
+    @property
+    def untimed(self) -> list[str]:
+        """Modules that nothing can be put on: scripted, or inside of compiled code."""
+        return self._placed.untimed
+
+    @property
+    def is_training(self) -> bool:
+        return self.borders.is_training
+
+    def hear(self, message: Message) -> None:
+        """Something was said: a stop or a notice goes into the trace."""
+        text = first_line(message)
+        if self.is_on and text:
+            self.said.append((machine.clock()(), text))
+
+    def cost(self) -> list[str]:
+        if not self.is_on:
+            return []
+        what = f"a stand-in for the calls of {len(self._placed)} modules"
+        return [f"profile: {what}, about 2 µs a call, 10 with a backward"]
+
+    # --- steps ---
+
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An outermost module is called."""
+        if self.clock.depth or is_in_backward():
+            return
+        call = self.borders.called(module)
+        if self.clock.open_passes:  # a backward that has raised
+            self._spoiled, self.clock.open_passes = True, 0
+            self.clock.note(Kind.END)
+        if self.borders.is_new_unit:
+            self._begin_anew()
+        if call is Call.FORWARD:
+            if self._has_forward:
+                self._cut()
+            else:
+                self.clock.cut()
+            self._has_forward = True
+        if not self.is_on:
+            return
+        self._prepare()
+        self._aside = len(self.clock.log) if call is Call.ASIDE else -1
+        if call is Call.ASIDE:
+            return
+        if self.is_training and not module.training:
+            self._asides.append(len(self.clock.log))
+        if call is Call.FORWARD or self.is_training:
+            samples, tokens = counts_of(args, kwargs)
+            self._step.samples += samples
+            self._step.tokens += tokens
+
+    def _prepare(self) -> None:
+        """Before the first mark of a step, or in another thread."""
+        if not self._is_chosen:
+            self._is_chosen = True
+            self.clock.cut()
+            with observing():
+                self.clock.use(stamps_for(self.session.models.everything()))
+        if not self.clock.log:
+            self.clock.note(Kind.TOOL)
+            self._began = machine.now()
+        if self._thread != threading.get_ident():
+            self._thread = threading.get_ident()
+            self.lines.start(self._thread)
+
+    def _begin_anew(self) -> None:
+        """What was timed so far was of another kind: forwards before the training, or of a lesser module."""
+        self.steps.clear()
+        self._cuts = self.left_out = self.too_long = 0
+        self.warming, self._waits, self._has_forward = self._warm_up, False, False
+        self._looks.clear()
+        self._record(on=False)
+        if self.on_anew is not None:
+            self.on_anew()
+
+    def ended(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """It has returned; the first time it is also looked at."""
+        if self._aside >= 0 and not self.clock.depth and not is_in_backward():
+            self.clock.set_aside(self._aside)
+            self._aside = -1
+            return
+        if self.inspector is None or self.clock.depth or is_in_backward():
+            return
+        owner, main = self.session.models.by_root(module), self.session.models.main
+        is_of_interest = owner is not None and (not owner.is_helper or owner is main)
+        if is_of_interest and self._looks.are_wanted(module, is_late=self.warming <= 0):
+            since = self.clock.now()
+            self._looks.note(module, has_worked=self.inspector(module, args, kwargs, output))
+            self.clock.log.append((Kind.TOOL, since, self.clock.now(), -1, 0))
+
+    def raised(self) -> None:
+        """An outermost call has raised: its step does not count."""
+        if not self.clock.depth and not is_in_backward():
+            self._spoiled = True
+
+    def _steps(self, stepped: Stepped) -> None:
+        if not self.is_on:
+            if self._is_again:
+                self._resume()
+            return
+        if self.borders.begin_training():
+            self._begin_anew()
+            self.warming = max(1, self._warm_up)  # this one began before that was known
+        self.clock.note(Kind.OPTIMIZER)
+
+    def _resume(self) -> None:
+        """Forwards were timed, as there was no optimizer; now there is one, and training steps are wanted."""
+        answers, done = self._asked, self._done
+        self.start(self.wanted, warm_up=self._warm_up)
+        self.answers, self.on_done = answers, done
+        self.session.say(Notice(f"profile: the training begins; timing {self.wanted} training steps"))
+        self.borders.begin_training()
+        self.warming = max(1, self._warm_up)
+
+    def _stepped(self, stepped: Stepped) -> None:
+        if not self.is_on:
+            return
+        self.clock.note(Kind.STEPPED)
+        end = self.borders.stepped(stepped)
+        if end is End.TORN:
+            self.warming = max(1, self.warming)
+        if end is not End.NONE:
+            self._cut()
+
+    def _cut(self) -> None:
+        self._cuts += 1
+        self.clock.note(Kind.TOOL)
+        is_full = self.clock.is_full
+        step, step.marks = self._step, self.clock.cut()
+        step.is_training = self.is_training
+        if self._asides:
+            asides, self._asides = self._asides, []
+            step.marks = step.marks if is_full else without_unused(step.marks, asides)
+        if self.recorder is None and self.clock.stamps.device == "cpu":
+            step.pace = self._pace.beside(machine.now() - self._began)
+        self._began = machine.now()
+        spoiled, self._spoiled = self._spoiled, False
+        self._step = TimedStep([], self.is_training)
+        if self.warming > 0:
+            self.warming -= 1
+            self._record(on=self.warming == 0)
+        elif spoiled or is_full:
+            self.left_out += spoiled
+            self.too_long += is_full
+        elif not self._waits:
+            self.steps.keep(step, self.clock.stamps)
+        if self.wanted is not None and len(self.steps) >= self.wanted and not self._holds():
+            self._finish()
+            return
+        self._progress()
+        self.clock.note(Kind.TOOL)
+
+    def _holds(self) -> bool:
+        """All forwards that were wanted are timed; may training steps come that are wanted more?"""
+        if self.is_training:
+            return False
+        if not self._waits:
+            main = self.session.models.main
+            self._waits = main is None or main.is_helper or self.borders.may_train()
+            if self._waits and main is not None and not main.is_helper:
+                hint = "`profile report` shows the forwards until now"
+                self.session.say(Notice("profile: waiting for the optimizer's first step", hint))
+        return self._waits
+
+    def _record(self, *, on: bool) -> None:
+        if self.recorder is None or on == self._is_recording:
+            return
+        self._is_recording = on
+        (self.recorder.start if on else self.recorder.stop)()
+
+    def _close_last(self) -> None:
+        """The last forward has ended, though none has begun after it."""
+        is_whole = not self.is_training and not self.clock.depth and len(self.clock.log) > 2
+        is_whole &= self._has_forward and not self._waits and not self.clock.is_full
+        if is_whole and not self._spoiled and self.warming <= 0 and self._step.samples:
+            self._step.marks = until_last_exit(self.clock.cut())
+            self.steps.keep(self._step, self.clock.stamps)
+            self._step = TimedStep([], False)
+
+    def _finish(self) -> None:
+        self.is_on = False
+        self._is_again = not self.is_training and self.recorder is None
+        self._remove()
+        self._asked, self._done = self.answers, self.on_done
+        self.session.say(
+            Notice(f"profile: {len(self.steps)} {self.word} timed", f"`{self.shown_by}` shows them", "good")
+        )
+        done, self.on_done = self.on_done, None
+        if done is not None:
+            with observing():
+                done()
+
+    @property
+    def word(self) -> str:
+        first, of, name = self.borders.unit_word.partition(" of ")
+        return f"{first}{'s' * (len(self.steps) != 1)}{of}{name}"
+
+    def _progress(self) -> None:
+        """A bar, for those who sit and wait."""
+        if self.wanted is None or time.monotonic() - self._told < PROGRESS_EVERY:
+            return
+        self._told = time.monotonic()
+        self._is_drawn = True
+        text = progress(len(self.steps), self.wanted, word=self.borders.word, warming=self.warming)
+        self.session.say(Text(text), "progress")

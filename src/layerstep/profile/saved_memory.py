@@ -1,0 +1,114 @@
+"""Memory by module, as far as one look at a forward tells: what the backward is kept, what a call needs."""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from layerstep._torch.saved import key_of
+from layerstep.engine.guard import observing
+from layerstep.profile.stamps import Mark
+from layerstep.profile.timing import Kind
+from layerstep.tensors.autograd_graph import inner_tensors, size_of, walk
+
+__all__ = ["Needed", "saved_by_module"]
+
+
+def saved_by_module(marks: Iterable[Mark], module: nn.Module, inputs: Any, output: Any) -> Counter[int]:
+    """Bytes that autograd keeps behind an output, by the key of the module whose node kept them first.
+
+    Each memory counts once; parameters, buffers and inputs, which are there anyway, do not.
+    """
+    numbers, owners, running = list[int](), list[int](), list[int]()
+    for kind, _, _, key, number in marks:
+        if kind == Kind.ENTER:
+            running.append(key)
+        elif kind == Kind.EXIT and running:
+            running.pop()
+        else:
+            continue
+        if number and (not numbers or number >= numbers[-1]):
+            numbers.append(number)
+            owners.append(running[-1] if running else -1)
+    with observing():
+        there = {key_of(x) for x in (*module.parameters(), *module.buffers(), *inner_tensors(inputs))}
+        found = Counter[int]()
+        for held in walk([tensor.grad_fn for tensor in inner_tensors(_parts(output))]).held:
+            at = bisect_right(numbers, held.node) - 1
+            if held.key not in there and at >= 0 and owners[at] >= 0:
+                found[owners[at]] += held.bytes
+    return found
+
+
+def _parts(output: Any) -> Any:
+    """What is in an output object, by its attributes."""
+    if isinstance(output, Tensor | tuple | list | dict | set):
+        return output
+    return tuple(getattr(output, "__dict__", {}).values())
+
+
+class _Storage(weakref.ref[Any]):
+    """Knows how large what it refers to is."""
+
+    __slots__ = ("bytes", "key")
+    bytes: int
+    key: int
+
+
+class Needed:
+    """The most memory that was alive in a call beyond what was there before it, by the key of the module.
+
+    Told of the operands and the results of every kernel; memory that a kernel takes for itself is not seen.
+    """
+
+    def __init__(self) -> None:
+        self.most = Counter[int]()
+        self._live = 0
+        self._known: dict[int, _Storage] = {}
+        self._calls: list[tuple[int, int, int]] = []
+        """Of the calls that run: the module, what was alive at its beginning, and at most since."""
+
+    def enter(self, key: int) -> None:
+        self._calls.append((key, self._live, self._live))
+
+    def leave(self) -> None:
+        key, before, most = self._calls.pop()
+        self.most[key] = max(self.most[key], most - before)
+        self._rise(most)
+
+    def given(self, operands: Any) -> None:
+        """What no kernel has made here was there before."""
+        for tensor in inner_tensors(operands):
+            self._know(tensor, 0)
+
+    def made(self, results: Any) -> None:
+        for tensor in inner_tensors(results):
+            self._know(tensor, size_of(tensor))
+        self._rise(self._live)
+
+    def close(self) -> None:
+        self._known.clear()
+
+    def _know(self, tensor: Tensor, size: int) -> None:
+        key = key_of(tensor)
+        if not key or key in self._known:
+            return
+        reference = _Storage(tensor.untyped_storage(), self._freed)
+        reference.bytes, reference.key = size, key
+        self._known[key] = reference
+        self._live += size
+
+    def _freed(self, reference: Any) -> None:
+        known = self._known.get(reference.key)
+        if known is not None and known is reference:
+            del self._known[known.key]
+            self._live -= known.bytes
+
+    def _rise(self, live: int) -> None:
+        if self._calls and live > self._calls[-1][2]:
+            self._calls[-1] = (*self._calls[-1][:2], live)

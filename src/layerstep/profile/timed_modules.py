@@ -1,0 +1,154 @@
+"""Where a profile may time: every module, save those inside of compiled code or of replicas."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from layerstep._torch import is_compiled, is_scripted, is_wrapper, unwrap
+from layerstep.engine.models import Model, Models
+from layerstep.profile.steps import Timed, size_of
+from layerstep.profile.timing import TimedCall, TimedCompiled, timed_call_of
+
+if TYPE_CHECKING:
+    from layerstep.profile.profiling import Profile
+
+__all__ = ["Placed", "Timeable", "is_whole", "places_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeable:
+    """A module whose calls are timed."""
+
+    module: nn.Module
+    path: str
+    is_root: bool
+    is_whole: bool = False
+    """Is nothing inside of it timed?"""
+    is_compiled: bool = False
+    """Was it compiled in place, by `module.compile()`?"""
+
+
+def is_whole(module: nn.Module) -> bool:
+    """Is it timed as one piece?
+
+    Compiled code calls no modules, and a DataParallel calls copies of them.
+    """
+    is_replicated = isinstance(module, nn.DataParallel) and len(module.device_ids) > 1
+    return is_compiled(module) or is_replicated
+
+
+def places_of(models: Models, model: Model, *, outermost: bool) -> Iterator[Timeable]:
+    """The modules of a model that a profile times, the outermost first; or that one alone."""
+    given, root = model.given, model.root
+    if given is None or root is None:
+        return
+    wrapper: nn.Module | None = given
+    while wrapper is not None and wrapper is not root:
+        if is_whole(wrapper):
+            yield _whole(wrapper, model.name, is_root=True)
+            return
+        wrapper = next(iter(wrapper._modules.values()), None)
+    closed: set[int] = set()
+    for module in root.modules():
+        if id(module) not in closed and is_whole(module):
+            closed |= {id(part) for part in module.modules()}
+            if not outermost or module is root:
+                yield _whole(module, models.path_of(unwrap(module)), is_root=module is root)
+    for _, module in [(model.name, root)] if outermost else list(model.names):
+        if id(module) not in closed:
+            yield from _opened(module, models.path_of(module), closed, is_root=module is root)
+
+
+def _opened(module: nn.Module, path: str, closed: set[int], *, is_root: bool) -> Iterator[Timeable]:
+    if is_scripted(module) or not callable(getattr(module, "forward", None)):
+        closed |= {id(part) for part in module.modules()}
+        yield Timeable(module, path, is_root, is_whole=True)
+    elif type(module).forward is not nn.Module.forward or "forward" in module.__dict__:
+        yield Timeable(module, path, is_root)  # a ModuleList is never called
+
+
+def _whole(module: nn.Module, path: str, *, is_root: bool) -> Timeable:
+    in_place = is_compiled(module) and not is_wrapper(module)
+    return Timeable(module, path, is_root, is_whole=True, is_compiled=in_place)
+
+
+class Placed:
+    """The stand-ins of a profile, and what is known of each module that has one."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.modules: list[Timed] = []
+        """By the key that marks have; what a table needs of a module, which may be gone by then."""
+        self.untimed: list[str] = []
+        self._profile = profile
+        self._stand_ins: dict[int, TimedCall] = {}
+        self._keys: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._stand_ins)
+
+    def forget(self) -> None:
+        self.modules.clear()
+        self._keys.clear()
+
+    def remove(self) -> None:
+        for stand_in in self._stand_ins.values():
+            stand_in.remove()
+        self._stand_ins.clear()
+
+    def apply(self, models: Models, *, outermost: bool) -> None:
+        """Put a stand-in on each module that has none."""
+        self.untimed = []
+        for model in models:
+            for place in places_of(models, model, outermost=outermost):
+                self._place(place)
+
+    def _place(self, place: Timeable) -> None:
+        module, path = place.module, place.path
+        if place.is_whole:
+            self.untimed.append(path)
+        key = self._keys.get(id(module))
+        if key is not None and self.modules[key].reference() is not module:  # another that is gone had its id
+            key = None
+        if key is not None and self.modules[key].path != path:  # a second model was found
+            self.modules[key] = replace(self.modules[key], path=path)
+        clock = self._profile.clock
+        if timed_call_of(module, clock) is not None:
+            return
+        if key is None:
+            key = self._keys[id(module)] = len(self.modules)
+            own = module.parameters() if place.is_whole else module.parameters(recurse=False)
+            count = sum(size_of(p) for p in own)
+            kind = type(unwrap(module)).__name__
+            self.modules.append(Timed(path, kind, count, place.is_root, weakref.ref(module)))
+        around = Around(self._profile, module) if place.is_root else None
+        kind_of_call = TimedCompiled if place.is_compiled else TimedCall
+        stand_in = kind_of_call(module, clock, key, around)
+        stand_in.place()
+        self._stand_ins[id(module)] = stand_in
+
+
+class Around:
+    """What an outermost stand-in tells its profile."""
+
+    __slots__ = ("_module", "_profile")
+
+    def __init__(self, profile: Profile, module: nn.Module) -> None:
+        self._profile = profile
+        self._module = weakref.ref(module)
+
+    def begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        module = self._module()
+        if module is not None:
+            self._profile.begins(module, args, kwargs)
+
+    def ended(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, raised: bool) -> None:
+        module = self._module()
+        if raised:
+            self._profile.raised()
+        elif module is not None:
+            self._profile.ended(module, args, kwargs, output)

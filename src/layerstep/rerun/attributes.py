@@ -1,0 +1,125 @@
+"""What a forward writes beside its result: attributes, lists, caches. Put back after a second run.
+
+Reached from the modules through lists, dictionaries and plain objects; what a forward does to globals, to
+files or to objects with slots is not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import deque
+from collections.abc import Iterator
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from layerstep._torch import set_version
+from layerstep._torch.tensors import is_tensor
+from layerstep.engine.guard import observing
+from layerstep.rerun.copies import clone_of
+
+__all__ = ["attributes_kept"]
+
+DEPTH = 4
+MOST = 20_000
+"""Objects that are looked at; a module that holds its trainer would lead to everything."""
+
+_CONTAINERS = (list, dict, set, deque)
+_NOT_STATE = (nn.Module, Tensor, type, FunctionType, MethodType, ModuleType)
+
+
+@contextlib.contextmanager
+def attributes_kept(module: nn.Module) -> Iterator[list[str]]:
+    """A forward may write `self.weights = …`, append to a list, fill a cache: it is put back.
+
+    Fills the list with the names of what grew.
+    """
+    grew: list[str] = []
+    state = _State(module)
+    try:
+        yield grew
+    finally:
+        grew += state.restore()
+
+
+class _State:
+    """The attributes as they are now."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._seen: set[int] = set()
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
+        self._containers: list[tuple[Any, Any]] = []
+        self._tensors: list[tuple[Tensor, Tensor, int]] = []
+        with observing():
+            for part in module.modules():
+                self._add_attributes(part.__dict__, DEPTH)
+
+    def _add_attributes(self, names: dict[str, Any], depth: int) -> None:
+        own = {name: value for name, value in names.items() if not _is_machinery(name, value)}
+        self._attributes.append((names, own, {name: _length(value) for name, value in own.items()}))
+        for value in own.values():
+            self._add(value, depth)
+
+    def _add(self, value: Any, depth: int) -> None:
+        if id(value) in self._seen or len(self._seen) > MOST:
+            return
+        self._seen.add(id(value))
+        if _is_own_tensor(value):
+            with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
+                self._tensors.append((value, clone_of(value), value._version))
+        elif isinstance(value, _CONTAINERS):
+            self._containers.append((value, copy.copy(value)))
+            for item in (value.values() if isinstance(value, dict) else value) if depth else ():
+                self._add(item, depth - 1)
+        elif depth and not isinstance(value, _NOT_STATE) and type(getattr(value, "__dict__", None)) is dict:
+            self._add_attributes(value.__dict__, depth - 1)
+
+    def restore(self) -> list[str]:
+        """Put everything back; the names of what had grown."""
+        grew = []
+        for names, before, lengths in self._attributes:
+            grew += [name for name in before if name in names and _length(names[name]) != lengths[name]]
+            new = [name for name, value in names.items() if name not in before]
+            for name in [name for name in new if not _is_machinery(name, names[name])]:
+                del names[name]
+            names.update(before)
+        for container, contents in self._containers:
+            if not _same(container, contents):
+                container.clear()
+                (container.update if isinstance(container, dict | set) else container.extend)(contents)
+        with observing():
+            for tensor, content, version in self._tensors:
+                if tensor._version != version:
+                    tensor.data.copy_(content)
+                    set_version(tensor, version)
+        return grew
+
+
+def _is_machinery(name: str, value: Any) -> bool:
+    """Tables of hooks, and what the debugger has put there: a detach meanwhile must not be taken back."""
+    return "_hook" in name or type(value).__module__.startswith("layerstep.")
+
+
+def _length(value: Any) -> Any:
+    """What changes where something is appended: a shape, a length, a position."""
+    if is_tensor(value):
+        return value.shape
+    if isinstance(value, _CONTAINERS):
+        return len(value)
+    return value if type(value) is int else None
+
+
+def _is_own_tensor(value: Any) -> bool:
+    plain = is_tensor(value) and not isinstance(value, nn.Parameter)
+    return plain and not value.is_inference() and not value.is_meta
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Are the same objects in both? Equality of tensors is no answer."""
+    if isinstance(one, dict):
+        return _same([*one, *one.values()], [*other, *other.values()])
+    if isinstance(one, set):
+        return bool(one == other)
+    return len(one) == len(other) and all(mine is theirs for mine, theirs in zip(one, other, strict=True))

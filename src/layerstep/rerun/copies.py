@@ -1,0 +1,140 @@
+"""Copies of what a module was called with, for a rerun: nothing the run holds can be written through them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from layerstep._torch.tensors import is_tensor
+from layerstep.engine.random_streams import copy_of_generator, is_generator
+from layerstep.errors import UserError
+from layerstep.rerun.kv_caches import CacheBefore, Caches, Moment, is_cache
+
+__all__ = ["Copies", "clone_of", "is_freed"]
+
+DEPTH = 6
+
+
+class Copies:
+    """Containers anew, tensors cloned, caches of keys and values as they were when the call began.
+
+    What is one object stays one: attention tells self-attention by `query is key`. `length` is how many
+    tokens the call is about: after it a cache has so many more.
+    """
+
+    def __init__(self, moment: Moment, length: int, caches: Caches | None = None) -> None:
+        self._moment = moment
+        self._length = length
+        self._caches = caches
+        self._made: dict[int, tuple[Any, Any]] = {}
+        self._items: dict[int, list[int]] = {}
+
+    def of(self, value: Any, depth: int = DEPTH) -> Any:
+        if id(value) not in self._made:
+            copy_ = self._copy(value, depth)
+            self._made[id(value)] = (value, copy_)
+            self._items[id(copy_)] = _items(copy_)
+        return self._made[id(value)][1]
+
+    def _copy(self, value: Any, depth: int) -> Any:
+        def inside(item: Any) -> Any:
+            return self.of(item, depth - 1)
+
+        if is_tensor(value):
+            return _clone_of_input(value)
+        if is_generator(value):
+            return copy_of_generator(value)
+        if not depth or isinstance(value, nn.Module | type):
+            return value
+        if type(value) in (tuple, list):
+            return type(value)(map(inside, value))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(inside, value))
+        if type(value) is dict:
+            return {key: inside(item) for key, item in value.items()}
+        if is_cache(value):
+            known = self._caches.before(value) if self._caches is not None else None
+            return known if known is not None else CacheBefore(value, self._moment, self._length)
+        if isinstance(getattr(value, "__dict__", None), dict) and not callable(value):
+            return _object(value, inside)
+        return value
+
+    def tensors(self) -> list[tuple[Tensor, Tensor]]:
+        """The tensors among the originals, each with its copy."""
+        return [(one, copy_) for one, copy_ in self._made.values() if is_tensor(one)]
+
+    def were_written(self) -> bool:
+        """Has a call left them other than the originals? Then those are not what they were before it."""
+        return any(
+            _differ(before, after) if is_tensor(after) else _items(after) != self._items[id(after)]
+            for before, after in self._made.values()
+            if before is not after
+        )
+
+
+def clone_of(tensor: Tensor) -> Tensor:
+    """A copy that takes no more than the original: what is expanded stays so.
+
+    A `ValueError` where torch would read memory that is not there.
+    """
+    plain = tensor.detach()
+    if is_freed(plain):
+        raise ValueError("its storage is freed")
+    if plain.is_quantized and plain.is_neg():  # lost its quantizer (torch 2.13)
+        raise ValueError("a negated view of a quantized tensor has no scale")
+    if plain.layout is not torch.strided or plain.is_nested or plain.is_quantized or 0 not in plain.stride():
+        return plain.clone()
+    once = tuple(slice(None if step else 1) for step in plain.stride())
+    return plain[once].clone().expand(plain.shape)
+
+
+def is_freed(tensor: Tensor) -> bool:
+    """Is there less memory behind a tensor than its shape asks for? To read it is a segmentation fault."""
+    try:
+        if not tensor.numel() or is_lazy(tensor) or tensor.is_nested:
+            return False
+        last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+        return tensor.untyped_storage().nbytes() < needed
+    except (RuntimeError, NotImplementedError):  # sparse ones and wrappers keep their memory elsewhere
+        return False
+
+
+def _clone_of_input(tensor: Tensor) -> Tensor:
+    try:
+        return clone_of(tensor)
+    except Exception as error:  # freed since, or inside vmap
+        line = str(error).partition("\n")[0]
+        raise UserError(f"one of its inputs cannot be copied: {line}", "stop at its enter") from None
+
+
+def _differ(before: Tensor, after: Tensor) -> bool:
+    if not after.is_inference() and not after._version:
+        return False
+    try:
+        return before.shape != after.shape or not bool(((before == after) | (before != before)).all())
+    except Exception:  # a kind of tensor that does not compare: it was written, so it may differ
+        return True
+
+
+def _items(value: Any) -> list[int]:
+    """What a container or an object of the user's holds, by identity."""
+    if isinstance(value, dict | list):
+        return [id(item) for item in (value.values() if isinstance(value, dict) else value)]
+    if isinstance(value, Tensor | CacheBefore) or not isinstance(getattr(value, "__dict__", None), dict):
+        return []
+    return [id(item) for item in value.__dict__.values()]
+
+
+def _object(value: Any, inside: Any) -> Any:
+    """An object of the user's: its attributes are copied too, so that what it caches is not appended to."""
+    try:
+        twin = copy.copy(value)
+        twin.__dict__.update({name: inside(item) for name, item in value.__dict__.items()})
+    except Exception:  # it refuses to be copied: then it is passed as it is
+        return value
+    return twin

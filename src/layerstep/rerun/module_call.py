@@ -1,0 +1,162 @@
+"""Run one module once more on what it was called with, and leave no trace of it.
+
+Inputs are copies, random streams and buffers are put back, attributes that the forward writes are put back,
+hooks are not called, points are silent, nothing is recorded for a backward, dropout does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from layerstep._torch import function_modes, functions_off, functions_on, hooks_hidden
+from layerstep._torch.process_state import global_hooks_silent
+from layerstep._torch.tensors import is_tensor
+from layerstep.engine.fused import may_be_one_kernel
+from layerstep.engine.guard import observing, undisturbed
+from layerstep.engine.random_streams import RandomState
+from layerstep.engine.scope import stdout_of_this_thread
+from layerstep.errors import UserError
+from layerstep.rerun.attributes import attributes_kept
+from layerstep.rerun.copies import Copies, is_freed
+from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.other_ranks import waits_for_ranks
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Rerun", "Watcher", "leaving_no_trace", "length_of", "rerun"]
+
+_DROPOUTS = {
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+    torch.dropout,
+    torch.dropout_,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """What came out, and what makes it another output than the run's."""
+
+    output: Any
+    dropped: bool
+    """Dropout acted in the run, and not here."""
+    drew: bool
+    """It drew random numbers otherwise."""
+    unhooked: bool
+    """There are hooks of the user's inside, which were not called."""
+    grew: tuple[str, ...]
+    """What each call adds to: attributes, or its inputs. If that is a cache, it held this call already."""
+    fused: bool
+    """In the run a part of it may have been one fused kernel, whose last digits are others."""
+
+
+class Watcher(TorchFunctionMode):
+    """Sees every function of torch that the module calls; dropout does nothing under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropped = False
+        self._alone = not function_modes()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._alone:
+            return self.see(func, args, kwargs)
+        with functions_off():  # a mode of the user's below this one must see nothing
+            return self.see(func, args, kwargs)
+
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer for a function; overridden by who looks for something."""
+        if func in _DROPOUTS:
+            chance = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+            acts = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
+            self.dropped |= bool(acts) and chance > 0
+            return args[0] if args else kwargs["input"]
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list[str], list[Any]]]:
+    """Meanwhile the module may be run: no hook is called, nothing is printed, and all state is put back.
+
+    Gives the names of what a run adds to, which are known afterwards, and the hooks on and in the module.
+    """
+    if kind := waits_for_ranks(module):
+        path = session.models.path_of(module)
+        raise UserError(f"{path} cannot be run again: {kind} would wait for the other ranks")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(session.evaluating())
+        stack.enter_context(undisturbed(session.models, deep=False))
+        grew = stack.enter_context(attributes_kept(module))
+        hooks = stack.enter_context(hooks_hidden(module))
+        stack.enter_context(global_hooks_silent())
+        stack.enter_context(stdout_of_this_thread())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # the program has been told already
+        yield grew, hooks
+
+
+def rerun(
+    session: Session,
+    module: nn.Module,
+    *,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    moment: Moment,
+    watcher: Watcher,
+) -> Rerun:
+    """The module's forward on copies of its inputs, watched. `moment`: how far the real call has come."""
+    if any(map(is_freed, (*module.parameters(), *module.buffers()))):
+        path = session.models.path_of(module)
+        raise UserError(f"{path} cannot be run again: not all of its weights are in memory at this stop")
+    fused = any(map(may_be_one_kernel, module.modules()))
+    with contextlib.ExitStack() as stack:
+        grew, hooks = stack.enter_context(leaving_no_trace(session, module))
+        stack.enter_context(torch.no_grad())
+        _leave_autocast_cache(stack)
+        with observing():
+            copies = Copies(moment, length_of(args, kwargs), session.caches)
+            args, kwargs = copies.of(args), copies.of(kwargs)
+        streams = RandomState()
+        try:
+            with functions_on(), watcher:
+                output = module(*args, **kwargs)
+        except UserError:
+            raise
+        except Exception as error:  # the module's own code, on inputs that may have changed since
+            line = str(error).partition("\n")[0]
+            raise UserError(f"{session.models.path_of(module)} cannot be run again: {line}") from None
+        with observing():
+            drew = bool(streams.changed())
+            written = ["an input"] if copies.were_written() else []
+    unhooked = any(not type(hook).__module__.startswith("layerstep.") for hook in hooks)
+    changed = tuple(written + grew) if moment is Moment.AFTER else ()
+    return Rerun(output, watcher.dropped, drew, unhooked, changed, fused)
+
+
+def length_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many tokens a call is about: [batch, tokens, …] of its first tensor."""
+    first = next((x for x in (*args, *kwargs.values()) if is_tensor(x) and x.dim() >= 2), None)
+    return int(first.shape[1]) if first is not None and not first.is_nested else 0
+
+
+def _leave_autocast_cache(stack: contextlib.ExitStack) -> None:
+    """Autocast keeps the weights it has cast, older torch also without gradients: the run would get none."""
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))

@@ -1,0 +1,140 @@
+"""The graph behind tensors: how many nodes it has, and the memory that they keep alive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from layerstep._torch.saved import is_closed, is_written_view, key_of, number_of, saved_by
+from layerstep._torch.tensors import is_tensor
+
+__all__ = ["Graph", "Held", "inner_tensors", "nodes_behind", "size_of", "walk"]
+
+NODES = 200_000
+"""A graph that is larger is not walked to its end."""
+DEPTH = 6
+"""Of containers that are looked into: what a model is called with may be a dictionary of lists of tuples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A piece of memory, and the number of the first node that keeps it."""
+
+    key: int
+    bytes: int
+    node: int
+
+
+@dataclass(slots=True)
+class Graph:
+    """What hangs on some tensors."""
+
+    nodes: int = 0
+    held: list[Held] = field(default_factory=list)
+    """Each piece of memory once, in the order in which the nodes were made."""
+    closed: Counter[str] = field(default_factory=Counter)
+    """Nodes that do not show what they hold, by name."""
+    is_cut: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.held)
+
+
+def walk(
+    roots: Iterable[Any],
+    *,
+    most: int = NODES,
+    met: Callable[[Tensor, int], None] | None = None,
+    hidden: Callable[[int], Iterable[tuple[int, int]] | None] = lambda number: None,
+) -> Graph:
+    """Go through the graph from its last nodes on; parameters that it has saved are among what it holds.
+
+    `met` is called with each tensor that is held and the number of its memory. `hidden` is asked for what a
+    node holds that does not show it: memory and its bytes, or None.
+    """
+    seen, is_cut = nodes_behind(roots, most=most)
+    graph, known = Graph(len(seen), is_cut=is_cut), set[int]()
+    for number, _, node in sorted((number_of(node), id(node), node) for node in seen):
+        for key, size in _unshown(node, number, graph, hidden) if is_closed(node) else ():
+            if not key or key not in known:
+                known.add(key)
+                graph.held.append(Held(key, size, number))
+        for tensor in inner_tensors(tuple(saved_by(node))):
+            key = key_of(tensor)
+            if key and key not in known:
+                known.add(key)
+                graph.held.append(Held(key, size_of(tensor), number))
+                if met is not None:
+                    met(tensor, key)
+    return graph
+
+
+def nodes_behind(roots: Iterable[Any], *, most: int = NODES) -> tuple[set[Any], bool]:
+    """The nodes from these on, and whether there are more than that."""
+    seen = set[Any]()
+    waiting = [node for node in roots if node is not None]
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        if len(seen) >= most:
+            return seen, True
+        seen.add(node)
+        waiting += [below for below, _ in node.next_functions if below is not None]
+    return seen, False
+
+
+def _unshown(
+    node: Any, number: int, graph: Graph, hidden: Callable[[int], Iterable[tuple[int, int]] | None]
+) -> Iterable[tuple[int, int]]:
+    """What is known of a node that does not show what it holds; else it is counted as such."""
+    inside = hidden(number) if is_written_view(node) else None
+    if inside is None:
+        graph.closed[node.name().rpartition("::")[2]] += 1
+    return inside or ()
+
+
+def inner_tensors(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
+    """The tensors in a value; a sparse one has two."""
+    if is_tensor(value):
+        if not key_of(value) and _has_parts(value):
+            yield from _parts(value)
+        else:
+            yield value
+    elif depth and isinstance(value, tuple | list | set):
+        for each in value:
+            yield from inner_tensors(each, depth - 1)
+    elif depth and isinstance(value, dict):
+        for each in value.values():
+            yield from inner_tensors(each, depth - 1)
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    for name in ("_indices", "_values", "crow_indices", "col_indices", "values"):
+        try:
+            part = getattr(tensor, name)()
+        except Exception:  # no such part, or a class that refuses every question
+            continue
+        if is_tensor(part) and key_of(part):
+            yield part
+
+
+def size_of(tensor: Tensor) -> int:
+    """The bytes of its memory, of which it may show a part; 0 where there is none."""
+    try:
+        return 0 if tensor.is_meta else int(tensor.untyped_storage().nbytes())
+    except Exception:  # lazy, freed, or a class that refuses every question
+        return 0
+
+
+def _has_parts(tensor: Tensor) -> bool:
+    """Does it keep its memory in tensors inside of it? A class that refuses every question has none."""
+    try:
+        return tensor.layout is not None
+    except Exception:
+        return False

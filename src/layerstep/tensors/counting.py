@@ -1,0 +1,225 @@
+"""Counting: one pass over blocks that stay in the cache, merged in float64."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from layerstep.tensors.blocks import F32, F64, Array, Scratch, blocks, distinct, load, pieces, split
+from layerstep.tensors.device import PIECE, count_on_device
+from layerstep.tensors.kinds import Part, Values
+from layerstep.tensors.rows import Row
+
+__all__ = ["Stats", "mean_of", "mean_square_of", "measure", "smallest_normal", "split"]
+
+LOT = 1 << 13  # elements: for more than 9216 OpenBLAS would start threads of its own
+ONES: dict[np.dtype[Any], Array] = {F32: np.ones(LOT, F32), F64: np.ones(LOT, F64)}
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What the elements are: floats are over the finite ones, `std` is of the population (correction 0).
+
+    `negative`, `positive` and `subnormal` (closer to 0 than the dtype's normal numbers) are finite ones too.
+    Exact unless `sampled` says how many elements were looked at; then all but `count` is of those. What a
+    brief look leaves out is None.
+    """
+
+    count: int
+    nan: int
+    posinf: int
+    neginf: int
+    zero: int
+    negative: int | None
+    positive: int | None
+    subnormal: int | None
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    abs_mean: float | None
+    l1: float | None
+    l2: float | None
+    max_norm: float | None
+    sampled: int | None = None
+
+
+def measure(values: Values, limit: int | None, *, brief: bool = False) -> Stats:
+    """Count all, or in two thirds of the time what the tensor line shows."""
+    parts = values.parts or []
+    stored = sum(part[0].numel() for part in parts)
+    count, repeat = stored + values.implicit, 1
+    if len(parts) == 1 and stored:
+        part, repeat = distinct(parts[0])
+        parts, stored = [part], stored // repeat
+    step = 1 if limit is None or stored <= limit else -(-stored // limit)
+    while step > 1 and math.gcd(step, stored) > 1:  # or else it could walk down a single column
+        step += 1
+    rows = _rows(parts, step, brief) if stored else []
+    if step > 1:
+        sampled = int(sum(row.size for row in rows))
+        return replace(_merge(rows, 1, brief=brief), count=count, sampled=sampled)
+    total = _merge(rows, repeat, brief=brief)
+    return replace(total, count=count, zero=total.zero + values.implicit)
+
+
+def _rows(parts: list[Part], step: int, brief: bool) -> list[Row]:
+    """A row for each block; each tells the next whether the mean is far from zero."""
+    tiny = smallest_normal(parts[0][0].dtype)
+    if not parts[0][0].is_cpu and len(parts[0]) == 1:
+        with contextlib.suppress(RuntimeError, TypeError):  # the device lacks an op, or room for it
+            return count_on_device((piece[0] for piece in _cut(parts, step, size=PIECE)), tiny)
+    scratch, rows, guess = Scratch(), list[Row](), 0.0
+    for block in _cut(parts, step):
+        row = _count(load(block, scratch), tiny, guess, scratch, brief=brief)
+        guess = row.mean if abs(row.mean) > row.std else 0.0
+        rows.append(row)
+    return rows
+
+
+def _cut(parts: list[Part], step: int, *, size: int | None = None) -> Iterator[Any]:
+    at = 0
+    for part in parts:
+        start = -at % step
+        yield from pieces(part, start, step=step, size=size) if size else blocks(part, start, step=step)
+        at += part[0].numel()
+
+
+def smallest_normal(dtype: torch.dtype) -> float:
+    """Numbers closer to zero than this are subnormal; 0 for a dtype without such numbers."""
+    return torch.finfo(dtype).tiny if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def _count(block: Array, tiny: float, guess: float, scratch: Scratch, *, brief: bool) -> Row:
+    size, nan, up, down = block.size, 0, 0, 0
+    lo, hi = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))  # these carry NaN
+    if not (lo > -math.inf and hi < math.inf):
+        odd = (block != block, block == np.inf, block == -np.inf)
+        nan, up, down = (int(np.count_nonzero(each)) for each in odd)
+        block = block[np.isfinite(block)]
+        if not block.size:
+            return Row(size, nan, up, down, 0, 0, 0, math.inf, -math.inf, 0, 0, 0)
+        lo, hi = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
+    if brief:
+        moments = _moments(block, block, min(max(guess, lo), hi) if guess else 0.0, scratch, max(-lo, hi))
+        found = _true(np.equal, block, 0, scratch) if lo <= 0 <= hi else 0
+        zero = _small(_sizes(block, scratch), 0.0, scratch)[0] if found else 0
+        return Row(size, nan, up, down, zero, 0, 0, lo, hi, *moments)
+    straddles = lo < 0 < hi
+    sizes = _sizes(block, scratch) if straddles else block
+    moments = _moments(block, sizes, min(max(guess, lo), hi) if guess else 0.0, scratch, max(-lo, hi))
+    least = float(np.minimum.reduce(sizes)) if straddles else max(lo, -hi)
+    zero = subnormal = 0
+    if least <= tiny:
+        zero, subnormal = _small(sizes if straddles else _sizes(block, scratch), tiny, scratch)
+    negative = _true(np.less, block, 0, scratch) if straddles else block.size - zero if lo < 0 else 0
+    return Row(size, nan, up, down, zero, negative, subnormal, lo, hi, *moments)
+
+
+def _sizes(block: Array, scratch: Scratch) -> Array:
+    sizes: Array = np.abs(block, out=scratch.room("sizes", block.size, block.dtype))
+    return sizes
+
+
+def _small(sizes: Array, tiny: float, scratch: Scratch) -> tuple[int, int]:
+    """How many are zero, by their bits, as torch can be told to take subnormals for it; and subnormal."""
+    zero = _true(np.equal, sizes.view(np.int32 if sizes.dtype == F32 else np.int64), 0, scratch)
+    return zero, _true(np.less, sizes, tiny, scratch) - zero if tiny and zero < sizes.size else 0
+
+
+def _true(test: np.ufunc, block: Array, value: float, scratch: Scratch) -> int:
+    """Compare, then count: 0.14 ns per element; count_nonzero of float32: 0.5."""
+    return int(np.count_nonzero(test(block, value, out=scratch.room("flags", block.size, np.bool_))))
+
+
+def _moments(
+    block: Array, sizes: Array, guess: float, scratch: Scratch, peak: float
+) -> tuple[float, float, float]:
+    """Mean, std and mean magnitude, in units in which squares neither overflow nor vanish."""
+    low, high = (1e-9, 1e15) if block.dtype == F32 else (1e-130, 1e130)
+    power, one_sign = 0 if low < peak < high else math.frexp(peak)[1], sizes is block
+    if power:
+        block, sizes = (np.ldexp(each.astype(F64), -power) for each in (block, sizes))
+        guess = 0.0
+    mean, std = _centred(block, guess, scratch)
+    magnitude = abs(mean) if one_sign else mean_of(sizes)
+    mean, std, magnitude = (float(np.ldexp(x, power)) for x in (mean, std, magnitude))
+    return mean, std, magnitude
+
+
+def _centred(block: Array, guess: float, scratch: Scratch) -> tuple[float, float]:
+    """About a guess, and again if that was off by more than a std: 1000 +- 1e-3 in float32."""
+    for _ in range(2):
+        shift, rest = block.dtype.type(guess), block
+        if guess:
+            rest = np.subtract(block, shift, out=scratch.room("rest", block.size, block.dtype))
+        off = mean_of(rest)
+        variance = mean_square_of(rest) - off * off
+        guess = float(shift) + off
+        if off * off <= variance:
+            break
+    return guess, math.sqrt(max(variance, 0.0))
+
+
+def mean_of(block: Array) -> float:
+    """By BLAS: 0.1 ns per element against 0.2 of np.sum."""
+    size, rest, ones = block.size, block.size % LOT, ONES[block.dtype]
+    total = float(block[size - rest :].dot(ones[:rest])) if rest else 0.0
+    if size > rest:
+        lots = np.matmul(block[: size - rest].reshape(-1, 8, LOT // 8), ones[: LOT // 8])
+        total += float(np.add.reduce(lots, None, F64))
+    return total / size
+
+
+def mean_square_of(block: Array) -> float:
+    """The same of the squares."""
+    size, rest = block.size, block.size % LOT
+    total = float(block[size - rest :].dot(block[size - rest :])) if rest else 0.0
+    if size > rest:
+        lots = block[: size - rest]
+        squares = np.matmul(lots.reshape(-1, 1, LOT), lots.reshape(-1, LOT, 1))
+        total += float(np.add.reduce(squares, None, F64))
+    return total / size
+
+
+def _merge(rows: list[Row], repeat: int, *, brief: bool) -> Stats:
+    """All counts added up, and what they make of the moments."""
+    _, *columns = zip(*rows, strict=True) if rows else [()] * 7
+    nan, up, down, zero, negative, subnormal = (repeat * int(sum(column)) for column in columns[:6])
+    finite = [row for row in rows if row.size > row.nan + row.up + row.down]
+    if not finite:
+        none = None if brief else 0
+        return Stats(0, nan, up, down, zero, none, none, none, *[None] * 8)
+    n = repeat * int(sum(row.size for row in rows)) - nan - up - down
+    lo, hi = min(row.lo for row in finite), max(row.hi for row in finite)
+    power = math.frexp(max(-lo, hi))[1]
+    mean, std, magnitude = _pooled(finite, power)
+    l1, l2 = magnitude * n, math.hypot(mean, std) * math.sqrt(n)
+    mean, std, magnitude, l1, l2 = np.ldexp((mean, std, magnitude, l1, l2), power).tolist()
+    if brief:
+        signs, sizes = (None, None, None), (None, None, l2)
+        return Stats(0, nan, up, down, zero, *signs, lo, hi, mean, std, *sizes, max(-lo, hi))
+    counts = (0, nan, up, down, zero, negative, n - zero - negative, subnormal)
+    return Stats(*counts, lo, hi, mean, std, magnitude, l1, l2, max(-lo, hi))
+
+
+def _pooled(rows: list[Row], power: int) -> tuple[float, float, float]:
+    """Chan's merge, of all blocks at once, in float64 and in units of the peak: 1e300 squared is inf."""
+    means, stds, magnitudes = np.ldexp([(row.mean, row.std, row.magnitude) for row in rows], -power).T
+    if len(rows) == 1:
+        return float(means[0]), float(stds[0]), float(magnitudes[0])
+    sizes = np.array([row.size - row.nan - row.up - row.down for row in rows], dtype=F64)
+    weights = sizes / sizes.sum()
+    mean, magnitude = (float(x[0] + np.dot(weights, x - x[0])) for x in (means, magnitudes))  # ones stay 1.0
+    return mean, math.sqrt(np.dot(weights, stds * stds + (means - mean) ** 2)), magnitude
+
+
+# OpenBLAS reserves 32 MB of addresses at its first product of this kind and ends the process where it cannot.
+# Reserve them now: later the program may have set itself a limit.
+mean_of(ONES[F32])

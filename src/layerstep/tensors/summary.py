@@ -1,0 +1,62 @@
+"""What a tensor holds, in bounded time and memory, whatever kind of tensor it is.
+
+torch moves and converts blocks, numpy counts. All of it runs below the user's modes, so that no
+profiler, vmap or fake mode sees it, and nothing raises: what cannot be read gets a note.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from layerstep._torch import below_everything
+from layerstep.tensors.counting import Stats, measure
+from layerstep.tensors.kinds import bytes_of, open_values
+from layerstep.tensors.shapes import attempt, dtype_name, shape_of
+
+__all__ = ["Stats", "Summary", "summarize"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A tensor described; -1 in `shape` is a ragged or symbolic dimension, `note` qualifies `stats`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    layout: str
+    nbytes: int | None
+    requires_grad: bool
+    stats: Stats | None
+    note: str
+
+
+def summarize(tensor: torch.Tensor, *, limit: int | None = None, brief: bool = False) -> Summary:
+    """Describe any tensor, never raise; look at no more than `limit` elements, evenly spread.
+
+    `brief` leaves out signs, subnormals and the mean magnitude, which the tensor line does not show.
+    """
+    with below_everything(), np.errstate(all="ignore"):
+        stats, layout, note = None, "unknown", ""
+        try:
+            values = open_values(tensor)
+            layout, note = values.layout, values.note
+            if values.parts is not None:
+                if limit is None or limit > 0:
+                    stats = measure(values, limit, brief=brief)
+                else:
+                    note = "not looked at"
+        except Exception as error:  # a kind of tensor unknown here must not end the user's run
+            note = f"values cannot be read: {type(error).__name__}"
+        return Summary(
+            dtype=attempt(lambda: dtype_name(tensor.dtype), "?"),
+            shape=attempt(lambda: shape_of(tensor), ()),
+            device=attempt(lambda: str(tensor.device), "?"),
+            layout=layout,
+            nbytes=attempt(lambda: bytes_of(tensor, layout), None),
+            requires_grad=attempt(lambda: bool(tensor.requires_grad), False),
+            stats=stats,
+            note=note,
+        )

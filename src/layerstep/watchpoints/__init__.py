@@ -1,0 +1,1 @@
+"""Watchpoints: stop at the op and the line that write a tensor."""
