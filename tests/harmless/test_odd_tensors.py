@@ -20,7 +20,7 @@ from layerstep import DebugConsole
 from layerstep.config import Config
 from layerstep.engine.session import Message
 from layerstep.render.screen import to_text
-from layerstep.rerun.copies import clone_of
+from layerstep.tensors.clones import clone_of
 from unit.test_tensor import kinds
 
 HERE = Path(__file__).parent

@@ -7,7 +7,6 @@ from typing import Any
 from layerstep.corefile.core_session import OpenedCore, opened_in
 from layerstep.corefile.reexecution import difference
 from layerstep.engine.events import Kind, Phase, Resume
-from layerstep.engine.guard import observing
 from layerstep.engine.pause import Pause
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame
@@ -16,6 +15,7 @@ from layerstep.line_syntax import expressions
 from layerstep.registry import command
 from layerstep.rerun.kv_caches import Moment
 from layerstep.rerun.module_call import Rerun, Watcher, rerun
+from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import shape_line
 from layerstep.views import Notice
 

@@ -13,7 +13,6 @@ from layerstep.attention.capture import Attention, AttentionWatcher
 from layerstep.attention.heads import Head, Pattern, difference, findings, look_at_heads
 from layerstep.commands.heatmap import without_log
 from layerstep.commands.inspect import value_of
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.layers.calls import Call, calls_at, calls_here
@@ -23,6 +22,7 @@ from layerstep.rerun.module_call import Rerun, rerun
 from layerstep.tensors.format import number
 from layerstep.tensors.grid import grid_of
 from layerstep.tensors.kinds import dense_values
+from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Group, Level, Notice, Plot, Table, View
 

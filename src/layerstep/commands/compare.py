@@ -10,7 +10,6 @@ from torch import nn
 
 from layerstep._torch.tensors import is_tensor
 from layerstep.commands.inspect import value_of
-from layerstep.engine.guard import observing
 from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
@@ -19,6 +18,7 @@ from layerstep.registry import command
 from layerstep.tensors.compare import Comparison, compare
 from layerstep.tensors.files import FileReference, read_tensors
 from layerstep.tensors.format import number, place, share
+from layerstep.tensors.observing import observing
 from layerstep.tensors.present import module_line, tensor_view
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Fields, Group, Level, Notice, Table, Text, View

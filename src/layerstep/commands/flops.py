@@ -4,13 +4,13 @@ from collections import Counter
 
 import torch
 
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.memory.views import OUTSIDE
 from layerstep.profile.flops import Flops, count_flops
 from layerstep.registry import command
 from layerstep.tensors.format import number, share
+from layerstep.tensors.observing import observing
 from layerstep.views import Column, Table, View
 
 ROWS = 20

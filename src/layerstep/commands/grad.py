@@ -9,7 +9,6 @@ from torch import nn
 
 from layerstep.commands import grad_faults, grad_steps
 from layerstep.commands.inspect import value_of
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.gradients.flow import PRESETS
@@ -26,6 +25,7 @@ from layerstep.layers.weights import histogram
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import dims, number
+from layerstep.tensors.observing import observing
 from layerstep.tensors.present import tensor_view
 from layerstep.tensors.shapes import tensors_in
 from layerstep.tensors.spread import spread

@@ -5,11 +5,11 @@ import re
 import torch
 
 from layerstep.commands.inspect import one_tensor
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
 from layerstep.registry import command
 from layerstep.tensors.grid import grid_of
+from layerstep.tensors.observing import observing
 from layerstep.tensors.present import tensor_view
 from layerstep.tensors.shapes import shape_line
 from layerstep.views import Group, Plot, View

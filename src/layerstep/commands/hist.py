@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from layerstep.commands.inspect import one_tensor
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
 from layerstep.line_syntax import options
 from layerstep.registry import command
 from layerstep.tensors.format import number
+from layerstep.tensors.observing import observing
 from layerstep.tensors.present import tensor_view
 from layerstep.tensors.spread import Spread, spread
 from layerstep.views import Column, Group, Plot, Table, View

@@ -4,7 +4,6 @@ import time
 
 import torch
 
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
 from layerstep.memory.census import Census, census_of
@@ -15,6 +14,7 @@ from layerstep.registry import command
 from layerstep.tensors.autograd_graph import size_of
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import human_bytes
+from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import shape_line
 from layerstep.tensors.summary import summarize
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View

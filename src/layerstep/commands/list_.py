@@ -12,9 +12,9 @@ from torch import nn
 from layerstep._torch import is_scripted
 from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
+from layerstep.engine.source import function_lines, source_around
 from layerstep.errors import UserError
 from layerstep.registry import command
-from layerstep.source_lines.source import function_lines, source_around
 from layerstep.views import Source
 
 _RANGE = re.compile(r"(\d+)(?:\s*,\s*(\d+))?")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.memory.devices import devices
@@ -21,6 +20,7 @@ from layerstep.memory.views import (
 )
 from layerstep.registry import command
 from layerstep.tensors.format import human_bytes
+from layerstep.tensors.observing import observing
 from layerstep.views import Group, Notice, Text, View
 
 ROWS = 20

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from layerstep._torch import call_frames, called_module, is_scripted, is_wrapper
-from layerstep.engine.guard import observing
 from layerstep.engine.operations import Kernels, Place, is_question, is_whole, name_of, place_of
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.layers.calls import Call, calls_at, calls_here
-from layerstep.ops.frames import why_no_ops
 from layerstep.ops.signatures import named_arguments
+from layerstep.ops.silence import why_no_ops
 from layerstep.registry import command
 from layerstep.rerun.module_call import Watcher, rerun
 from layerstep.tensors.format import dims
+from layerstep.tensors.observing import observing
 from layerstep.tensors.present import short
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Group, Notice, Table, View

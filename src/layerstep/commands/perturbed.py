@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.registry import command
+from layerstep.tensors.observing import observing
 from layerstep.views import Column, Group, Notice, Table, View
 
 MOST_ROWS = 50

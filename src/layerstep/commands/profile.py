@@ -8,7 +8,6 @@ from pathlib import Path
 from layerstep._torch.profilers import QuietProfiler, is_profiling
 from layerstep.commands import profile_views
 from layerstep.commands.profile_views import SORTS, check_choice, milliseconds
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.line_syntax import options
@@ -16,6 +15,7 @@ from layerstep.profile.compare import Saved, compare_profiles, joined, load, sav
 from layerstep.profile.profiling import WARM_UP, Profile
 from layerstep.profile.state import State, state_of
 from layerstep.registry import command
+from layerstep.tensors.observing import observing
 from layerstep.views import Column, Notice, Table, View
 
 KERNELS = 25

@@ -16,7 +16,7 @@ from layerstep.engine.stack import Frame
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments
 from layerstep.registry import command
-from layerstep.rerun.copies import clone_of
+from layerstep.tensors.clones import clone_of
 from layerstep.tensors.format import human_bytes
 from layerstep.tensors.kinds import bytes_of
 from layerstep.tensors.shapes import tensors_in

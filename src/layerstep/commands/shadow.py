@@ -4,7 +4,6 @@ import math
 import re
 
 from layerstep.attention.heads import difference
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.layers.calls import Call, calls_here
@@ -16,6 +15,7 @@ from layerstep.rerun.kv_caches import Moment
 from layerstep.rerun.module_call import Rerun, rerun
 from layerstep.tensors.finite import is_finite
 from layerstep.tensors.format import number
+from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import dtype_name, tensors_in
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 

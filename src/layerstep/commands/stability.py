@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch import own_parameters
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments, UserError
@@ -28,6 +27,7 @@ from layerstep.registry import command
 from layerstep.rerun.kv_caches import Moment
 from layerstep.rerun.module_call import rerun
 from layerstep.tensors.format import number
+from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Notice, Table, View
 

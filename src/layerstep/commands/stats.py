@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from layerstep.commands.inspect import value_of
-from layerstep.engine.guard import observing
 from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where, WhereKind
@@ -13,6 +12,7 @@ from layerstep.layers.calls import layers_in_view
 from layerstep.line_syntax import expressions, is_expression, options
 from layerstep.registry import command
 from layerstep.tensors.format import dims, human_bytes, number, share
+from layerstep.tensors.observing import observing
 from layerstep.tensors.report import limit_for, report
 from layerstep.tensors.shapes import tensors_in
 from layerstep.tensors.summary import Summary, summarize

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from layerstep.commands.inspect import one_tensor
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.line_syntax import expressions
 from layerstep.registry import command
 from layerstep.tensors.format import place
+from layerstep.tensors.observing import observing
 from layerstep.tensors.places import extremes
 from layerstep.tensors.present import tensor_view
 from layerstep.views import Column, Group, Table, View

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import BadArguments, UnknownPath, UserError
@@ -17,6 +16,7 @@ from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.finite import is_finite
 from layerstep.tensors.format import dims, human_bytes, number, share
+from layerstep.tensors.observing import observing
 from layerstep.views import Column, Table
 
 MOST_MEASURED = 2_500

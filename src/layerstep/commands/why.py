@@ -4,7 +4,6 @@ import torch
 
 from layerstep.commands.inspect import value_of
 from layerstep.crashes.views import crash_view
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.gradients.no_gradient import missing_gradients
@@ -12,6 +11,7 @@ from layerstep.nonfinite.catching import hunt_of
 from layerstep.nonfinite.views import origin_view
 from layerstep.registry import command
 from layerstep.tensors.finite import Bad, count_bad, why_unread
+from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Notice, Table, View
 

@@ -25,11 +25,11 @@ from layerstep.corefile.streams import Streams
 from layerstep.corefile.tree import own_tensors
 from layerstep.corefile.values import tensors_of, without_home
 from layerstep.engine.events import Phase
-from layerstep.engine.guard import observing
 from layerstep.engine.names import Names
 from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.errors import UserError
 from layerstep.tensors.kinds import readable
+from layerstep.tensors.observing import observing
 
 __all__ = ["Again", "Result", "difference"]
 

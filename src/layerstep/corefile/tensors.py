@@ -22,7 +22,7 @@ from layerstep._torch import (
     is_vmapped,
 )
 from layerstep._torch.tensors import as_numpy
-from layerstep.rerun.copies import is_freed
+from layerstep.tensors.clones import is_freed
 
 __all__ = ["LEFT_OUT", "Segment", "TensorTable"]
 

@@ -23,10 +23,11 @@ from layerstep.corefile.tensors import TensorTable
 from layerstep.corefile.tree import Modules, own_tensors
 from layerstep.corefile.values import Values, without_home
 from layerstep.engine.backward import Call
-from layerstep.engine.guard import observing, undisturbed
+from layerstep.engine.guard import undisturbed
 from layerstep.engine.pause import Pause
 from layerstep.engine.stack import Frame
 from layerstep.errors import UserError
+from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

@@ -1,14 +1,13 @@
-"""The one way for the debugger to compute: nothing of the run may notice.
+"""Runs what the user types so that the run does not notice.
 
-`observing` is for our own arithmetic. `undisturbed` is for lines that the user types: the random streams are
-put back, buffers that called modules changed are put back, and what was changed on purpose is named.
+Random streams and the buffers of called modules are put back; what a line changed on purpose is named.
+Our own arithmetic runs under `tensors.observing`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,45 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerstep._torch import (
-    has_saved_tensor_hooks,
-    modes_off,
-    set_version,
-    transforms_off,
-)
+from layerstep._torch import has_saved_tensor_hooks, set_version
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep.engine.models import Models
 from layerstep.engine.random_streams import Generators, OtherThreads, RandomState
 from layerstep.engine.reachable import Reach
 from layerstep.engine.taps import watching_calls
 from layerstep.process.interrupts import not_now
-from layerstep.tensors.kinds import readable
+from layerstep.tensors.observing import observing, version_of
 
-__all__ = [
-    "Evaluations",
-    "Outcome",
-    "checksum",
-    "observing",
-    "size_of",
-    "state_of",
-    "undisturbed",
-    "version_of",
-]
+__all__ = ["Evaluations", "Outcome", "state_of", "undisturbed"]
 
 _Versions = dict[str, tuple[int, int]]
-
-
-@contextlib.contextmanager
-def observing() -> Iterator[None]:
-    """No grad, no autocast, none of the user's modes, no transform of torch.func."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(modes_off())
-        stack.enter_context(transforms_off())
-        stack.enter_context(torch.no_grad())
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.amp.autocast(device, enabled=False))
-        yield
 
 
 class Evaluations(threading.local):
@@ -198,35 +170,3 @@ def state_of(models: Models) -> Iterator[tuple[str, Tensor]]:
 
 def _versions(models: Models) -> _Versions:
     return {name: (id(tensor), version_of(tensor)) for name, tensor in state_of(models)}
-
-
-def version_of(tensor: Tensor) -> int:
-    """How often it was written to; -1 where that is not counted."""
-    try:
-        return int(tensor._version)
-    except Exception:  # inference tensors, and values inside of transforms
-        return -1
-
-
-def size_of(tensor: Tensor) -> int | None:
-    """The bytes of a tensor whose values can be read as they lie in memory; else None."""
-    parts, _ = readable(tensor)
-    if len(parts) != 1 or parts[0] is not tensor or tensor.is_conj() or tensor.is_neg():
-        return None
-    return tensor.numel() * tensor.element_size()
-
-
-def checksum(tensor: Tensor) -> int:
-    """Sums by row and by column of the raw bytes: both would have to agree for a change to hide.
-
-    Numpy gets results only: a storage that numpy has seen can no longer be resized.
-    """
-    raw = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-    raw = raw.clone() if raw.storage_offset() % 8 else raw
-    width = 1 << 15
-    rows = raw.numel() // width
-    whole = raw[: rows * width].view(torch.int64).view(rows, width // 8)
-    mark = 0
-    for part in (whole.sum(dim=0), whole.sum(dim=1), raw[rows * width :].clone()):
-        mark = zlib.crc32(part.numpy().tobytes(), mark)
-    return mark

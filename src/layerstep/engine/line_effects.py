@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from layerstep.engine.guard import Outcome, checksum, observing, size_of, state_of, undisturbed, version_of
+from layerstep.engine.guard import Outcome, state_of, undisturbed
 from layerstep.engine.models import Models
 from layerstep.engine.random_streams import OtherThreads, RandomState
 from layerstep.engine.reachable import MOST, Reach
 from layerstep.engine.stack import forget_locals, is_ours, is_program_file
+from layerstep.tensors.observing import checksum, observing, size_of, version_of
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from layerstep.engine.backward_pass import tensors_of
-from layerstep.engine.guard import observing, version_of
-from layerstep.rerun.copies import clone_of
+from layerstep.tensors.clones import clone_of
+from layerstep.tensors.observing import observing, version_of
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

@@ -30,6 +30,7 @@ from layerstep.engine.expression import (
     rewrite,
 )
 from layerstep.engine.models import Models
+from layerstep.engine.outer_names import MISSING, find_outside, names_outside, running_loss
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.seen_values import Kept, Results
 from layerstep.engine.stack import Frame
@@ -37,7 +38,6 @@ from layerstep.engine.training import Steps
 from layerstep.errors import UnknownPath, UserError
 from layerstep.imports import their_imports
 from layerstep.process.interrupts import is_from_a_signal
-from layerstep.source_lines.names import MISSING, find_outside, names_outside, running_loss
 
 __all__ = [
     "SPECIAL_NAMES",

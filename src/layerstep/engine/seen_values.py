@@ -12,7 +12,7 @@ from torch import nn
 from layerstep._torch import modes_off
 from layerstep._torch.tensors import is_tensor
 from layerstep.errors import BadArguments
-from layerstep.rerun.copies import clone_of
+from layerstep.tensors.clones import clone_of
 
 __all__ = ["Kept", "Results"]
 

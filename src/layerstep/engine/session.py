@@ -27,6 +27,7 @@ from layerstep.engine.discovery import Discovery
 from layerstep.engine.events import Event, Phase
 from layerstep.engine.guard import Evaluations, Outcome
 from layerstep.engine.install import Arming
+from layerstep.engine.lifetime import leave_at_exit, leave_forked_children
 from layerstep.engine.line_effects import Baseline, watching_line
 from layerstep.engine.messages import Frontend, Instrument, Interpreter, Message, Watch, is_lost
 from layerstep.engine.model_intake import Arrivals
@@ -45,7 +46,6 @@ from layerstep.engine.training import Steps
 from layerstep.errors import describe_bug
 from layerstep.imports import our_imports
 from layerstep.ops.stepping import Opstep
-from layerstep.process.children import leave_at_exit, leave_forked_children
 from layerstep.process.interrupts import Interrupts, is_from_a_signal, not_now
 from layerstep.rerun.kv_caches import Caches
 from layerstep.source_lines.stops import line_pause

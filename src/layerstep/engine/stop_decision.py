@@ -11,11 +11,12 @@ from layerstep._torch import modes_off
 from layerstep.engine import stepper
 from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.expression import Expression
-from layerstep.engine.guard import observing, undisturbed
+from layerstep.engine.guard import undisturbed
+from layerstep.engine.op_frame import op_frame
 from layerstep.engine.points import Point
 from layerstep.engine.scope import Scope
 from layerstep.engine.stack import Frame, call_depth, caller_of, forget_locals
-from layerstep.ops.frames import op_frame
+from layerstep.tensors.observing import observing
 from layerstep.views import Text
 
 if TYPE_CHECKING:

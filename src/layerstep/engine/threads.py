@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from layerstep._torch import call_frames
 from layerstep.engine.events import Kind
+from layerstep.engine.op_frame import running_modules
 from layerstep.engine.stack import forget_locals, is_ours
 from layerstep.engine.stepper import Intent
-from layerstep.ops.frames import running_modules
 from layerstep.process.thread_frames import frames_of_threads
 from layerstep.views import Notice
 

@@ -21,13 +21,13 @@ from torch import Tensor
 from layerstep._torch import is_in_backward, is_tracing
 from layerstep._torch.saved import key_of
 from layerstep.engine.events import Phase
-from layerstep.engine.guard import observing
 from layerstep.engine.stack import call_depth
 from layerstep.engine.step_borders import Borders, Call, End
 from layerstep.engine.taps import Sink, Taps
 from layerstep.engine.training import Stepped
 from layerstep.memory.owned import buffers_of, gradients_of, parameters_of, states_of
 from layerstep.tensors.autograd_graph import size_of
+from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

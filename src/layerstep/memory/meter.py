@@ -20,7 +20,6 @@ from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.graphs import graph_task
 from layerstep._torch.saved import memory_of
 from layerstep.engine.events import Phase
-from layerstep.engine.guard import observing
 from layerstep.engine.stack import call_depth
 from layerstep.engine.step_borders import Borders, Call, End
 from layerstep.engine.taps import Sink, Taps
@@ -32,6 +31,7 @@ from layerstep.memory.owned import buffers_of, gradients_of, kept_by, parameters
 from layerstep.memory.places import Places
 from layerstep.memory.step import MeasuredStep, Savings, close_step, sum_savings
 from layerstep.tensors.autograd_graph import inner_tensors, walk
+from layerstep.tensors.observing import observing
 from layerstep.views import Notice
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from typing import Self
 from torch import nn
 
 from layerstep.config import is_disabled
-from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.frontends.choose import open_session
@@ -29,6 +28,7 @@ from layerstep.memory.meter import meter_of
 from layerstep.memory.now import KEPT, Now, look
 from layerstep.memory.step import MeasuredStep
 from layerstep.tensors.format import human_bytes
+from layerstep.tensors.observing import observing
 
 __all__ = ["MemoryProfiler", "MemoryReport", "MemorySnapshot", "memory_tracking"]
 

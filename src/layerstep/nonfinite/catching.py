@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.events import Event, Phase
+from layerstep.engine.op_frame import op_frame
 from layerstep.engine.operations import Op, user_frame
 from layerstep.engine.pause import Pause
 from layerstep.engine.stack import Frame, build_stack
@@ -29,7 +30,6 @@ from layerstep.nonfinite.kernel_trace import Link, Reached
 from layerstep.nonfinite.live_check import EveryOp
 from layerstep.nonfinite.loss_and_backward import Aftermath
 from layerstep.nonfinite.origin import Origin, Part
-from layerstep.ops.frames import op_frame
 from layerstep.rerun.whole_call import Snapshot, take
 from layerstep.tensors.finite import Bad, count_bad, is_finite, why_unread
 from layerstep.views import Notice

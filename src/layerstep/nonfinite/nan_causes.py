@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from layerstep.engine.guard import observing
 from layerstep.tensors.finite import Bad, count_bad
+from layerstep.tensors.observing import observing
 
 __all__ = ["reason_for"]
 

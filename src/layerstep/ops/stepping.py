@@ -37,10 +37,11 @@ from layerstep.engine import stepper
 from layerstep.engine.backward import Call, State
 from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.fused import may_be_one_kernel
+from layerstep.engine.op_frame import node_name, op_frame, running_modules
 from layerstep.engine.operations import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
 from layerstep.engine.points import Point
 from layerstep.engine.stack import backward_stack, build_stack
-from layerstep.ops.frames import node_name, op_frame, running_modules, why_no_ops
+from layerstep.ops.silence import why_no_ops
 from layerstep.views import Notice
 
 if TYPE_CHECKING:

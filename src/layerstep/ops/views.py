@@ -6,10 +6,10 @@ from typing import Any
 
 from layerstep.engine.operations import Op, is_whole, writes
 from layerstep.engine.pause import Pause
+from layerstep.engine.source import source_around
 from layerstep.engine.stack import Frame, location_of
 from layerstep.errors import UserError
 from layerstep.ops.signatures import named_arguments
-from layerstep.source_lines.source import source_around
 from layerstep.tensors.present import short, tensor_view
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Fields, Group, Notice, Source, Span, Text, View

@@ -15,7 +15,6 @@ from layerstep.commands.break_ import set_or_leave_pending
 from layerstep.config import is_disabled, load_config
 from layerstep.dispatch import Dispatcher
 from layerstep.engine.events import Phase
-from layerstep.engine.guard import observing
 from layerstep.engine.messages import Message
 from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
@@ -37,6 +36,7 @@ from layerstep.precision.stability import (
 )
 from layerstep.rerun.kv_caches import Moment
 from layerstep.rerun.module_call import rerun
+from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Notice
 

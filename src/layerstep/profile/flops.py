@@ -18,15 +18,16 @@ from torch.utils.flop_counter import flop_registry
 
 from layerstep._torch import functions_on, is_in_backward, is_transforming
 from layerstep._torch.process_state import parametrizations_kept
-from layerstep.engine.guard import observing
 from layerstep.engine.operations import Kernels
 from layerstep.errors import UserError
 from layerstep.memory.places import Places
 from layerstep.profile import flop_formulas
-from layerstep.rerun.copies import Copies, is_freed
+from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Moment
 from layerstep.rerun.module_call import leaving_no_trace, length_of
 from layerstep.tensors.autograd_graph import inner_tensors, nodes_behind
+from layerstep.tensors.clones import is_freed
+from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

@@ -17,7 +17,6 @@ from torch.utils.flop_counter import flop_registry
 
 from layerstep._torch import unwrap
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.guard import observing
 from layerstep.engine.operations import Kernels, Place, is_question, name_of, place_of, plain_name
 from layerstep.errors import UserError
 from layerstep.profile import machine
@@ -26,6 +25,7 @@ from layerstep.profile.timed_modules import is_whole
 from layerstep.rerun.kv_caches import Moment
 from layerstep.rerun.module_call import Watcher, rerun
 from layerstep.tensors.autograd_graph import inner_tensors
+from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

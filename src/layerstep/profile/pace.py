@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import torch
 
-from layerstep.engine.guard import observing
 from layerstep.profile import machine
+from layerstep.tensors.observing import observing
 
 __all__ = ["Pace"]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from layerstep._torch import is_in_backward
-from layerstep.engine.guard import observing
 from layerstep.engine.messages import Message
 from layerstep.engine.step_borders import Borders, Call, End
 from layerstep.engine.training import Stepped
@@ -35,6 +34,7 @@ from layerstep.profile.steps import (
 )
 from layerstep.profile.timed_modules import Placed
 from layerstep.profile.timing import Clock, Kind
+from layerstep.tensors.observing import observing
 from layerstep.views import Notice, Text
 
 if TYPE_CHECKING:

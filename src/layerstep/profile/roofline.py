@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from layerstep.engine.guard import observing
 from layerstep.profile import machine
+from layerstep.tensors.observing import observing
 
 __all__ = ["Roofline", "probe"]
 

@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerstep._torch.saved import key_of
-from layerstep.engine.guard import observing
 from layerstep.profile.stamps import Mark
 from layerstep.profile.timing import Kind
 from layerstep.tensors.autograd_graph import inner_tensors, size_of, walk
+from layerstep.tensors.observing import observing
 
 __all__ = ["Needed", "saved_by_module"]
 

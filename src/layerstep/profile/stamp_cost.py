@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from layerstep.engine.guard import observing
 from layerstep.profile import machine
 from layerstep.profile.call_times import Cost
 from layerstep.profile.timing import Clock, Kind, TimedCall
+from layerstep.tensors.observing import observing
 
 __all__ = ["calibrate"]
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from layerstep._torch import set_version
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.guard import observing
-from layerstep.rerun.copies import clone_of
+from layerstep.tensors.clones import clone_of
+from layerstep.tensors.observing import observing
 
 __all__ = ["attributes_kept"]
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.random_streams import copy_of_generator, is_generator
 from layerstep.errors import UserError
 from layerstep.rerun.kv_caches import CacheBefore, Caches, Moment, is_cache
+from layerstep.tensors.clones import clone_of
 
-__all__ = ["Copies", "clone_of", "is_freed"]
+__all__ = ["Copies"]
 
 DEPTH = 6
 
@@ -74,34 +73,6 @@ class Copies:
             for before, after in self._made.values()
             if before is not after
         )
-
-
-def clone_of(tensor: Tensor) -> Tensor:
-    """A copy that takes no more than the original: what is expanded stays so.
-
-    A `ValueError` where torch would read memory that is not there.
-    """
-    plain = tensor.detach()
-    if is_freed(plain):
-        raise ValueError("its storage is freed")
-    if plain.is_quantized and plain.is_neg():  # lost its quantizer (torch 2.13)
-        raise ValueError("a negated view of a quantized tensor has no scale")
-    if plain.layout is not torch.strided or plain.is_nested or plain.is_quantized or 0 not in plain.stride():
-        return plain.clone()
-    once = tuple(slice(None if step else 1) for step in plain.stride())
-    return plain[once].clone().expand(plain.shape)
-
-
-def is_freed(tensor: Tensor) -> bool:
-    """Is there less memory behind a tensor than its shape asks for? To read it is a segmentation fault."""
-    try:
-        if not tensor.numel() or is_lazy(tensor) or tensor.is_nested:
-            return False
-        last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-        needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
-        return tensor.untyped_storage().nbytes() < needed
-    except (RuntimeError, NotImplementedError):  # sparse ones and wrappers keep their memory elsewhere
-        return False
 
 
 def _clone_of_input(tensor: Tensor) -> Tensor:

@@ -21,14 +21,16 @@ from layerstep._torch import function_modes, functions_off, functions_on, hooks_
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.fused import may_be_one_kernel
-from layerstep.engine.guard import observing, undisturbed
+from layerstep.engine.guard import undisturbed
 from layerstep.engine.random_streams import RandomState
 from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.errors import UserError
 from layerstep.rerun.attributes import attributes_kept
-from layerstep.rerun.copies import Copies, is_freed
+from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Moment
 from layerstep.rerun.other_ranks import waits_for_ranks
+from layerstep.tensors.clones import is_freed
+from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point
-from layerstep.source_lines.frames import line_stack
+from layerstep.engine.program_frames import line_stack
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

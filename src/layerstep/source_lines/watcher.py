@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from layerstep._torch import is_tracing
 from layerstep.engine.events import Event, Kind, Phase, Resume
+from layerstep.engine.program_frames import is_inline, program_frames
 from layerstep.engine.stack import is_program_file
 from layerstep.errors import UserError
-from layerstep.source_lines.frames import is_inline, program_frames
 from layerstep.source_lines.monitoring import Monitoring, free_tool
 from layerstep.source_lines.places import Place
 from layerstep.source_lines.statements import begins_in, read_source

@@ -15,11 +15,11 @@ import torch
 
 from layerstep._torch import below_everything, is_lazy_clone
 from layerstep._torch.tensors import as_numpy
-from layerstep.engine.guard import observing
 from layerstep.errors import BadArguments, UserError
 from layerstep.files import replacing
 from layerstep.tensors.format import human_bytes
 from layerstep.tensors.kinds import open_values
+from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import dtype_name
 
 __all__ = ["FileReference", "read_tensors", "write_tensors"]

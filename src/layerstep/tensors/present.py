@@ -11,8 +11,8 @@ from torch import nn
 
 from layerstep._torch import below_everything
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.guard import observing
 from layerstep.tensors.kinds import dense_values
+from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import leaves_in, shape_line, tensors_in
 from layerstep.tensors.summary import Summary, summarize
 from layerstep.views import Fields, Group, Span, TensorView, Text, View

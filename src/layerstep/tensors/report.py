@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from layerstep.engine.guard import observing
 from layerstep.tensors.format import number, place, share
 from layerstep.tensors.masks import largest_unmasked
+from layerstep.tensors.observing import observing
 from layerstep.tensors.places import Places, find_places
 from layerstep.tensors.present import view_of
 from layerstep.tensors.risk import risks

@@ -16,7 +16,7 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.crashes.explain.explanation import Explainer, Explanation, explainers_of
 from layerstep.crashes.explain.facts import Facts, facts_of
 from layerstep.crashes.traceback_calls import Crash
-from layerstep.engine.guard import observing
+from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import shape_line, tensors_in
 
 __all__ = ["explain", "explain_facts", "note_of"]

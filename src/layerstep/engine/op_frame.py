@@ -10,18 +10,15 @@ from layerstep._torch import (
     call_frames,
     called_module,
     current_node,
-    is_compiled,
-    is_scripted,
     is_wrapper,
 )
 from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.events import Event
-from layerstep.engine.fused import may_be_one_kernel
 from layerstep.engine.models import Models
 from layerstep.engine.operations import Op
 from layerstep.engine.stack import Frame
 
-__all__ = ["node_name", "op_frame", "running_modules", "why_no_ops"]
+__all__ = ["node_name", "op_frame", "running_modules"]
 
 
 def op_frame(event: Event, models: Models, *, depth: int = 0) -> Frame:
@@ -39,18 +36,6 @@ def op_frame(event: Event, models: Models, *, depth: int = 0) -> Frame:
         call=event.call,
         op=op,
     )
-
-
-def why_no_ops(module: nn.Module) -> str:
-    """Why no op of a module was seen, in a few words."""
-    kind = type(module).__name__
-    if is_scripted(module):
-        return f"{kind} is TorchScript and runs as one call"
-    if is_compiled(module):
-        return f"{kind} is compiled and runs as one call"
-    if may_be_one_kernel(module):
-        return f"{kind} in eval mode may run as one kernel; `stepi` shows what it is"
-    return f"{kind} computes nothing here, or past torch's functions"
 
 
 def running_modules(frame: FrameType | None) -> list[nn.Module]:

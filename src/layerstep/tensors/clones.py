@@ -1,0 +1,37 @@
+"""A copy of one tensor that takes no more memory than the tensor itself."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+__all__ = ["clone_of", "is_freed"]
+
+
+def clone_of(tensor: Tensor) -> Tensor:
+    """A copy that takes no more than the original: what is expanded stays so.
+
+    A `ValueError` where torch would read memory that is not there.
+    """
+    plain = tensor.detach()
+    if is_freed(plain):
+        raise ValueError("its storage is freed")
+    if plain.is_quantized and plain.is_neg():  # lost its quantizer (torch 2.13)
+        raise ValueError("a negated view of a quantized tensor has no scale")
+    if plain.layout is not torch.strided or plain.is_nested or plain.is_quantized or 0 not in plain.stride():
+        return plain.clone()
+    once = tuple(slice(None if step else 1) for step in plain.stride())
+    return plain[once].clone().expand(plain.shape)
+
+
+def is_freed(tensor: Tensor) -> bool:
+    """Is there less memory behind a tensor than its shape asks for? To read it is a segmentation fault."""
+    try:
+        if not tensor.numel() or is_lazy(tensor) or tensor.is_nested:
+            return False
+        last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+        return tensor.untyped_storage().nbytes() < needed
+    except (RuntimeError, NotImplementedError):  # sparse ones and wrappers keep their memory elsewhere
+        return False
