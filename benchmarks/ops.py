@@ -19,6 +19,7 @@ from benchmarks.variants import BARE, BARE_AGAIN, ENOUGH, NoKernel, Run, Variant
 from layerstep.engine.events import Kind
 from layerstep.engine.operations import Functions, Kernels
 from layerstep.engine.stepper import Intent
+from layerstep.ops.stepping import OpSteps
 
 __all__ = ["OPS", "OpCosts", "measure_ops", "ops_tables"]
 
@@ -44,7 +45,7 @@ def _point(case: Case, *, line: str) -> Iterator[Run]:
     say(session, line.format(path=case.path))
     with attached(session, discover=False):
         yield case.run
-        assert any(session.opstep.names.values()), "no op was seen"
+        assert any(session.instruments.get(OpSteps).names.values()), "no op was seen"
 
 
 @contextlib.contextmanager
@@ -55,7 +56,7 @@ def _endless(case: Case, *, kind: Kind) -> Iterator[Run]:
     with attached(session, discover=False):
         session.intent = Intent(kind, count=ENOUGH, depth=0, thread=threading.get_ident())
         session.rearm()
-        session.opstep.settle()
+        session.instruments.get(OpSteps).settle()
         yield case.run
         assert session.intent.kind is kind and session.intent.count < ENOUGH
 

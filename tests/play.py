@@ -19,9 +19,8 @@ import torch
 from prompt_toolkit.input import create_pipe_input
 from rich.console import Console
 
+from layerstep.assembly import assemble
 from layerstep.config import Config
-from layerstep.dispatch import Dispatcher
-from layerstep.engine.session import Session
 from layerstep.errors import Quit
 from layerstep.frontends.choose import choose_frontend
 from layerstep.frontends.output import PROMPT, Screen, write_transcript
@@ -59,7 +58,7 @@ def play(
     console = console or make_console(io.StringIO(), width=width, colour=False)
     screen_file = console.file
     with create_pipe_input() as pipe, _as_main(), redirect_stdout(_Through(console)), _timed_by(clock):
-        session = Session(Dispatcher(), Config())
+        session = assemble(Config())
         screen = Screen(session, screen_file, console=console)
         session.listen(screen)
         session.listen(functools.partial(write_transcript, session))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from layerstep import DebugConsole
 from layerstep.frontends.completion import Candidate, complete
 from layerstep.registry import all_commands
+from layerstep.source_lines.watcher import SourceLines
 
 
 class Layer(nn.Module):
@@ -127,7 +128,7 @@ def test_files_and_lines_are_shown_whole(tmp_path: Path) -> None:
     script = tmp_path / "train.v2.py"
     script.write_text("x = 1\n\ny = 2\n")
     console = DebugConsole(nn.Linear(1, 1))
-    console.session.source_lines.script = str(script)
+    console.session.instruments.get(SourceLines).script = str(script)
     files = [one for one in complete(console.session, "break train.v") if one.text.endswith(":")]
     own = [one for one in files if one.text == "train.v2.py:"]
     assert [one.shown for one in own] == ["train.v2.py:"]

@@ -21,15 +21,15 @@ import layerstep
 from crash_cases import CASES, Case
 from layerstep import DebugConsole, Quit, UserError
 from layerstep._torch.modes import lies_below
+from layerstep.assembly import assemble
 from layerstep.config import Config
+from layerstep.crashes.catching import Crashes
 from layerstep.crashes.explain import explaining
 from layerstep.crashes.explain.dtypes import move
 from layerstep.crashes.explain.explaining import explain, explain_facts
 from layerstep.crashes.explain.facts import Facts
 from layerstep.crashes.traceback_calls import crash_of, is_control_flow
-from layerstep.dispatch import Dispatcher
 from layerstep.engine.models import Models
-from layerstep.engine.session import Session
 from layerstep.frontends.output import Screen
 from layerstep.frontends.plain import Plain
 from layerstep.render.screen import make_console, to_text
@@ -95,7 +95,7 @@ class Found:
     """A session that finds models as they are called, as `layerstep run` has one, with lines to take."""
 
     def __init__(self, *lines: str, config: Config | None = None, asked: bool = True) -> None:
-        self.session = Session(Dispatcher(), config or Config())
+        self.session = assemble(config or Config())
         self.console = make_console(io.StringIO(), width=100, colour=False)
         screen = Screen(self.session, self.console.file, console=self.console)
         self.session.listen(screen)
@@ -467,7 +467,7 @@ def test_writes_are_noted_and_named_with_their_line() -> None:
     note = notes(caught.value)[0]
     assert "written in place once since, by add_ at" in note
     assert f"{HERE}:" in note and "hidden += 1  # the guilty line" in note
-    assert not lies_below(console.session.crashes.ledger)
+    assert not lies_below(console.session.instruments.get(Crashes).ledger)
 
 
 def test_a_write_through_a_view_and_an_in_place_activation_are_found() -> None:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from layerstep import DebugConsole
-from layerstep.engine.session import Message
+from layerstep.engine.messages import Message
+from layerstep.gradients.recorder import RecordedGradients
 from layerstep.views import Table
 from zoo import differences, hook_count, random_streams, seed, taps_on
 
@@ -114,7 +115,7 @@ def test_nothing_is_left_after_detach() -> None:
     console = DebugConsole(model, commands=["grad record --updates", "continue"], output=io.StringIO())
     with console:
         train(model, optimizer)
-        recorder = console.session.memory["gradients"]
+        recorder = console.session.instruments.get(RecordedGradients).recorder
         assert recorder.is_on and len(recorder.log) == 3
     assert not recorder.is_on and not console.session.training.before and not console.session.training.after
     train(model, optimizer)
@@ -159,7 +160,7 @@ def test_what_is_recorded() -> None:
                     )
                 )
             optimizer.step()
-        log = console.session.memory["gradients"].log
+        log = console.session.instruments.get(RecordedGradients).recorder.log
     found = [(e.step, *e.size, e.ratio) for e in log.of("stem.weight")]
     assert found == [pytest.approx([float(x) for x in each]) for each in expected]
     assert log.layers == ["stem", "norm", "head"]
@@ -177,7 +178,7 @@ def test_two_optimizers_each_record_their_own() -> None:
                 model.zero_grad()
                 (model[name](torch.randn(2, 4)).sum() * (2 if name == "b" else 1)).backward()
                 optimizer.step()
-        log = console.session.memory["gradients"].log
+        log = console.session.instruments.get(RecordedGradients).recorder.log
     assert log.steps == [1, 2, 3]
     assert [len(log.of(name)) for name in ("a", "b")] == [3, 3]
     assert [len(totals) for totals in log.totals.values()] == [3, 3]
@@ -190,7 +191,7 @@ def test_sparse_gradients_are_recorded() -> None:
     with console:
         model(torch.tensor([1, 1, 2])).sum().backward()
         optimizer.step()
-        log = console.session.memory["gradients"].log
+        log = console.session.instruments.get(RecordedGradients).recorder.log
     assert log.of("Embedding.weight")[0].size == pytest.approx((12 / 40, 2.0, (4 * 4 + 4 * 1) ** 0.5))
 
 

@@ -51,7 +51,7 @@ def train(*lines: str, steps: int = 3) -> tuple[DebugConsole, Net]:
         optimizer = torch.optim.Adam(model.parameters())
         for _ in range(steps):
             step(model, optimizer)
-    console.session.memory["kept by the test"] = optimizer
+    console.session.kept_by_the_test = optimizer
     return console, model
 
 

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from layerstep._torch import forward_swap as cells
 from layerstep.demo.model import TinyTransformer
 from layerstep.engine.events import Phase
+from layerstep.ops.stepping import OpSteps
 from zoo import console_on
 
 
@@ -344,12 +345,12 @@ def test_a_mode_lies_only_where_it_is_asked_for(lines: list[str], expected: list
     forward = model.last.forward
 
     def last(x: Tensor) -> Tensor:
-        laid.append(console.session.opstep.lying)
+        laid.append(console.session.instruments.get(OpSteps).lying)
         return forward(x)
 
     model.last.forward = last  # type: ignore[method-assign]
     console.run(X)
-    assert laid == [expected] and not console.session.opstep.lying
+    assert laid == [expected] and not console.session.instruments.get(OpSteps).lying
 
 
 def test_the_first_op_imports_no_compiler() -> None:

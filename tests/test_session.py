@@ -129,7 +129,7 @@ def test_an_empty_line_repeats_a_step_and_nothing_else() -> None:
 def test_a_bug_of_ours_detaches_and_lets_the_run_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     model = mlp()
     recorded = Recorded(model, "break 1", "continue")
-    monkeypatch.setattr(recorded.console.session.judge, "ask", lambda *_: 1 / 0)
+    monkeypatch.setattr(recorded.console.session.decision, "ask", lambda *_: 1 / 0)
     x = torch.randn(2, 4)
     assert torch.equal(recorded.run(x), model(x))
     assert recorded.text("notice").count("a bug in layerstep: ZeroDivisionError") == 1
@@ -219,7 +219,7 @@ def test_finish_out_of_a_module_that_began_unseen() -> None:
 
     class Interrupting(nn.Tanh):
         def forward(self, x: Tensor) -> Tensor:
-            session.stand.interrupted()
+            session.standstill.interrupted()
             return super().forward(x)
 
     model[0][1] = Interrupting()

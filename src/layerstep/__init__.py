@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerstep.api import DebugConsole, attach, pm, set_trace
+    from layerstep.api import DebugConsole, anomaly_detection, attach, pm, set_trace
     from layerstep.errors import LayerstepError, Quit, UserError
     from layerstep.gradients.debugger import GradientDebugger, GradientFlow
     from layerstep.inspector import TensorInspector, TensorReport, compare, inspect
     from layerstep.memory.profiler import MemoryProfiler, MemoryReport, memory_tracking
-    from layerstep.nonfinite.detection import Anomaly, Detection, anomaly_detection
+    from layerstep.nonfinite.detection import Anomaly, Detection
     from layerstep.precision.checker import StabilityChecker, StabilityIssue
     from layerstep.profile.profiler import Profiler, profiling
 
@@ -49,7 +49,7 @@ _HOME = {
     "set_trace": "layerstep.api",
     "Anomaly": "layerstep.nonfinite.detection",
     "Detection": "layerstep.nonfinite.detection",
-    "anomaly_detection": "layerstep.nonfinite.detection",
+    "anomaly_detection": "layerstep.api",
     "LayerstepError": "layerstep.errors",
     "Quit": "layerstep.errors",
     "UserError": "layerstep.errors",

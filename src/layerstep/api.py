@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
 from typing import IO, Any, Self
@@ -13,13 +15,16 @@ from torch import nn
 from layerstep.commands.break_ import add_point, described
 from layerstep.commands.why_not import silence_of
 from layerstep.config import is_disabled
-from layerstep.engine.messages import Measuring
+from layerstep.crashes.catching import Crashes
+from layerstep.engine.instrument import Measuring
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, UserError
 from layerstep.frontends.choose import is_child, open_session
+from layerstep.nonfinite.catching import catch_nonfinite, hunt_of
+from layerstep.nonfinite.detection import Detection
 from layerstep.views import Notice, View
 
-__all__ = ["DebugConsole", "attach", "pm", "set_trace"]
+__all__ = ["DebugConsole", "anomaly_detection", "attach", "pm", "set_trace"]
 
 _current: Session | None = None
 """The session of this process: `set_trace()` joins it instead of opening a second one."""
@@ -104,7 +109,7 @@ class DebugConsole:
             if kind is None and self.session.is_attached:
                 tell_silent_points(self.session)
             if isinstance(error, Exception) and not is_disabled():
-                self.session.crashes.left(error)
+                self.session.instruments.get(Crashes).left(error)
         finally:
             self.detach()
         if kind is KeyboardInterrupt and self.session.quitting is not None:
@@ -150,8 +155,33 @@ def pm(
         return
     session, _ = open_session(commands=commands or (), input=input, output=output)
     try:
-        session.crashes.examine(found)
+        session.instruments.get(Crashes).examine(found)
     finally:
+        session.close()
+
+
+@contextlib.contextmanager
+def anomaly_detection(model: nn.Module | None = None, *, stop: bool = False) -> Iterator[Detection]:
+    """Watch for NaN and Inf in forward, loss and backward; without a model, in every model that is called.
+
+    `stop` opens the debugger at each instead of going on. Nothing is raised and nothing changes in the run; a
+    healthy step costs one sum of its output, its loss and its gradients.
+    """
+    found = Detection()
+    if is_disabled():
+        yield found
+        return
+    session, _ = open_session(batch=not stop, output=None if stop else io.StringIO())
+    if model is not None:
+        session.add_model(model)
+    session.attach(discover=model is None)
+    try:
+        point = catch_nonfinite(session, "nonfinite")
+        hunt_of(session).listeners.append(found.add)
+        point.commands = () if stop else ("silent", "continue")
+        yield found
+    finally:
+        session.detach()
         session.close()
 
 

@@ -4,41 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import keyword
-import re
 import shlex
-from dataclasses import replace
-from typing import Any
-
-import torch
 
 from layerstep._torch import is_transforming
-from layerstep.crashes.traceback_calls import Crash
-from layerstep.engine.backward import Call
-from layerstep.engine.events import Phase, Resume
+from layerstep.engine.events import Resume
 from layerstep.engine.expression import may_act
 from layerstep.engine.guard import Outcome
-from layerstep.engine.messages import Watch
-from layerstep.engine.overwritten_inputs import before_call
-from layerstep.engine.pause import Pause
 from layerstep.engine.scope import EvaluationFailed
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame, function_label, location_at, location_of
 from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
 from layerstep.habits import known_elsewhere, shell_command
 from layerstep.line_syntax import WORD, asked_about, check_length, is_python_after, without_comment
-from layerstep.nonfinite.origin import Origin
-from layerstep.nonfinite.views import origin_view
-from layerstep.ops.views import op_view
 from layerstep.registry import Command, command_names, find_command, near, plugin_of, untold_troubles
-from layerstep.tensors.present import present, short, tensor_view
-from layerstep.tensors.shapes import shape_line, tensors_in
-from layerstep.views import Fields, Group, Notice, Span, Text, View
-from layerstep.visible import visible
-from layerstep.watchpoints.views import fields_of
+from layerstep.tensors.present import present
+from layerstep.views import Fields, Group, Notice, Text, View
 
 __all__ = ["Dispatcher"]
-
-_MOST_SHOWN = 6
 
 
 class Dispatcher:
@@ -88,51 +69,6 @@ class Dispatcher:
         if command.repeats:
             self._repeat = text
         return answer
-
-    def describe(self, session: Session, pause: Pause) -> View:
-        """What is shown at a stop."""
-        changed = session.writes.unseen()
-        stop = self._describe(session, pause)
-        if pause.thread_name:
-            stop = _titled(stop, Span(f"thread {pause.thread_name}", "dim"))
-        return Group((*changed, stop)) if changed else stop
-
-    def _describe(self, session: Session, pause: Pause) -> View:
-        write = session.writes.at(pause)
-        if write is not None:
-            others = [(n, watch) for n, watch in session.watches.items() if watch.point is not write.point]
-            watched = [(f"watch {n}", _watched(session, watch)) for n, watch in others]
-            return fields_of(write, pause, limit=session.config.sample_above, more=watched)
-        if isinstance(pause.finding, Origin):
-            return Group((origin_view(session, pause.finding), _describe_line(session, pause)))
-        if pause.crash is not None:
-            return _describe_crash(session, pause, pause.crash)
-        if pause.event is None:
-            return _describe_line(session, pause)
-        frame = pause.stack[0]
-        if frame.op is not None:
-            watched = [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
-            return op_view(pause, frame, limit=session.config.sample_above, more=watched)
-        if frame.call is not None:
-            return _describe_backward(session, pause, frame, frame.call)
-        return _describe_call(session, pause, frame)
-
-    def explain(self, crash: Crash) -> str:
-        """An exception in a few lines, to be noted on it."""
-        from layerstep.crashes.explain.explaining import note_of  # twenty files, wanted only after a crash
-
-        return visible(note_of(crash))
-
-
-def _titled(view: View, more: Span) -> View:
-    """A stop with one word more in its title line."""
-    if isinstance(view, Fields) and view.title:
-        return replace(view, title=(*view.title, more))
-    if isinstance(view, Group):
-        for number, part in enumerate(view.views):
-            if (titled := _titled(part, more)) is not part:
-                return Group((*view.views[:number], titled, *view.views[number + 1 :]))
-    return view
 
 
 def find(session: Session, text: str) -> tuple[Command | None, str]:
@@ -258,142 +194,3 @@ def _side_effects(outcome: Outcome) -> list[View]:
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
-
-
-def _values(label: str, value: Any, limit: int) -> list[tuple[str, View]]:
-    """The lines of one input or output: a line a tensor, a word for the rest."""
-    if isinstance(value, (tuple, dict)) and not value:
-        return []
-    leaves = tensors_in(value, most=_MOST_SHOWN + 1)
-    if not leaves:
-        return [(label, Text(short(value)))]
-    rows: list[tuple[str, View]] = [
-        (label + place, tensor_view(tensor, limit=limit)) for place, tensor in leaves[:_MOST_SHOWN]
-    ]
-    if len(leaves) > _MOST_SHOWN:
-        rows.append((label, Text(f"… more tensors: `inspect {label}`")))
-    return rows
-
-
-def _watched(session: Session, watch: Watch) -> View:
-    if watch.point is not None:
-        return Text(f"{watch.point.label}: {watch.point.state}")
-    try:
-        value = watch.expression.evaluate(session.scope)
-        now = short(value)
-    except Exception as error:
-        now = f"<{type(error).__name__}: {error}>".split("\n")[0][:100]
-    before, watch.last = watch.last, now
-    changed = "" if before is None or before == now else f"   was {before}"
-    return Text(f"{watch.expression.text} = {now}{changed}")
-
-
-def _describe_call(session: Session, pause: Pause, frame: Frame) -> View:
-    title = [
-        Span(frame.path, "path"),
-        Span("entered" if pause.phase is Phase.ENTER else "done", "good"),
-        Span(type(frame.module).__name__, "type"),
-        Span(f"forward {pause.forward}", "dim"),
-    ]
-    if pause.reason:
-        title.append(Span(pause.reason, "dim"))
-    limit = session.config.sample_above
-    inp, note = before_call(frame.overwritten, frame.inp, limit=session.config.copy_input_bytes, name="inp")
-    items = _values("inp", inp, limit) + ([("", Text(note))] if note else [])
-    for name, value in list(frame.kwargs.items())[:_MOST_SHOWN]:
-        if tensors_in(value, most=1):
-            items += _values(f"{name}=", value, limit)
-    if frame.has_output:
-        items += _values("out", frame.output, limit)
-    if pause.python is not None:
-        items.append(("at", Text(location_of(pause.python))))
-    items += [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
-    stop = Fields(tuple(title), tuple(items))
-    return Group((Notice(pause.trouble, level="error"), stop)) if pause.trouble else stop
-
-
-def _describe_backward(session: Session, pause: Pause, frame: Frame, call: Call) -> View:
-    title = [
-        Span(frame.path, "path"),
-        Span(frame.state, "good"),
-        Span(type(frame.module).__name__, "type"),
-        Span(f"forward {call.forward}", "dim"),
-    ]
-    if pause.reason:
-        title.append(Span(pause.reason, "dim"))
-    limit = session.config.sample_above
-    items: list[tuple[str, View]] = []
-    for name, gradients in (("grad_out", call.grad_out), ("grad_in", call.grad_in)):
-        known = [gradient for gradient in gradients if gradient is not None]
-        items += _values(name, known[0] if len(known) == 1 else tuple(known), limit)
-    items += _parameters(session, call)
-    items += [("made at", Text(location_at(*call.made_at)))] if call.made_at[0] else []
-    items += [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
-    stop = Fields(tuple(title), tuple(items))
-    return Group((Notice(pause.trouble, level="error"), stop)) if pause.trouble else stop
-
-
-def _parameters(session: Session, call: Call) -> list[tuple[str, View]]:
-    """Which parameters of the module have their gradient of this pass already."""
-    ready = {
-        name: session.backpass.is_ready(p) for name, p in call.module.named_parameters() if p.requires_grad
-    }
-    if not ready:
-        return []
-    if len(ready) > 4:
-        return [("params", Text(f"gradients of {sum(ready.values())} of {len(ready)} are there"))]
-    words = (f"{name} {'has its gradient' if there else 'not yet'}" for name, there in ready.items())
-    return [("params", Text(", ".join(words)))]
-
-
-def _describe_crash(session: Session, pause: Pause, crash: Crash) -> View:
-    from layerstep.crashes.views import crash_view
-
-    running = {id(frame.module) for frame in crash.stack}
-    passed = [
-        (path, type(module).__name__, ", ".join(map(shape_line, kept[0][:4])), shape_line(kept[2]))
-        for path, module in session.models.everything()
-        if id(module) not in running and (kept := session.kept.get(module)) is not None
-    ]
-    watched = [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
-    return crash_view(crash, forward=pause.forward, reason=pause.reason, passed=passed, more=watched)
-
-
-def _describe_line(session: Session, pause: Pause) -> View:
-    inner = pause.stack[0] if pause.stack else None
-    title: list[Span] = []
-    items: list[tuple[str, View]] = []
-    is_line = inner is not None and inner.at_line
-    if not is_line:
-        title.append(Span(pause.reason or "paused", "good"))
-    elif inner is not None and inner.within is not None:
-        title.append(Span(function_label(inner.within), "key"))
-        title.append(Span("returns" if inner.has_output else "", "good"))
-    if inner is not None and inner.module is not None:
-        title += [Span(inner.path, "path"), Span(type(inner.module).__name__, "type")]
-    if is_line:
-        title.append(Span(pause.reason, "dim"))
-    if pause.python is not None:
-        items.append(("at", Text(location_of(pause.python))))
-    limit = session.config.sample_above
-    if inner is not None and inner.at_line:
-        items += _values("returns", inner.output, limit) if inner.has_output else _locals(inner, limit)
-    items += [(f"watch {n}", _watched(session, watch)) for n, watch in session.watches.items()]
-    stop = Fields(tuple(span for span in title if span.text), tuple(items))
-    return Group((Notice(pause.trouble, level="error"), stop)) if pause.trouble else stop
-
-
-def _locals(frame: Frame, limit: int) -> list[tuple[str, View]]:
-    """The tensors of the function that runs: first those that the line names."""
-    assert frame.within is not None
-    named = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", location_of(frame.within).partition("  ")[2]))
-    known = frame.within.f_locals
-    tensors = {
-        name: known[name] for name in (*named, *known) if issubclass(type(known.get(name)), torch.Tensor)
-    }
-    rows: list[tuple[str, View]] = [
-        (name, tensor_view(value, limit=limit)) for name, value in list(tensors.items())[:_MOST_SHOWN]
-    ]
-    if len(tensors) > _MOST_SHOWN:
-        rows.append(("more", Text(f"{len(tensors) - _MOST_SHOWN} more tensors: `info locals`")))
-    return rows

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from torch import nn
 
@@ -18,13 +19,13 @@ from layerstep.commands.dump import facts_of
 from layerstep.corefile import read_core
 from layerstep.corefile.core_session import OpenedCore, opened_in
 from layerstep.corefile.reexecution import Again, Result
+from layerstep.crashes.catching import Crashes
 from layerstep.dispatch import Dispatcher
 from layerstep.engine.events import Kind, Resume
-from layerstep.engine.pause import Pause
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, RecordingError, UserError
 from layerstep.imports import start_in
-from layerstep.views import Group, Notice, Text, View
+from layerstep.views import Notice, View
 
 __all__ = ["CoreDispatcher", "load_model", "look_around", "open_core"]
 
@@ -35,29 +36,15 @@ class CoreDispatcher(Dispatcher):
     def interpret(self, session: Session, line: str) -> View | Resume | None:
         answer = super().interpret(session, line)
         opened = opened_in(session)
-        if opened is None or not isinstance(answer, Resume) or opened.wanted is not None:
+        if opened is None or not isinstance(answer, Resume):
             return answer
-        if answer.kind in (Kind.QUIT, Kind.DETACH):
+        if answer.kind in (Kind.QUIT, Kind.DETACH, Kind.AGAIN):
             return answer
         if opened.again is not None:
             hint = "`again` runs the module again, with points and steps"
         else:
             hint = "`layerstep open FILE --model package.module:function` can run the module again"
         raise UserError("this is a core file: nothing can be resumed", hint)
-
-    def describe(self, session: Session, pause: Pause) -> View:
-        """A crash was explained where it happened: with the code, which is not here."""
-        view = super().describe(session, pause)
-        opened = opened_in(session)
-        if opened is None or opened.core.exception is None or not isinstance(view, Group):
-            return view
-        notes = (str(note) for note in opened.core.exception["notes"])
-        told = next((note for note in notes if note.startswith("layerstep: ")), "")
-        if not told or not isinstance(view.views[0], Notice):
-            return view
-        first, _, more = told.removeprefix("layerstep: ").partition("\n")
-        rest = (Text(more),) if more else ()
-        return Group((Notice(first, level="error"), *view.views[1:], *rest))
 
 
 def open_core(path: Path, model: str | None) -> OpenedCore:
@@ -90,10 +77,10 @@ def look_around(opened: OpenedCore, session: Session) -> int:
         while True:
             session.attach()
             with _one_line(opened):
-                session.hold(pause)
-            if opened.wanted is None:
+                resume = session.hold(pause)
+            if resume is None or resume.kind is not Kind.AGAIN:
                 return 0
-            _run_again(opened, session)
+            _run_again(opened, session, resume.given)
             opened.enter(session)
             pause = opened.make_pause(session, is_start=True)
     except Quit:
@@ -115,11 +102,12 @@ def _one_line(opened: OpenedCore) -> Iterator[None]:
         raise UserError(f"{opened.core.path} is damaged", _line(error)) from None
 
 
-def _run_again(opened: OpenedCore, session: Session) -> None:
-    given, opened.wanted = opened.wanted or {}, None
+def _run_again(opened: OpenedCore, session: Session, given: dict[str, Any]) -> None:
     assert opened.again is not None
     opened.use_code(session)
-    result = opened.again.run(given, silently=session.evaluating, raised=session.crashes.raised)
+    result = opened.again.run(
+        given, silently=session.evaluating, raised=session.instruments.get(Crashes).raised
+    )
     _tell(session, result)
 
 

@@ -17,12 +17,16 @@ from typing import Any
 
 from layerstep import __version__
 from layerstep.api import tell_silent_points, tell_unread, use_session
+from layerstep.crashes.catching import Crashes
+from layerstep.engine.causes import AtLine
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.stack import is_ours
+from layerstep.engine.stop import Stop
 from layerstep.errors import Quit, UserError
 from layerstep.imports import start_in
+from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Notice
 
 __all__ = ["CAUGHT_EXIT_CODE", "ModuleProgram", "Program", "Stay", "debug", "debug_afterwards"]
@@ -43,7 +47,7 @@ class Stay(IntEnum):
 def debug(program: Program, session: Session, *, stay: Stay = Stay.NEVER) -> int:
     """Run a program with a session on it, from the prompt before it starts to its end."""
     use_session(session)
-    session.source_lines.script = program.file
+    session.instruments.get(SourceLines).script = program.file
     session.attach(discover=True)
     try:
         if session.frontend is not None:
@@ -54,7 +58,7 @@ def debug(program: Program, session: Session, *, stay: Stay = Stay.NEVER) -> int
         session.start(ask=True)
         if session.frontend is None and session.conversation.wrong_lines:
             return UserError.exit_code  # what was asked for cannot be had: running without it proves nothing
-        code = program.run(session.crashes.uncaught)
+        code = program.run(session.instruments.get(Crashes).uncaught)
         if session.is_attached or session.frontend is None:  # batch work ends by detaching
             tell_silent_points(session)
             tell_unread(session)
@@ -89,7 +93,7 @@ def _stay(program: Program, session: Session, code: int) -> None:
         Notice(f"{name} has ended with exit code {code}", "its globals and models can be seen; `quit` leaves")
     )
     try:
-        session.hold(Pause(session.scope, reason="the end", is_over=True))
+        session.hold(Pause(session.scope, Stop(AtLine(), reason="the end"), is_over=True))
     finally:
         session.scope.globals = None
 
@@ -97,7 +101,7 @@ def _stay(program: Program, session: Session, code: int) -> None:
 def debug_afterwards(program: Program, session: Session) -> int:
     """Run a program with nothing on it; if it ends by an exception, open the prompt there."""
     try:
-        return program.run(session.crashes.examine)
+        return program.run(session.instruments.get(Crashes).examine)
     finally:
         session.close()
 

@@ -16,6 +16,7 @@ from layerstep import DebugConsole
 from layerstep.frontends.choose import open_session
 from layerstep.frontends.completion import complete
 from layerstep.program import Program, Stay, debug
+from layerstep.source_lines.watcher import SourceLines
 from play import play, script_named
 
 LOOP_FILE = script_named("loop")
@@ -599,7 +600,7 @@ def test_the_prompt_at_the_end_sees_the_globals_and_keeps_the_exit_code(tmp_path
 
 def test_lines_files_and_functions_are_completed() -> None:
     console = DebugConsole(torch.nn.Linear(1, 1), commands=[], output=io.StringIO())
-    console.session.source_lines.script = str(LOOP_FILE)
+    console.session.instruments.get(SourceLines).script = str(LOOP_FILE)
 
     def texts(line: str) -> list[str]:
         return [candidate.text for candidate in complete(console.session, line)]

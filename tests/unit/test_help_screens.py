@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from layerstep.assembly import assemble
 from layerstep.commands.help import flowing
 from layerstep.config import Config
-from layerstep.dispatch import Dispatcher
-from layerstep.engine.session import Session
 from layerstep.registry import all_commands
 from layerstep.render.screen import to_text
 
 
 def page(name: str, width: int) -> str:
-    session = Session(Dispatcher(), Config())
+    session = assemble(Config())
     answer = session.conversation.submit(f"help {name}".strip()).result()
     assert answer is not None
     return to_text(answer, width=width)

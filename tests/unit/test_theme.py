@@ -8,10 +8,9 @@ import re
 import pytest
 from test_render import EVERY
 
+from layerstep.assembly import assemble
 from layerstep.config import Config
-from layerstep.dispatch import Dispatcher
 from layerstep.engine.messages import Message
-from layerstep.engine.session import Session
 from layerstep.frontends.output import Screen
 from layerstep.frontends.terminal.style import style_named
 from layerstep.render.screen import make_console, to_rich
@@ -61,7 +60,7 @@ def test_auto_asks_the_terminal_for_its_background(
 
 
 def test_config_theme_changes_the_screen_at_once() -> None:
-    session = Session(Dispatcher(), Config())
+    session = assemble(Config())
     file = io.StringIO()
     screen = Screen(session, file, console=make_console(file, width=80, colour=True))
     lines = []

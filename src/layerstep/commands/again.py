@@ -102,8 +102,7 @@ def _of_file(opened: OpenedCore, given: dict[str, Any]) -> Resume:
         name = missing[0].partition(" ")[0]
         hint = f"`again {name}=None`, say" if name.isidentifier() and "(weight)" not in missing[0] else ""
         raise UserError(f"the file does not hold {missing[0]}", hint)
-    opened.wanted = given
-    return Resume(Kind.CONTINUE)
+    return Resume(Kind.AGAIN, given=given)
 
 
 def _given(session: Session, rest: str) -> dict[str, Any]:

@@ -4,15 +4,17 @@ import re
 
 from layerstep.engine.events import Phase
 from layerstep.engine.expression import Expression
+from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
-from layerstep.errors import BadArguments, UnknownPath
+from layerstep.errors import BadArguments
 from layerstep.registry import command
 from layerstep.source_lines.places import Place, find_function, find_place, parse_place
+from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Notice, View
 
-__all__ = ["add_point", "described", "place_named", "said", "set_or_leave_pending", "split_condition"]
+__all__ = ["add_point", "described", "place_named", "said", "split_condition"]
 
 
 def split_condition(text: str) -> tuple[str, Expression | None]:
@@ -49,7 +51,7 @@ def place_named(session: Session, text: str) -> Place | None:
 
     A bare number is a line at a stop at a line; elsewhere it is one if no module has that name.
     """
-    script = session.source_lines.script
+    script = session.instruments.get(SourceLines).script
     here, at_line = script, False
     if session.pause is not None and session.pause.frame is not None:
         frame = session.pause.frame
@@ -91,23 +93,6 @@ def _add_op_point(session: Session, place: str, condition: Expression | None, *,
         set_or_leave_pending(session, point)
     session.rearm()
     return point
-
-
-def set_or_leave_pending(session: Session, point: Point) -> None:
-    """Look a new point up. It stays pending only while models may still come."""
-    assert point.where is not None
-    try:
-        found = point.where.look_up(session.models)
-    except UnknownPath as error:
-        ambiguous = "is the end of" in error.message
-        if ambiguous or (not session.discovery.is_on and len(session.models)):
-            session.points.delete(point)
-            raise
-        if session.models.main is not None and not ambiguous:
-            point.trouble = str(error)
-        return
-    point.place(found, session.models)
-    session.rearm()
 
 
 def _here(session: Session) -> str:

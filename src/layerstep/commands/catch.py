@@ -2,17 +2,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from layerstep.commands.break_ import said, set_or_leave_pending
+from layerstep.commands.break_ import said
 from layerstep.crashes.catch_checks import CHECKS
-from layerstep.crashes.catching import EXCEPTION, exception_check
+from layerstep.crashes.catching import EXCEPTION, Crashes, exception_check
 from layerstep.engine.events import Phase
+from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments
 from layerstep.line_syntax import options
-from layerstep.nonfinite.catch import SIDES, Quarry
-from layerstep.nonfinite.catching import hunt_of
+from layerstep.nonfinite.catch import SIDES
+from layerstep.nonfinite.catching import catch_nonfinite
 from layerstep.registry import command
 from layerstep.views import View
 
@@ -115,19 +116,8 @@ def _not_finite(session: Session, what: str, text: str) -> Point:
     if unknown := [word for word in words if word not in SIDES]:
         raise BadArguments(f"{unknown[0]!r} is none of {', '.join(SIDES)}")
     sides = tuple(words) or ("forward", "backward")
-    hunt = hunt_of(session)
-    point = session.points.add(
-        PointKind.CATCH,
-        where,
-        what=what,
-        root_phases=(Phase.ENTER, Phase.EXIT),
-        set_by=f"catch {what} {text}".rstrip(),
-    )
-    hunt.add(Quarry(point, what, sides, every_op=bool(flags)))
-    if where is not None:
-        set_or_leave_pending(session, point)
-    session.rearm()
-    return point
+    set_by = f"catch {what} {text}".rstrip()
+    return catch_nonfinite(session, what, where=where, sides=sides, every_op=bool(flags), set_by=set_by)
 
 
 def _exception(session: Session, what: str, text: str) -> Point:
@@ -152,7 +142,7 @@ def _exception(session: Session, what: str, text: str) -> Point:
         root_phases=() if is_met else (Phase.RAISED,),
         set_by=f"catch {what} {text}".rstrip(),
     )
-    session.crashes.catch(point)
+    session.instruments.get(Crashes)  # it notes in-place writes while such a point is set
     if where is not None:
         set_or_leave_pending(session, point)
     session.rearm()

@@ -2,16 +2,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from layerstep.commands.break_ import described, set_or_leave_pending
+from layerstep.commands.break_ import described
 from layerstep.commands.grad_steps import log_of
 from layerstep.engine.events import Phase
-from layerstep.engine.points import Point, PointKind
+from layerstep.engine.model_intake import set_or_leave_pending
+from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments, UnknownPath, UserError
 from layerstep.gradients.check import Check, Checked, GradCheck
 from layerstep.gradients.no_gradient import missing_gradients, outside_optimizers
-from layerstep.layers.activity import ENOUGH, Activity, Units
+from layerstep.layers.activity import ENOUGH, Activity, ActivityCount, Units
 from layerstep.layers.calls import Call, calls_at, calls_here
 from layerstep.rerun.kv_caches import Moment
 from layerstep.rerun.module_call import Rerun, Watcher, rerun
@@ -20,7 +21,6 @@ from layerstep.views import Column, Notice, Table, View
 
 __all__ = ["check", "dead", "listed", "none"]
 
-MEMORY = "dead"
 RELUS = "type:*ReLU*"
 
 
@@ -56,10 +56,11 @@ def none(session: Session, rest: str) -> View:
 
 def dead(session: Session, rest: str) -> View:
     """`grad dead [WHERE]`."""
-    point, activity = session.memory.get(MEMORY, (None, None))
+    counted = session.instruments.get(ActivityCount)
+    point, activity = counted.point, counted.activity
     if activity is not None and not rest:
         return _silent(activity, is_on=point in list(session.points))
-    if isinstance(point, Point):
+    if point is not None:
         session.points.delete(point)
     activity = Activity(session)
     point = session.points.add(
@@ -77,7 +78,7 @@ def dead(session: Session, rest: str) -> View:
         raise UserError(
             "no module is a ReLU", "functions such as F.relu are not seen; `grad dead WHERE` names layers"
         ) from None
-    session.memory[MEMORY] = (point, activity)
+    counted.point, counted.activity = point, activity
     return Notice(
         f"counting from now on which units of {described(point)} are ever other than zero",
         f"`grad dead` again shows those that never were; `delete {point.number}` ends it",

@@ -7,14 +7,13 @@ from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.gradients.flow import Health
 from layerstep.gradients.log import WARM_UP, Clipping, Entry, GradientLog, clipping_of
-from layerstep.gradients.recorder import Recorder
+from layerstep.gradients.recorder import RecordedGradients, Recorder
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import number, share
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
 __all__ = ["animate", "clip", "log_of", "record", "trend", "warnings_of"]
 
-MEMORY = "gradients"
 ROWS = 20
 WIDTH = 80
 BARS = 24
@@ -26,15 +25,16 @@ _NOTHING = Notice(
 
 def log_of(session: Session) -> GradientLog | None:
     """What `grad record` has kept, if it was ever typed."""
-    recorder = session.memory.get(MEMORY)
-    return recorder.log if isinstance(recorder, Recorder) else None
+    recorder = session.instruments.get(RecordedGradients).recorder
+    return recorder.log if recorder is not None else None
 
 
 def record(session: Session, rest: str) -> Notice:
     """`grad record [every N] [--updates]`, `grad record off`."""
-    before = session.memory.get(MEMORY)
+    kept = session.instruments.get(RecordedGradients)
+    before = kept.recorder
     if rest == "off":
-        if not isinstance(before, Recorder) or not before.is_on:
+        if before is None or not before.is_on:
             return Notice("gradients are not being recorded")
         before.stop()
         return Notice(f"recording of gradients is off; {len(before.log):,} steps are kept", level="good")
@@ -47,11 +47,11 @@ def record(session: Session, rest: str) -> Notice:
     if not every.isdecimal() or int(every) < 1:
         raise BadArguments(f"every how many training steps? {every!r} is no count", "grad record every 10")
     recorder = Recorder(session, every=int(every), updates=match["updates"] is not None)
-    if isinstance(before, Recorder):
+    if before is not None:
         before.stop()
         recorder.log = before.log
     recorder.start()
-    session.memory[MEMORY] = recorder
+    kept.recorder = recorder
     steps = "every training step" if recorder.every == 1 else f"one training step in {recorder.every:,}"
     return Notice(
         f"recording the gradients of {steps}{', and updates' * recorder.updates}",

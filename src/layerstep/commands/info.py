@@ -207,17 +207,8 @@ def _cost(session: Session) -> Table:
                 "the speed of eager",
             )
         )
-    if session.opstep.is_wanted or session.opstep.lying:
-        rows.append(
-            (
-                "op modes",
-                ", ".join(session.opstep.lying) or "laid in the calls that points at ops name",
-                "points at ops, or an op step",
-                "about 2.5 µs an op, 6 an aten op",
-            )
-        )
     for instrument in session.instruments:
-        rows += [("beside taps", words, "", "") for words in instrument.cost()]
+        rows += [("instrument", words, "", "") for words in instrument.cost()]
     if session.interrupts.is_on:
         rows.append(("Ctrl-C", "a SIGINT handler", "stops at the next module", "nothing"))
     columns = (Column("installed"), Column("what"), Column("why"), Column("cost"))

@@ -15,6 +15,7 @@ from layerstep.engine.session import Session
 from layerstep.engine.source import function_lines, source_around
 from layerstep.errors import UserError
 from layerstep.registry import command
+from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Source
 
 _RANGE = re.compile(r"(\d+)(?:\s*,\s*(\d+))?")
@@ -69,7 +70,7 @@ def _lines(session: Session, first: int, last: int) -> Source:
         running, at = _running(session)
         file, current = running.f_code.co_filename, at or running.f_lineno
     else:
-        file, current = session.source_lines.script, 0
+        file, current = session.instruments.get(SourceLines).script, 0
     context = session.config.context
     if not last:
         first, last = max(first - context, 1), first + context

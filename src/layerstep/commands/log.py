@@ -3,9 +3,10 @@ from __future__ import annotations
 import ast
 import re
 
-from layerstep.commands.break_ import said, set_or_leave_pending, split_condition
+from layerstep.commands.break_ import said, split_condition
 from layerstep.engine.events import Phase
 from layerstep.engine.expression import Template
+from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where

@@ -11,6 +11,7 @@ from layerstep.memory.now import KEPT, look
 from layerstep.memory.step import MeasuredStep
 from layerstep.memory.views import (
     Snapshot,
+    Snapshots,
     device_lines,
     difference,
     modules,
@@ -24,7 +25,6 @@ from layerstep.tensors.observing import observing
 from layerstep.views import Group, Notice, Text, View
 
 ROWS = 20
-MEMORY = "memory snapshots"
 _WORDS = ("on", "off", "timeline", "devices", "snapshot", "diff")
 
 
@@ -175,8 +175,7 @@ def _devices(session: Session, words: list[str]) -> View:
 
 
 def _snapshots(session: Session) -> dict[str, Snapshot]:
-    kept: dict[str, Snapshot] = session.memory.setdefault(MEMORY, {})
-    return kept
+    return session.instruments.get(Snapshots).by_name
 
 
 def _take(session: Session) -> Snapshot:

@@ -6,6 +6,7 @@ from layerstep.commands.step import count_of
 from layerstep.engine.events import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.registry import command
+from layerstep.source_lines.watcher import SourceLines
 
 
 def _candidates(session: Session, rest: str) -> Iterable[str]:
@@ -31,6 +32,6 @@ def next_(session: Session, rest: str) -> Resume:
     """
     word, _, more = rest.partition(" ")
     if word == "line":
-        session.source_lines.check_thread()
+        session.instruments.get(SourceLines).check_thread()
         return Resume(Kind.NEXT_LINE, count_of(more.strip()))
     return Resume(Kind.NEXT, count_of(rest))

@@ -14,7 +14,7 @@ from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.layers.calls import Call, calls_at, calls_here
 from layerstep.ops.signatures import named_arguments
-from layerstep.ops.silence import why_no_ops
+from layerstep.ops.unseen import why_no_ops
 from layerstep.registry import command
 from layerstep.rerun.module_call import Watcher, rerun
 from layerstep.tensors.format import dims

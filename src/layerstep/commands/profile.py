@@ -12,7 +12,7 @@ from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.line_syntax import options
 from layerstep.profile.compare import Saved, compare_profiles, joined, load, saved_of, store
-from layerstep.profile.profiling import WARM_UP, Profile
+from layerstep.profile.profiling import WARM_UP, KernelProfile
 from layerstep.profile.state import State, state_of
 from layerstep.registry import command
 from layerstep.tensors.observing import observing
@@ -170,9 +170,8 @@ def _ops(state: State, rest: str) -> View:
         raise UserError("the program uses torch.profiler itself", "torch has only one at a time")
     if state.kernels is not None:
         state.kernels.stop()
-        state.session.instruments.remove(state.kernels)
-    state.kernels = Profile(state.session, recorder=QuietProfiler())
-    state.session.instruments.append(state.kernels)
+    state.kernels = KernelProfile(state.session, recorder=QuietProfiler())
+    state.session.instruments.put(state.kernels)
     state.kernels.start(int(rest), warm_up=1)
     return Notice(
         f"torch.profiler records the next {rest} steps, after one", "`profile ops` shows them", "good"

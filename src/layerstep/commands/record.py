@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import torch
 
-from layerstep.commands.break_ import said, set_or_leave_pending, split_condition
+from layerstep.commands.break_ import said, split_condition
 from layerstep.engine.events import Phase
+from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import PointKind
 from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session

@@ -49,7 +49,7 @@ def source(session: Session, rest: str) -> View:
     if not rest:
         raise BadArguments("source needs a file")
     file = Path(os.path.expanduser(rest)).resolve()
-    running: list[Path] = session.memory.setdefault("source", [])
+    running = session.conversation.sourcing
     if file in running:
         raise UserError(f"{rest} is being run already", "a file cannot source itself")
     text = read_commands(rest)

@@ -6,6 +6,7 @@ from layerstep.engine.events import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.registry import command
+from layerstep.source_lines.watcher import SourceLines
 
 __all__ = ["count_of", "step_ops"]
 
@@ -65,6 +66,6 @@ def step(session: Session, rest: str) -> Resume:
     if word == "op":
         return step_ops(session, Kind.OP, more.strip())
     if word == "line":
-        session.source_lines.check_thread()
+        session.instruments.get(SourceLines).check_thread()
         return Resume(Kind.LINE, count_of(more.strip()))
     return Resume(Kind.STEP, count_of(rest))

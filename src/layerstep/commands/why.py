@@ -3,6 +3,7 @@ from __future__ import annotations
 import torch
 
 from layerstep.commands.inspect import value_of
+from layerstep.crashes.raised import Raised
 from layerstep.crashes.views import crash_view
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
@@ -36,14 +37,15 @@ def why(session: Session, rest: str) -> View:
     word, _, name = rest.partition(" ")
     if word == "none":
         return _none(session, name.strip())
-    crash = session.pause.crash if session.pause is not None else None
+    cause = session.pause.stop.cause if session.pause is not None else None
+    crash = cause.crash if isinstance(cause, Raised) else None
     if word == "shape" or (not rest and crash is not None):
         if crash is None:
             raise UserError("nothing was raised here", "`catch exception` stops where it is")
         return crash_view(crash)
-    hunt = hunt_of(session)
+    hunt, limit = hunt_of(session), session.config.sample_above
     if not rest and hunt.found is not None:
-        return origin_view(session, hunt.found)
+        return origin_view(hunt.found, session.models, limit=limit)
     text = rest or "out"
     tensor, bad, unread = _bad_value(session, text)
     if tensor is None and unread:
@@ -53,7 +55,7 @@ def why(session: Session, rest: str) -> View:
     frame = session.pause.frame if session.pause is not None else None
     origin = hunt.trace(tensor, frame, f"{text} has {bad}")
     hunt.found = origin
-    return origin_view(session, origin)
+    return origin_view(origin, session.models, limit=limit)
 
 
 def _bad_value(session: Session, text: str) -> tuple[torch.Tensor | None, Bad, str]:

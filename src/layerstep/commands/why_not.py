@@ -72,7 +72,7 @@ def silence_of(session: Session, point: Point) -> str:
         return ""
     if not point.enabled:
         return "disabled"
-    if point.source_line is not None and not (point.condition is not None and point.tried):
+    if isinstance(point.source_line, Place) and not (point.condition is not None and point.tried):
         return why_line_silent(session, point.source_line)
     if point.is_pending:
         return f"pending: {point.trouble or 'no model has run yet' + _hidden_in_compiled(session)}"

@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 import builtins
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from layerstep.corefile.rebuild import RestoredCall, RestoredCore
 from layerstep.corefile.reexecution import Again
+from layerstep.crashes.raised import MARK, Raised
 from layerstep.crashes.traceback_calls import Crash, Spot
+from layerstep.engine.causes import AtLine, AtModule, InBackward
 from layerstep.engine.events import Event
+from layerstep.engine.instrument import Instrument
 from layerstep.engine.models import Models
 from layerstep.engine.pause import Pause
 from layerstep.engine.recordings import Recorded
 from layerstep.engine.stack import Frame
-from layerstep.engine.training import Steps
+from layerstep.engine.stop import Cause, Shown, Stop
+from layerstep.views import Group, Notice, Text, View
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["MEMORY", "OpenedCore", "opened_in"]
+__all__ = ["CoreFile", "OpenedCore", "opened_in"]
 
-MEMORY = "core"
-"""Under this name a session remembers the file that was opened in it."""
+
+class CoreFile(Instrument):
+    """The core file that a session has opened, if it has."""
+
+    def __init__(self, session: Session) -> None:
+        self.opened: OpenedCore | None = None
 
 
 def opened_in(session: Session) -> OpenedCore | None:
     """The core file that a session stands in now; None in a run, also when that is the file's module."""
-    opened = session.memory.get(MEMORY)
-    is_here = isinstance(opened, OpenedCore) and session.pause is opened.pause
-    return opened if is_here else None
-
-
-class _StoredSteps(Steps):
-    """Counts what the run had counted."""
-
-    def __init__(self, session: Session, count: int) -> None:
-        super().__init__(session.fail)
-        self._stored = count
-
-    @property
-    def count(self) -> int:
-        return self._stored
+    opened = session.instruments.get(CoreFile).opened
+    return opened if opened is not None and session.pause is opened.pause else None
 
 
 class OpenedCore:
@@ -51,21 +47,18 @@ class OpenedCore:
     def __init__(self, core: RestoredCore, again: Again | None) -> None:
         self.core = core
         self.again = again
-        self.wanted: dict[str, Any] | None = None
-        """`again` was typed: with these keyword arguments replaced."""
         self.pause: Pause | None = None
 
     def enter(self, session: Session) -> None:
         """Make the session's models those of the file."""
-        core = self.core
-        session.memory[MEMORY] = self
-        self._use_models(session, core.roots)
-        for module, (args, kwargs, output) in core.calls:
+        session.instruments.get(CoreFile).opened = self
+        self._use_models(session, self.core.roots)
+        for module, (args, kwargs, output) in self.core.calls:
             session.kept.keep(module, args, kwargs, output)
 
     def recall(self, session: Session) -> None:
         """What the run had counted and recorded and what was typed in it; once, before anything else."""
-        session.training = _StoredSteps(session, int(self.core.contents["stop"]["step"]))
+        session.training.counted_before = int(self.core.contents["stop"]["step"])
         session.history.extend(map(str, self.core.contents["history"]))
         for entry in self.core.recordings:
             session.recordings.add(
@@ -86,40 +79,65 @@ class OpenedCore:
 
     @staticmethod
     def _use_models(session: Session, roots: list[tuple[nn.Module, str, int]]) -> None:
-        names = dict(session.scope)
         session.kept.clear()
-        session.models = Models()
-        for root, name, forwards in roots:
-            session.models.add(root, name).had_forwards(forwards)
-        session.scope = session.scope_at(None)
-        session.scope.update(names)
+        session.models.become(roots)
         session.arrivals.resolve_points()
         session.rearm()
 
     def make_pause(self, session: Session, *, is_start: bool) -> Pause:
         """The stop of the file; `is_start` if it was shown before."""
-        core = self.core
-        stop, error = core.contents["stop"], _exception(core.exception)
-        stack = [_frame(session.models, call) for call in core.stack]
-        first = core.stack[0]
-        event = None
-        if core.phase is not None and first.module is not None:
-            output = first.output if first.has_output else None
-            event = Event(core.phase, first.module, first.args, first.kwargs, output, first.call, error)
-        self.pause = Pause(
-            session.scope,
+        stored = self.core.contents["stop"]
+        stack = [_frame(session.models, call) for call in self.core.stack]
+        error = _exception(self.core.exception)
+        event = self._event(error)
+        stop = Stop(
+            self._cause(session, stack, event, error),
             stack,
             event,
-            reason=str(stop["reason"]),
-            trouble=str(stop["trouble"]),
-            forward=int(stop["forward"]),
+            reason=str(stored["reason"]),
+            trouble=str(stored["trouble"]),
+            forward=int(stored["forward"]),
             python=stack[0].python,
-            selected=int(stop["selected"]),
-            is_start=is_start,
-            is_over=True,
-            crash=Crash(error, _spots(stack[0]), tuple(stack)) if error is not None else None,
+            error=error,
         )
+        selected = int(stored["selected"])
+        self.pause = Pause(session.scope, stop, selected=selected, is_start=is_start, is_over=True)
         return self.pause
+
+    def _event(self, error: Exception | None) -> Event | None:
+        first = self.core.stack[0]
+        if self.core.phase is None or first.module is None:
+            return None
+        output = first.output if first.has_output else None
+        return Event(self.core.phase, first.module, first.args, first.kwargs, output, first.call, error)
+
+    def _cause(
+        self, session: Session, stack: list[Frame], event: Event | None, error: Exception | None
+    ) -> Cause:
+        if error is not None:
+            notes = [str(note) for note in (self.core.exception or {})["notes"]]
+            return RestoredCrash(Crash(error, _spots(stack[0]), tuple(stack)), notes=notes)
+        if event is None:
+            return AtLine()
+        if event.call is not None:
+            return InBackward(event.call, session.backpass.is_ready)
+        return AtModule()
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredCrash(Raised):
+    """A crash of another run. It was explained where it happened, with the code, which is not here."""
+
+    notes: list[str] = field(default_factory=list)
+
+    def view(self, stop: Stop, shown: Shown) -> View:
+        view = Raised(self.crash).view(stop, shown)
+        told = next((note for note in self.notes if note.startswith(MARK)), "")
+        if not told or not isinstance(view, Group) or not isinstance(view.views[0], Notice):
+            return view
+        first, _, more = told.removeprefix(MARK).partition("\n")
+        rest = (Text(more),) if more else ()
+        return Group((Notice(first, level="error"), *view.views[1:], *rest))
 
 
 def _frame(models: Models, call: RestoredCall) -> Frame:

@@ -163,7 +163,7 @@ class Core:
             "selected": self._selected,
             "phase": pause.phase.value if pause.phase is not None and not pause.phase.is_op else None,
             "reason": pause.reason,
-            "trouble": without_home(pause.trouble),
+            "trouble": without_home(pause.stop.trouble),
             "forward": pause.forward,
             "step": session.training.count,
             "model": owner.name if owner is not None else "",

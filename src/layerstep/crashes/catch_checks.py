@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.events import Event, Phase
+from layerstep.engine.stop import Caught
 from layerstep.errors import BadArguments
+from layerstep.tensors.containers import tensors_of
 
 __all__ = ["CHECKS", "Check"]
 
-Check = Callable[[Event], str]
+Check = Callable[[Event], Caught | None]
 _AT_EXIT = (Phase.EXIT,)
 
 
@@ -31,32 +32,32 @@ class _Changed:
         self._word = word
         self._first: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()
 
-    def __call__(self, event: Event) -> str:
+    def __call__(self, event: Event) -> Caught | None:
         now = [self._look(tensor) for tensor in tensors_of(event.output)]
         first = self._first.setdefault(event.module, now)
         if now == first:
-            return ""
+            return None
         self._first[event.module] = now
-        return f"{self._word} {_listed(now)}; it was {_listed(first)}"
+        return Caught(f"{self._word} {_listed(now)}; it was {_listed(first)}")
 
 
 def _listed(values: list[Any]) -> str:
     return ", ".join(map(str, values[:4])) + (", …" if len(values) > 4 else "") or "no tensor"
 
 
-def _no_gradient(event: Event) -> str:
+def _no_gradient(event: Event) -> Caught | None:
     """The output of a module with trainable weights needs no gradient, though gradients are on."""
     if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
-        return ""
+        return None
     values = [each for each in tensors_of(event.output) if each.is_floating_point()]
     if not values or any(value.requires_grad for value in values):
-        return ""
+        return None
     own = any(parameter.requires_grad for parameter in event.module.parameters())
     came = any(value.requires_grad for value in tensors_of((event.args, event.kwargs)))
     if not (own or came):
-        return ""
+        return None
     source = "its weights are trainable" if own else "its input needs one"
-    return f"the output needs no gradient, though {source}: it was detached inside"
+    return Caught(f"the output needs no gradient, though {source}: it was detached inside")
 
 
 class _Slow:
@@ -64,16 +65,18 @@ class _Slow:
         self._limit = limit
         self._began: dict[int, list[float]] = {}
 
-    def __call__(self, event: Event) -> str:
+    def __call__(self, event: Event) -> Caught | None:
         key = id(event.module)
         if event.phase is Phase.ENTER:
             self._began.setdefault(key, []).append(time.perf_counter())
-            return ""
+            return None
         began = self._began.get(key)
         if not began:
-            return ""
+            return None
         took = (time.perf_counter() - began.pop()) * 1e3
-        return f"it took {took:,.1f} ms, over {self._limit:g} ms" if took > self._limit else ""
+        if took <= self._limit:
+            return None
+        return Caught(f"it took {took:,.1f} ms, over {self._limit:g} ms")
 
 
 def _slow(argument: str) -> tuple[Check, tuple[Phase, ...]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from layerstep._torch import modes_off
 from layerstep.crashes.catch_checks import Check
 from layerstep.crashes.inplace_writes import Ledger
+from layerstep.crashes.raised import MARK, PassedCall, Raised
 from layerstep.crashes.traceback_calls import (
     Crash,
     comes_from_module,
@@ -26,8 +27,13 @@ from layerstep.crashes.traceback_calls import (
 from layerstep.engine.discovery import name_of
 from layerstep.engine.events import Event, Phase
 from layerstep.engine.fused import with_kernels
+from layerstep.engine.guard import undisturbed
+from layerstep.engine.instrument import Instrument
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point
+from layerstep.engine.stop import Caught, Stop
+from layerstep.tensors.shapes import shape_line
+from layerstep.visible import visible
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -38,11 +44,9 @@ EXCEPTION = "exception"
 """What a catchpoint for exceptions is called."""
 MOST_SECONDS = 2.0
 """Spent in all on exceptions that the program may handle. A run out of memory takes a second to explain."""
-_MARK = "layerstep: "
-"""How our notes begin: an exception that has one was dealt with."""
 
 
-class Crashes:
+class Crashes(Instrument):
     """What a session does about exceptions."""
 
     def __init__(self, session: Session) -> None:
@@ -54,7 +58,7 @@ class Crashes:
         self._told: object = None
         """The note of the exception at which the last stop was: it need not be explained once more."""
 
-    def tapped(self, error: BaseException, points: tuple[Point, ...]) -> None:
+    def leaving(self, error: BaseException, points: tuple[Point, ...]) -> None:
         """An exception leaves a module that `catch exception` has a tap on."""
         self._meet(error, points, by_default=False)
 
@@ -90,20 +94,14 @@ class Crashes:
             leave_out_ours(error)
             crash = self._located(error)
             self._note(error, crash)
-            pause = self._pause(crash, None)
-            pause.is_over = True
+            stop = self._stop_at(crash, None)
             with modes_off():
                 if self._asks:
-                    session.hold(pause)
+                    session.hold(Pause(session.scope, stop, is_over=True))
                 else:
-                    session.conversation.show(pause)
+                    session.conversation.show(stop)
         except Exception as bug:
             session.fail(bug)
-
-    def catch(self, point: Point) -> None:
-        """A catchpoint for exceptions was set: writes are noted from now on, by an instrument."""
-        if self not in self._session.instruments:
-            self._session.instruments.append(self)
 
     def apply(self) -> None:
         """Note writes while such a catchpoint is set, where a mode changes nothing."""
@@ -183,37 +181,54 @@ class Crashes:
         args, kwargs = (frame.args, frame.kwargs) if frame is not None else ((), {})
         module = frame.module if frame is not None else None
         event = Event(Phase.RAISED, module, args, kwargs, error=crash.error)
-        return self._session.judge.ask(points, event, None)[0] if points else None
+        match = self._session.decision.ask(points, event, None) if points else None
+        return match.point if match is not None else None
 
     def _note(self, error: BaseException, crash: Crash) -> bool:
         """Add what is known to the exception, once; no if nothing is."""
         if is_noted(error):
             return True
-        text = self._session.conversation.explain(crash)
+        text = self._explained(crash)
         if text:
-            error.add_note(_MARK + text)
+            error.add_note(MARK + text)
         return bool(text)
+
+    def _explained(self, crash: Crash) -> str:
+        """The exception in a few lines, for those who see it elsewhere."""
+        from layerstep.crashes.explain.explaining import note_of  # twenty files, wanted only after a crash
+
+        with self._session.evaluating(), undisturbed(self._session.models, deep=False):
+            return visible(note_of(crash))
 
     def _stop(self, crash: Crash, hit: Point | None) -> None:
         session = self._session
         self._told = next(iter(reversed(getattr(crash.error, "__notes__", ()))), None)
         session.kept.trim()
-        session.hold(self._pause(crash, hit))
+        session.stop(self._stop_at(crash, hit))
 
-    def _pause(self, crash: Crash, hit: Point | None) -> Pause:
+    def _stop_at(self, crash: Crash, hit: Point | None) -> Stop:
         session = self._session
         inner = crash.stack[0]
         owner = session.models.owner_of(inner.module) if inner.module is not None else None
-        return Pause(
-            session.scope,
+        return Stop(
+            Raised(crash, self._passed),
             list(crash.stack),
             Event(Phase.RAISED, inner.module, inner.args, inner.kwargs, error=crash.error),
-            reason=f"{hit.kind} {hit.number}" if hit is not None else "",
             point=hit,
+            reason=hit.label if hit is not None else "",
             forward=owner.forwards if owner is not None else 0,
             python=inner.python,
-            crash=crash,
+            error=crash.error,
         )
+
+    def _passed(self, crash: Crash) -> list[PassedCall]:
+        """The calls of this forward that were seen to finish before it was left."""
+        running = {id(frame.module) for frame in crash.stack}
+        return [
+            (path, type(module).__name__, ", ".join(map(shape_line, kept[0][:4])), shape_line(kept[2]))
+            for path, module in self._session.models.everything()
+            if id(module) not in running and (kept := self._session.kept.get(module)) is not None
+        ]
 
     def _tell(self, error: BaseException) -> None:
         """Nobody can be asked: the explanation goes to the screen, before python shows the traceback."""
@@ -222,7 +237,7 @@ class Crashes:
         if was_shown or not is_noted(error):  # or nothing more than its message is known
             return
         try:
-            session.conversation.show(self._pause(self._located(error), None))
+            session.conversation.show(self._stop_at(self._located(error), None))
         except Exception as bug:
             session.fail(bug)
 
@@ -234,19 +249,19 @@ def is_noted(error: BaseException) -> bool:
     """
     wrapped = [error] if comes_from_module(error) else errors_behind(error)
     notes = [note for one in wrapped for note in getattr(one, "__notes__", ())]
-    return any(isinstance(note, str) and note.startswith(_MARK) for note in notes)
+    return any(isinstance(note, str) and note.startswith(MARK) for note in notes)
 
 
 def exception_check(name: str) -> Check:
     """The question of `catch exception NAME`: an exception of this class, or of one derived from it."""
 
-    def check(event: Event) -> str:
+    def check(event: Event) -> Caught | None:
         kind = type(event.error)
         names = {base.__name__ for base in kind.__mro__} | {
             f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__
         }
         if event.error is None or (name and name not in names):
-            return ""
-        return f"{kind.__name__}: {event.error}".partition("\n")[0]
+            return None
+        return Caught(f"{kind.__name__}: {event.error}".partition("\n")[0])
 
     return check

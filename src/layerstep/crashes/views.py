@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from layerstep._torch.tensors import is_tensor
 from layerstep.crashes.explain.explaining import explain
+from layerstep.crashes.raised import PassedCall
 from layerstep.crashes.traceback_calls import Crash
 from layerstep.engine.stack import Frame, forget_locals
 from layerstep.tensors.shapes import shape_line
@@ -15,8 +16,6 @@ __all__ = ["crash_view"]
 
 MOST = 20
 MOST_NAMES = 10
-Call = tuple[str, str, str, str]
-"""Path, type, inputs, outputs."""
 
 
 def crash_view(
@@ -24,7 +23,7 @@ def crash_view(
     *,
     forward: int = 0,
     reason: str = "",
-    passed: Iterable[Call] = (),
+    passed: Iterable[PassedCall] = (),
     more: Iterable[tuple[str, View]] = (),
 ) -> View:
     """What is shown at an exception; `passed` are the calls of this forward that were seen to finish."""
@@ -75,7 +74,7 @@ def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {first[:200]}{'…' if len(first) > 200 else ''}{more}"
 
 
-def _row(frame: Frame) -> Call:
+def _row(frame: Frame) -> PassedCall:
     inputs = [shape_line(value) for value in frame.args[:4]]
     inputs += [f"{key}={shape_line(value)}" for key, value in list(frame.kwargs.items())[:4]]
     state = "raised" if frame.state == "raised" else "-"

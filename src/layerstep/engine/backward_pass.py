@@ -7,15 +7,15 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from layerstep._torch import is_in_backward, is_wrapper, unwrap
-from layerstep._torch.tensors import is_tensor
 from layerstep.engine import stepper
 from layerstep.engine.backward import Backward, Call, State
+from layerstep.engine.causes import InBackward
 from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.stack import backward_stack, caller_of
+from layerstep.tensors.containers import tensors_of
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ class Backpass:
                 here = dataclasses.replace(call, grad_out=list(gradients), grad_in=[])
                 stack = backward_stack(here, session.models, phase=Phase.BACKWARD_ENTER)
                 stack[0].state = f"at {name}"
-                with session.opstep.pausing():
+                with session.pausing():
                     event = Event(Phase.BACKWARD_ENTER, call.module, (), {}, None, call)
-                    session.stop_in(stack, event, None, "")
+                    session.stop_in(stack, event, None, cause=InBackward(here, self.is_ready))
         except Exception as error:
             session.fail(error)
 
@@ -121,10 +121,11 @@ class Backpass:
             return
         try:
             event = Event(phase, call.module, (), {}, None, call)
-            hit, trouble = session.judge.ask(points, event, None) if points else (None, "")
-            if (session.arming.sink.listening and self._step(call, phase)) or hit is not None:
-                with session.opstep.pausing():
-                    session.stop_in(backward_stack(call, session.models, phase=phase), event, hit, trouble)
+            match = session.decision.ask(points, event, None) if points else None
+            if (session.arming.sink.listening and self._step(call, phase)) or match is not None:
+                with session.pausing():
+                    stack = backward_stack(call, session.models, phase=phase)
+                    session.stop_in(stack, event, match, cause=InBackward(call, self.is_ready))
                 self._stepped = session.arming.sink.listening
         except Exception as error:
             session.fail(error)
@@ -151,20 +152,3 @@ def _stamp(parameter: nn.Parameter) -> tuple[int, int]:
     """What changes when something is added to a gradient: the tensor, or its count of writes."""
     gradient = parameter.grad
     return (id(gradient), gradient._version) if gradient is not None else _NONE
-
-
-def tensors_of(value: Any, depth: int = 5) -> list[torch.Tensor]:
-    """The tensors in nested containers, in their order."""
-    if is_tensor(value):
-        return [value]
-    if not depth:
-        return []
-    if isinstance(value, dict):
-        items: Any = value.values()
-    elif isinstance(value, list | tuple):
-        items = value
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    else:
-        return []
-    return [tensor for item in items for tensor in tensors_of(item, depth - 1)]

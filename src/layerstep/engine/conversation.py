@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layerstep.engine.events import Kind, Resume
 from layerstep.engine.guard import undisturbed
 from layerstep.engine.messages import Interpreter
-from layerstep.engine.pause import POLL_SECONDS, Inbox, Pause
+from layerstep.engine.pause import POLL_SECONDS, Inbox, Pause, describe
+from layerstep.engine.stop import Shown, Stop
 from layerstep.errors import UserError
 from layerstep.imports import our_imports
 from layerstep.process.interrupts import is_from_a_signal
-from layerstep.views import Notice, Text, View
+from layerstep.views import Group, Notice, Text, View
 
 if TYPE_CHECKING:
-    from layerstep.crashes.traceback_calls import Crash
     from layerstep.engine.session import Session
 
 __all__ = ["Conversation"]
@@ -41,6 +42,8 @@ class Conversation:
         self._inbox = Inbox()
         self.interacting = False
         """Is every line Python, until the end of input or `exit()`?"""
+        self.sourcing: list[Path] = []
+        """The files of commands that are being run: a file cannot run itself."""
         self.wrong_lines: list[str] = []
         """The given lines that were answered by an error."""
 
@@ -54,7 +57,7 @@ class Conversation:
         self.interacting = False
         own = pause.point.commands if pause.point is not None else ()
         if not (own and own[0] == "silent") and not pause.is_start:
-            self._describe(pause)
+            self._show(pause)
         if self._session.dump_to is not None and pause.is_caught:
             self.run_line(f"dump {self._session.dump_to}", origin="--dump")
         for line in own:
@@ -81,20 +84,32 @@ class Conversation:
             frontend.resumed()
         return resume_or_none or Resume(Kind.DETACH)
 
-    def _describe(self, pause: Pause) -> None:
-        self._session.say(self._description(pause), "stop", stop=pause.facts(self._session.training.count))
+    def _show(self, pause: Pause) -> None:
+        with self._session.evaluating():
+            notices = [notice for said in self._session.instruments.at("stopped") for notice in said()]
+        view, watched = self._described(pause)
+        for number, now in watched.items():
+            self._session.watches[number].last = now
+        shown = Group((*notices, view)) if notices else view
+        self._session.say(shown, "stop", stop=pause.facts(self._session.training.count))
 
-    def show(self, pause: Pause) -> None:
-        """Say what a pause would say, without one."""
-        self._session.say(self._description(pause))
+    def show(self, stop: Stop) -> None:
+        """Say what a stop would say, without one."""
+        self._session.say(self._described(Pause(self._session.scope, stop))[0])
 
-    def _description(self, pause: Pause) -> View:
-        """A stop as a view. Ctrl-C ends the work on it, and no exception of a `__repr__` ends the run."""
+    def _described(self, pause: Pause) -> tuple[View, dict[int, str]]:
+        """A stop as a view, and how each watched expression looks.
+
+        Ctrl-C ends the work on it, and no exception of a `__repr__` ends the run.
+        """
         session = self._session
         try:
             quiet = undisturbed(session.models, deep=False)
             with session.evaluating(), quiet, session.interrupts.cancellable():
-                return self._interpreter.describe(session, pause)
+                watched = {n: watch.now(session.scope) for n, watch in session.watches.items()}
+                rows = [(f"watch {n}", session.watches[n].row(now)) for n, now in watched.items()]
+                shown = Shown(session.config.sample_above, session.config.copy_input_bytes, rows)
+                return describe(pause, shown), watched
         except Exception:
             raise
         except BaseException as error:
@@ -102,12 +117,8 @@ class Conversation:
                 raise
             what = "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
             place = pause.stack[0].path if pause.stack else "the program"
-            return Notice(f"stopped at {place}; {what} before its values were shown", "`where`", level="warn")
-
-    def explain(self, crash: Crash) -> str:
-        """An exception in a few lines, for those who see it elsewhere."""
-        with self._session.evaluating(), undisturbed(self._session.models, deep=False):
-            return self._interpreter.explain(crash)
+            text = f"stopped at {place}; {what} before its values were shown"
+            return Notice(text, "`where`", level="warn"), {}
 
     @property
     def at_end(self) -> str:

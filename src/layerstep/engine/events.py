@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -80,6 +80,8 @@ class Kind(StrEnum):
     """Until a line of this function that is not above the given one, or its end."""
     RETURN = "return"
     """Until this function returns."""
+    AGAIN = "again"
+    """Run the module of a core file once more."""
     INTERRUPT = "interrupt"
     DETACH = "detach"
     QUIT = "quit"
@@ -98,3 +100,5 @@ class Resume:
     forward: int = 0
     step: int = 0
     line: int = 0
+    given: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments that replace those of the call."""

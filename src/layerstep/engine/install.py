@@ -12,7 +12,7 @@ from torch import nn
 from layerstep._torch import restore_stance, take_eager_stance
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep.engine.events import Phase
-from layerstep.engine.messages import Measuring
+from layerstep.engine.instrument import Measuring
 from layerstep.engine.plan import make_plan
 from layerstep.engine.random_streams import OtherThreads, RandomState
 from layerstep.engine.stepper import Intent, Reach
@@ -32,7 +32,7 @@ class Arming:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.sink = Sink(session.report, self._play_beside, session.crashes.tapped, session.inputs.note)
+        self.sink = Sink(session.report, self._play_beside, session.leaving, session.inputs.note)
         self.taps = Taps(self.sink)
         self.at_backward: dict[int, tuple[Point, ...]] = {}
         """The points at the backward of each module, by its id."""
@@ -63,7 +63,7 @@ class Arming:
             self._enclosing = [weakref.ref(frame.module) for frame in pause.stack if frame.module is not None]
         enclosing = [module for each in self._enclosing if (module := each()) is not None]
         models = self._session.models
-        has_modes = self._session.opstep.is_laid
+        has_modes = any(each.has_modes for each in self._session.instruments)
         plan = make_plan(
             models, self._session.points, intent=intent, enclosing=enclosing, has_modes=has_modes
         )
@@ -78,7 +78,9 @@ class Arming:
             key: tuple(point for point in active if key in dict.fromkeys(k for _, k in point.targets))
             for key in {key for point in active for _, key in point.targets}
         }
-        by_ops = self._session.opstep.is_wanted  # dynamo would compile again, with our mode in it
+        by_ops = any(
+            each.wants_ops for each in self._session.instruments
+        )  # dynamo would compile again, with our mode in it
         for instrument in self._session.instruments:
             instrument.apply()
         compiled = by_ops or any(model.compiled for model in models)

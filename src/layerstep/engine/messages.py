@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from layerstep.engine.events import Resume
 from layerstep.engine.expression import Expression
-from layerstep.views import View
+from layerstep.engine.scope import Scope
+from layerstep.errors import UserError
+from layerstep.tensors.present import short
+from layerstep.views import Text, View
 
 if TYPE_CHECKING:
-    from layerstep.crashes.traceback_calls import Crash
-    from layerstep.engine.pause import Pause
     from layerstep.engine.session import Session
     from layerstep.watchpoints.watchpoint import Watchpoint
 
-__all__ = ["Frontend", "Instrument", "Interpreter", "Measuring", "Message", "Watch", "is_lost"]
+__all__ = ["Frontend", "Interpreter", "Message", "NoCommands", "Watch", "is_lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,43 +54,16 @@ class Frontend(Protocol):
 
 
 class Interpreter(Protocol):
-    """Lines and stops as views; handed in, so that the engine knows no command."""
+    """Answers lines; handed in, so that the engine knows no command."""
 
     def interpret(self, session: Session, line: str) -> View | Resume | None: ...
 
-    def describe(self, session: Session, pause: Pause) -> View: ...
 
-    def explain(self, crash: Crash) -> str: ...
+class NoCommands:
+    """Of a session that only measures: no line is ever handed in."""
 
-
-class Instrument(Protocol):
-    """Something that is installed beside taps while it is needed."""
-
-    def apply(self) -> None:
-        """The points have changed: install what they need, and no more."""
-
-    def clear(self) -> None:
-        """Take everything off."""
-
-    def cost(self) -> list[str]:
-        """What is installed now, in words."""
-        return []
-
-
-@runtime_checkable
-class Measuring(Protocol):
-    """An instrument whose findings are worth nothing if nobody reads them."""
-
-    is_on: bool
-
-    def unread(self) -> list[str]:
-        """The lines that show what was measured and nobody has asked for yet."""
-
-    def clear(self) -> None:
-        """It is over: what is not complete now never will be."""
-
-    def shortfall(self) -> str:
-        """At the end of a run: what was to be measured and was not, or nothing."""
+    def interpret(self, session: Session, line: str) -> View | Resume | None:
+        raise UserError("no commands are answered here")
 
 
 @dataclass(slots=True, eq=False)
@@ -100,3 +74,19 @@ class Watch:
     last: str | None = None
     point: Watchpoint | None = None
     """Of `watch --stop`: the run stops where the tensor is written."""
+
+    def now(self, scope: Scope) -> str:
+        """How it looks here."""
+        if self.point is not None:
+            return f"{self.point.label}: {self.point.state}"
+        try:
+            return short(self.expression.evaluate(scope))
+        except Exception as error:
+            return f"<{type(error).__name__}: {error}>".split("\n")[0][:100]
+
+    def row(self, now: str) -> Text:
+        """How it looks, and how it looked at the last stop if that was different."""
+        if self.point is not None:
+            return Text(now)
+        was = "" if self.last is None or self.last == now else f"   was {self.last}"
+        return Text(f"{self.expression.text} = {now}{was}")

@@ -11,12 +11,13 @@ from layerstep._torch import is_scripted
 from layerstep.engine.discovery import name_of
 from layerstep.engine.models import Model
 from layerstep.engine.points import Point, PointKind
+from layerstep.errors import UnknownPath
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Arrivals"]
+__all__ = ["Arrivals", "set_or_leave_pending"]
 
 MOST_TOLD = 5
 MOST_FOUND = 20
@@ -108,3 +109,20 @@ class Arrivals:
                 if point.number not in self._set or not self._is_quiet:
                     session.say(Notice(f"{point.kind} {point.number} {word} {what}"))
                 self._set.add(point.number)
+
+
+def set_or_leave_pending(session: Session, point: Point) -> None:
+    """Look a new point up. It stays pending only while models may still come."""
+    assert point.where is not None
+    try:
+        found = point.where.look_up(session.models)
+    except UnknownPath as error:
+        ambiguous = "is the end of" in error.message
+        if ambiguous or (not session.discovery.is_on and len(session.models)):
+            session.points.delete(point)
+            raise
+        if session.models.main is not None and not ambiguous:
+            point.trouble = str(error)
+        return
+    point.place(found, session.models)
+    session.rearm()

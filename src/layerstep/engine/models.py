@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torch import nn
 
@@ -98,6 +98,13 @@ class Models:
         for one in (root, unwrap(root)):
             self._by_root[id(one)] = model
         return model
+
+    def become(self, roots: Iterable[tuple[nn.Module, str, int]]) -> None:
+        """Have these models and no others: (root, name, forwards so far), as a core file tells them."""
+        self._models.clear()
+        self._by_root.clear()
+        for root, name, forwards in roots:
+            self.add(root, name).had_forwards(forwards)
 
     def _free_name(self, name: str, root: nn.Module) -> str:
         taken = {model.name for model in self._models} | set(root._modules.keys())

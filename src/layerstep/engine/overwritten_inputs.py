@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from layerstep.engine.backward_pass import tensors_of
 from layerstep.tensors.clones import clone_of
+from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.observing import observing, version_of
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from layerstep.crashes.traceback_calls import Crash
 from layerstep.engine.events import Event, Phase, Resume
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.scope import Scope
 from layerstep.engine.stack import Frame, forget_locals
+from layerstep.engine.stop import Nothing, Shown, Stop
 from layerstep.errors import UserError
-from layerstep.views import View
+from layerstep.views import Fields, Group, Notice, Span, View
 
-__all__ = ["Inbox", "Pause"]
+__all__ = ["Inbox", "Pause", "describe"]
 
 POLL_SECONDS = 0.2
 """A blocking get without a timeout would keep Python's signal handlers from running on Windows."""
@@ -33,17 +33,7 @@ class Pause:
     """The run at a standstill."""
 
     scope: Scope
-    stack: list[Frame] = field(default_factory=list)
-    event: Event | None = None
-    reason: str = ""
-    point: Point | None = None
-    trouble: str = ""
-    """A condition that raised: the stop shows why."""
-    finding: Any = None
-    """What a catchpoint has found here; shown first."""
-    forward: int = 0
-    python: FrameType | None = None
-    """The frame of the user's code that runs: the caller of the module, or of `set_trace()`."""
+    stop: Stop
     selected: int = 0
     thread: int = field(default_factory=threading.get_ident)
     thread_name: str = ""
@@ -51,11 +41,33 @@ class Pause:
     is_start: bool = False
     """Before the run: no event, no stack; lines are taken, and then the run begins."""
     asks: bool = True
-    """Is somebody asked when the given lines run out?"""
-    crash: Crash | None = None
-    """The exception that it stands at, and where that was raised."""
+    """Is the front end asked when the given lines run out?"""
     is_over: bool = False
     """After the run: there is nothing to resume, any resume ends the pause."""
+
+    @property
+    def stack(self) -> list[Frame]:
+        return self.stop.stack
+
+    @property
+    def event(self) -> Event | None:
+        return self.stop.event
+
+    @property
+    def point(self) -> Point | None:
+        return self.stop.point
+
+    @property
+    def reason(self) -> str:
+        return self.stop.reason
+
+    @property
+    def forward(self) -> int:
+        return self.stop.forward
+
+    @property
+    def python(self) -> FrameType | None:
+        return self.stop.python
 
     @property
     def frame(self) -> Frame | None:
@@ -65,11 +77,7 @@ class Pause:
     @property
     def is_caught(self) -> bool:
         """Has a catchpoint stopped here, or an exception?"""
-        return self.crash is not None or (self.point is not None and self.point.kind is PointKind.CATCH)
-
-    @property
-    def error(self) -> BaseException | None:
-        return self.crash.error if self.crash is not None else None
+        return self.stop.error is not None or (self.point is not None and self.point.kind is PointKind.CATCH)
 
     @property
     def depth(self) -> int:
@@ -92,7 +100,7 @@ class Pause:
             "thread": threading.current_thread().name,
             "point": self.point.number if self.point is not None and self.point.number else None,
             "reason": self.reason,
-            "exception": type(self.error).__name__ if self.error is not None else None,
+            "exception": type(self.stop.error).__name__ if self.stop.error is not None else None,
             "file": python.f_code.co_filename if python is not None else None,
             "line": python.f_lineno if python is not None else None,
         }
@@ -114,10 +122,28 @@ class Pause:
             forget_locals(caller)
         self.scope.frame = None
         self.scope.stack = []
-        self.stack = []
-        self.event = None
-        self.python = None
-        self.crash = None
+        self.stop = Stop(Nothing())
+
+
+def describe(pause: Pause, shown: Shown) -> View:
+    """What is shown at a stop. It changes nothing."""
+    view = pause.stop.cause.view(pause.stop, shown)
+    if pause.stop.trouble:
+        view = Group((Notice(pause.stop.trouble, level="error"), view))
+    if pause.thread_name:
+        view = _titled(view, Span(f"thread {pause.thread_name}", "dim"))
+    return view
+
+
+def _titled(view: View, more: Span) -> View:
+    """A stop with one word more in its title line."""
+    if isinstance(view, Fields) and view.title:
+        return replace(view, title=(*view.title, more))
+    if isinstance(view, Group):
+        for number, part in enumerate(view.views):
+            if (titled := _titled(part, more)) is not part:
+                return Group((*view.views[:number], titled, *view.views[number + 1 :]))
+    return view
 
 
 class Inbox:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch import nn
 
@@ -17,9 +17,9 @@ from layerstep.errors import BadArguments, UnknownPath
 if TYPE_CHECKING:
     from layerstep.engine.expression import Expression, Template
     from layerstep.engine.stack import Frame
-    from layerstep.source_lines.places import Place
+    from layerstep.engine.stop import Caught
 
-__all__ = ["Point", "PointKind", "Points"]
+__all__ = ["LinePlace", "Point", "PointKind", "Points"]
 
 
 class PointKind(StrEnum):
@@ -28,6 +28,21 @@ class PointKind(StrEnum):
     LOG = "log"
     RECORD = "record"
     UNTIL = "until"
+
+
+class LinePlace(Protocol):
+    """A line of the program that a point is at."""
+
+    text: str
+    file: str
+    line: int
+    moved: str
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def is_pending(self) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +54,7 @@ class Point:
     where: Where | None
     """None is every module, as `until EXPR` wants it; of a catchpoint, none but what `root_phases` says."""
     phase: Phase = Phase.EXIT
-    source_line: Place | None = None
+    source_line: LinePlace | None = None
     """Of a point at a line: the line. Then it is at no module."""
     op: str = ""
     """The operations that it stops after, inside of its modules: `softmax`, `*norm*`, `aten.mm`."""
@@ -47,8 +62,8 @@ class Point:
     template: Template | None = None
     action: Callable[[Frame], None] | None = None
     """What it does instead of stopping: a recording measures."""
-    check: Callable[[Event], str] | None = None
-    """A catchpoint's own question at an event: what it has caught, in a line; empty if nothing."""
+    check: Callable[[Event], Caught | None] | None = None
+    """A catchpoint's own question at an event: what it has caught, if anything."""
     what: str = ""
     """What a catchpoint catches: `nan`, `exception`."""
     phases: tuple[Phase, ...] = ()
@@ -76,6 +91,11 @@ class Point:
     """It names one path of a module that has several: who called it must be asked."""
     trouble: str = ""
     """Why it is pending, if it is."""
+
+    @property
+    def label(self) -> str:
+        """What it is called at a stop: `break 1`."""
+        return f"{self.kind} {self.number}" if self.number else ""
 
     @property
     def asked_at(self) -> tuple[Phase, ...]:

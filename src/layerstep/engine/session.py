@@ -6,62 +6,57 @@ It is given an interpreter for lines and listeners for what there is to say; it 
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from torch import nn
 
-from layerstep._torch import is_in_backward, is_tracing
+from layerstep._torch import is_in_backward, is_tracing, modes_off
 from layerstep.config import Config
-from layerstep.crashes.catching import Crashes
 from layerstep.engine import stepper
 from layerstep.engine.backward_pass import Backpass
+from layerstep.engine.causes import AtLine, AtModule
 from layerstep.engine.compiled import CompiledFunctions
 from layerstep.engine.conversation import Conversation
 from layerstep.engine.discovery import Discovery
-from layerstep.engine.events import Event, Phase
+from layerstep.engine.events import Event, Phase, Resume
 from layerstep.engine.guard import Evaluations, Outcome
 from layerstep.engine.install import Arming
+from layerstep.engine.instrument import Instruments
 from layerstep.engine.lifetime import leave_at_exit, leave_forked_children
 from layerstep.engine.line_effects import Baseline, watching_line
-from layerstep.engine.messages import Frontend, Instrument, Interpreter, Message, Watch, is_lost
+from layerstep.engine.messages import Frontend, Interpreter, Message, NoCommands, Watch, is_lost
 from layerstep.engine.model_intake import Arrivals
 from layerstep.engine.models import Model, Models
 from layerstep.engine.overwritten_inputs import Inputs
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point, Points
+from layerstep.engine.program_frames import line_stack
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
 from layerstep.engine.seen_values import Kept, Results
 from layerstep.engine.stack import Frame, build_stack, is_ours
-from layerstep.engine.stand import Stand
-from layerstep.engine.stop_decision import Judge
+from layerstep.engine.standstill import Standstill
+from layerstep.engine.stop import Caught, Cause, Match, Nothing, Stop
+from layerstep.engine.stop_decision import StopDecision
 from layerstep.engine.threads import Turns
 from layerstep.engine.training import Steps
 from layerstep.errors import describe_bug
 from layerstep.imports import our_imports
-from layerstep.ops.stepping import Opstep
 from layerstep.process.interrupts import Interrupts, is_from_a_signal, not_now
-from layerstep.rerun.kv_caches import Caches
-from layerstep.source_lines.stops import line_pause
-from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Notice, View
-from layerstep.watchpoints.watchpoints import Writes
 
 __all__ = ["Session"]
-
-I = TypeVar("I", bound=Instrument)  # noqa: E741
 
 
 class Session:
     """One debugger on one process."""
 
-    def __init__(self, interpreter: Interpreter, config: Config | None = None) -> None:
+    def __init__(self, interpreter: Interpreter | None = None, config: Config | None = None) -> None:
         self.config = config or Config()
         self.models = Models()
         self.points = Points()
@@ -91,26 +86,16 @@ class Session:
         """What `perturbed?` compares with: taken before the first line of a pause that could write."""
         self.caught: list[str] = []
         """What catchpoints have caught; nobody being there to be asked, the exit code tells."""
-        self.crashes = Crashes(self)
-        self.caches = Caches()
         self.inputs = Inputs(self)
         self.arming = Arming(self)
         self.arrivals = Arrivals(self)
         self.backpass = Backpass(self)
-        self.opstep = Opstep(self)
-        self.instruments: list[Instrument] = []
-        """What commands install beside taps; told when the points change, and when everything goes."""
-        self.writes = Writes(self)
-        self.instruments.append(self.writes)
-        self.source_lines = SourceLines(self)
-        self.instruments.append(self.source_lines)
-        self.memory: dict[str, Any] = {}
-        """What commands keep for themselves between lines, by their names."""
-        self.discovery = Discovery(self._arrived, self.crashes.raised)
-        self.stand = Stand(self)
-        self.interrupts = Interrupts(self.stand.interrupted, has_pause=lambda: self.pause is not None)
-        self.judge = Judge(self)
-        self.conversation = Conversation(self, interpreter)
+        self.instruments = Instruments(self)
+        self.discovery = Discovery(self._arrived, self._raised)
+        self.standstill = Standstill(self)
+        self.interrupts = Interrupts(self.standstill.interrupted, has_pause=lambda: self.pause is not None)
+        self.decision = StopDecision(self)
+        self.conversation = Conversation(self, interpreter or NoCommands())
         self._listeners: list[Callable[[Message], None]] = []
         self.turns = Turns(self)
         self.compiled = CompiledFunctions(lambda _: self.rearm(), self.fail)
@@ -128,14 +113,6 @@ class Session:
             recordings=self.recordings,
             training=self.training,
         )
-
-    def instrument(self, kind: Callable[[Session], I]) -> I:
-        """The instrument of that class; it is made when it is first asked for."""
-        found = next((each for each in self.instruments if type(each) is kind), None)
-        if found is None:
-            found = kind(self)
-            self.instruments.append(found)
-        return cast(I, found)
 
     def listen(self, listener: Callable[[Message], None]) -> None:
         self._listeners.append(listener)
@@ -184,7 +161,6 @@ class Session:
         self.kept.clear()
         self.intent = stepper.GO
         self.points.forget_until()
-        self.opstep.clear()
 
     def close(self) -> None:
         """Let the front end go, so that it leaves its terminal as it found it."""
@@ -202,32 +178,41 @@ class Session:
         """Make the taps what the points and the intent need."""
         with not_now(), self.turns.arming:
             if self.is_attached:
-                self.opstep.arm()
+                for prepare in self.instruments.at("prepare"):
+                    prepare()
                 self.arming.apply(self.intent, self.pause)
 
     def report(
-        self, phase: Phase, points: tuple[Point, ...], module: Any, args: Any, kwargs: Any, output: Any
+        self,
+        phase: Phase,
+        points: tuple[Point, ...],
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
     ) -> None:
-        """What taps call. Never raises but to quit: a bug of ours detaches and lets the run go on."""
+        """What taps call, with the frame of the module call.
+
+        Never raises but to quit: a bug of ours detaches and lets the run go on.
+        """
         if self._here.depth or not self.is_attached:
             return
         try:
-            recomputed, is_root = is_in_backward(), id(module) in self.arming.taps.roots
-            if phase is Phase.ENTER and is_root and not recomputed:
+            recomputed = is_in_backward()
+            if phase is Phase.ENTER and not recomputed and id(module) in self.arming.taps.roots:
                 self._begin(module, args, kwargs)
             if self.arming.sink.noting:
                 values = (args, kwargs) if phase is Phase.ENTER else output
-                self.backpass.note(phase, module, values, sys._getframe(2))
+                self.backpass.note(phase, module, values, frame)
             if recomputed and not self.config.recompute:
                 for point in points:
                     point.recomputed += 1
                 return
-            if self.opstep.is_laid:
-                self.opstep.sweep(sys._getframe(2))
-            if phase is Phase.ENTER and (is_root or self.opstep.is_wanted):
-                self.opstep.entered(points, module, sys._getframe(2))
+            for called in self.instruments.at("called"):
+                called(phase, points, module, frame)
             if points or self.arming.sink.listening:
-                self._consider(points, Event(phase, module, args, kwargs, output))
+                self._consider(points, Event(phase, module, args, kwargs, output), frame)
         except Exception as error:
             self.fail(error)
 
@@ -235,18 +220,38 @@ class Session:
         """An outermost call begins."""
         if not self.discovery.is_on:
             self.arrivals.count(module)
-        self.caches.note(args, kwargs)
+        for begins in self.instruments.at("begins"):
+            begins(module, args, kwargs)
 
-    def _consider(self, points: tuple[Point, ...], event: Event) -> None:
+    def _consider(self, points: tuple[Point, ...], event: Event, frame: FrameType) -> None:
         if points and is_tracing():
             return
-        frame = sys._getframe(3)
-        hit, trouble = self.judge.ask(points, event, frame) if points else (None, "")
-        stepped = self.judge.has_arrived(event, frame) if self.arming.sink.listening else False
-        if (hit is not None or stepped) and not is_tracing():
-            self.opstep.arrived(event, frame)
-            with self.opstep.pausing():
-                self._stop(event, frame, hit, trouble)
+        match = self.decision.ask(points, event, frame) if points else None
+        trouble = match.trouble if match is not None else ""
+        if match is not None and match.caught is not None:
+            match, trouble = self._stop_elsewhere(match, match.caught)
+        stepped = self.decision.has_arrived(event, frame) if self.arming.sink.listening else False
+        if (match is not None or stepped) and not is_tracing():
+            self._stop_at(event, frame, match, trouble)
+
+    def _stop_elsewhere(self, match: Match, caught: Caught) -> tuple[Match | None, str]:
+        """Stop where what was caught was made, if it says where; what is left to stop for at the event."""
+        if caught.elsewhere is None:
+            return match, caught.text
+        with modes_off():
+            failed = caught.elsewhere(match.point, self.stop)
+        return (match, f"{caught.text}; {failed}") if failed else (None, "")
+
+    def _stop_at(self, event: Event, frame: FrameType, match: Match | None, trouble: str) -> None:
+        for arriving in self.instruments.at("arriving"):
+            arriving(event, frame)
+        with self.pausing():
+            self.models.refresh()
+            self.kept.trim()
+            stack = build_stack(frame, self.models, event=event)
+            if event.phase is Phase.EXIT and stack:
+                stack[0].overwritten = self.inputs.overwritten(event.module)
+            self.stop_in(stack, event, match, cause=AtModule(), trouble=trouble)
 
     def fail(self, error: Exception) -> None:
         """Take a bug of ours off the run; what a signal handler of the program raised is passed on to it."""
@@ -267,50 +272,90 @@ class Session:
         except Exception as error:
             self.fail(error)
 
-    def _stop(self, event: Event, frame: FrameType, point: Point | None, trouble: str) -> None:
-        self.models.refresh()
-        self.kept.trim()
-        stack = build_stack(frame, self.models, event=event)
-        if event.phase is Phase.EXIT and stack:
-            stack[0].overwritten = self.inputs.overwritten(event.module)
-        self.stop_in(stack, event, point, trouble)
+    def _raised(self, error: BaseException) -> None:
+        for raised in self.instruments.at("raised"):
+            raised(error)
 
-    def stop_in(self, stack: list[Frame], event: Event, point: Point | None, trouble: str) -> None:
-        """Pause at an event, with the module calls that it is in."""
+    def leaving(self, error: BaseException, points: tuple[Point, ...]) -> None:
+        """An exception leaves a tapped module."""
+        for leaving in self.instruments.at("leaving"):
+            leaving(error, points)
+
+    def stop_in(
+        self, stack: list[Frame], event: Event, match: Match | None, *, cause: Cause, trouble: str = ""
+    ) -> None:
+        """Stop at an event, in the module calls that it is in."""
         owner = self.models.owner_of(event.module)
-        reason = f"{point.kind} {point.number}" if point is not None and point.number else ""
-        pause = Pause(
-            self.scope,
-            stack,
-            event,
-            reason=reason,
-            point=point,
-            trouble=trouble,
-            forward=owner.forwards if owner is not None else 0,
-            python=stack[0].caller if stack else None,
-        )
         if event.phase is Phase.EXIT:
             self.kept.keep(event.module, event.args, event.kwargs, event.output)
-        self.hold(pause)
+        self.stop(
+            Stop(
+                cause,
+                stack,
+                event,
+                point=match.point if match is not None else None,
+                reason=match.point.label if match is not None else "",
+                trouble=trouble or (match.trouble if match is not None else ""),
+                forward=owner.forwards if owner is not None else 0,
+                python=stack[0].caller if stack else None,
+            )
+        )
 
-    def stop_here(self, frame: FrameType | None, reason: str, **options: Any) -> None:
-        """Pause at a line of the user's code, as `set_trace()` does; the options of `line_pause`."""
+    def stop_here(
+        self,
+        frame: FrameType | None,
+        reason: str,
+        *,
+        match: Match | None = None,
+        output: tuple[Any, ...] = (),
+    ) -> None:
+        """Stop at a line of the user's code, as `set_trace()` does.
+
+        `output`: the value that the function is about to return.
+        """
         while frame is not None and is_ours(frame):
             frame = frame.f_back
         if frame is None:
             return
         self.models.refresh()
-        pause = line_pause(self, frame, reason, **options)
-        with self.opstep.pausing():
-            self.hold(pause)
+        stack = line_stack(frame, self.models)
+        modules = [each.module for each in stack if each.module is not None]
+        if modules and self.models.owner_of(modules[-1]) is None:
+            self.add_model(modules[-1])
+        if output:
+            stack[0].output, stack[0].state = output[0], "returns"
+        owner = self.models.owner_of(modules[0]) if modules else None
+        stop = Stop(
+            AtLine(),
+            stack,
+            point=match.point if match is not None else None,
+            reason=(match.point.label if match is not None else "") or reason,
+            trouble=match.trouble if match is not None else "",
+            forward=owner.forwards if owner is not None else 0,
+            python=frame,
+        )
+        with self.pausing():
+            self.stop(stop)
 
     def start(self, *, ask: bool) -> None:
         """Take the lines that come before the run; `ask` for more when the given ones run out."""
-        self.hold(Pause(self.scope, is_start=True, asks=ask))
+        self.hold(Pause(self.scope, Stop(Nothing()), is_start=True, asks=ask))
 
-    def hold(self, pause: Pause) -> None:
-        """Stand still in this thread until a line resumes; a second thread waits its turn."""
-        self.stand.hold(pause)
+    def stop(self, stop: Stop) -> None:
+        """Stand still until a line resumes the run; a second thread waits its turn."""
+        self.standstill.stop(stop)
+
+    def hold(self, pause: Pause) -> Resume | None:
+        """The same for a pause before or after the run; how it was left."""
+        return self.standstill.hold(pause)
+
+    @contextlib.contextmanager
+    def pausing(self) -> Iterator[None]:
+        """No mode sees what is done at a stop; after it, those are on that the user's answer needs."""
+        with modes_off():
+            yield
+        for settle in self.instruments.at("settle"):
+            settle()  # outside of the guards: they put back what they found
 
     @property
     def is_silent(self) -> bool:

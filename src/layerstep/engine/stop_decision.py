@@ -1,4 +1,4 @@
-"""Asks at an event whether the run stops: the points and their conditions, and the step that is under way."""
+"""Decides at an event whether the run stops: by the points and their conditions, and by the step."""
 
 from __future__ import annotations
 
@@ -16,72 +16,85 @@ from layerstep.engine.op_frame import op_frame
 from layerstep.engine.points import Point
 from layerstep.engine.scope import Scope
 from layerstep.engine.stack import Frame, call_depth, caller_of, forget_locals
+from layerstep.engine.stop import Match
 from layerstep.tensors.observing import observing
 from layerstep.views import Text
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Judge"]
+__all__ = ["StopDecision"]
 
 
-class Judge:
-    """Decides for a session. The order is gdb's: condition, then hit count, then what is to be ignored."""
+class StopDecision:
+    """Asks points and counts their hits. The order is gdb's: condition, hit count, what is to be ignored."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def ask(
-        self, points: tuple[Point, ...], event: Event, frame: FrameType | None
-    ) -> tuple[Point | None, str]:
-        """The point that stops here, and what went wrong with its condition."""
-        hit, trouble = None, ""
+    def ask(self, points: tuple[Point, ...], event: Event, frame: FrameType | None) -> Match | None:
+        """The point that stops here; a second one that does is counted, too."""
+        found = None
         for point in points:
-            stops, problem = self._ask_one(point, event, frame)
-            if stops and hit is None:
-                hit, trouble = point, problem
-        return hit, trouble
+            match = self._ask_one(point, event, frame)
+            found = found if found is not None else match
+        return found
 
-    def _ask_one(self, point: Point, event: Event, frame: FrameType | None) -> tuple[bool, str]:
+    def meets(self, point: Point, place: Frame | None) -> Match | None:
+        """What a point is about has happened, found by a feature: does it stop?"""
+        if not point.enabled:
+            return None
+        if point.condition is None:
+            return Match(point) if self._counts(point) else None
+        with modes_off():
+            return self._decide(point, self._session.scope_at(place), Match(point))
+
+    def _ask_one(self, point: Point, event: Event, frame: FrameType | None) -> Match | None:
         if not point.enabled or (point.op and event.op is None):
-            return False, ""
+            return None
         if point.is_plain:
-            return self._count(point), ""
+            return Match(point) if self._counts(point) else None
         place = self._place(event, frame)
         if event.op is None and not self._is_called_as(point, place):
-            return False, ""
+            return None
         with modes_off():
+            match = Match(point)
+            if point.check is not None:
+                caught = point.check(event)
+                if caught is None:
+                    return None
+                match = Match(point, caught=caught)
             scope = self._session.scope_at(place)
             try:
-                return self._decide(point, scope, event)
+                return self._decide(point, scope, match)
             finally:
                 if scope.has_looked and place.python is not None:
                     forget_locals(place.python)
 
-    def _decide(self, point: Point, scope: Scope, event: Event) -> tuple[bool, str]:
+    def _decide(self, point: Point, scope: Scope, match: Match) -> Match | None:
         if point.condition is not None:
             point.tried += 1
-            holds, problem = self._holds(point.condition, scope)
-            if problem:
+            holds, trouble = self._holds(point.condition, scope)
+            if trouble:
                 point.hits += 1
-                return True, problem
+                return Match(point, trouble)
             if not holds:
-                return False, ""
-        caught = ""
-        if point.check is not None:
-            caught = point.check(event)
-            if not caught:
-                return False, ""
-        stops = self._count(point)
-        if point.template is not None and stops:
+                return None
+        if not self._counts(point):
+            return None
+        if point.template is not None:
             self._log(point, scope)
-        if point.action is not None and stops and scope.frame is not None:
-            with self._session.evaluating(), observing():
-                point.action(scope.frame)
-        return stops and point.template is None and point.action is None, caught
+            return None
+        if point.action is not None:
+            if scope.frame is not None:
+                with self._session.evaluating(), observing():
+                    point.action(scope.frame)
+            return None
+        return match
 
     @staticmethod
-    def _count(point: Point) -> bool:
+    def _counts(point: Point) -> bool:
+        """One more hit; is it one to stop at?"""
         point.hits += 1
         if point.ignore > 0:
             point.ignore -= 1

@@ -10,6 +10,7 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,7 +42,7 @@ class Sink:
 
     def __init__(
         self,
-        report: Callable[[Phase, tuple[Point, ...], Any, Any, Any, Any], Any],
+        report: Callable[[Phase, tuple[Point, ...], Any, Any, Any, Any, FrameType], Any],
         beside: Callable[[nn.Module, Callable[[], Any]], None],
         raised: Callable[[BaseException, tuple[Point, ...]], None],
         entered: Callable[[nn.Module, Any, Any], None] = lambda module, args, kwargs: None,
@@ -93,7 +94,8 @@ class EnterTap(_Tap):
         if not kwargs:
             return self._leave(module)
         if self.points or self.sink.listening or self.sink.noting:
-            return self.sink.report(Phase.ENTER, self.points, module, args, kwargs[0], None)
+            frame = sys._getframe(1)
+            return self.sink.report(Phase.ENTER, self.points, module, args, kwargs[0], None, frame)
         return None
 
 
@@ -107,7 +109,7 @@ class RootTap(EnterTap):
             return None
         if not kwargs:
             return self._leave(module)
-        return self.sink.report(Phase.ENTER, self.points, module, args, kwargs[0], None)
+        return self.sink.report(Phase.ENTER, self.points, module, args, kwargs[0], None, sys._getframe(1))
 
 
 class InputsTap(_Tap):
@@ -135,7 +137,8 @@ class ExitTap(_Tap):
         if not output:  # the last of the three is the output then
             return self._leave(module)
         if self.points or self.sink.listening or self.sink.noting:
-            return self.sink.report(Phase.EXIT, self.points, module, args, kwargs, output[0])
+            frame = sys._getframe(1)
+            return self.sink.report(Phase.EXIT, self.points, module, args, kwargs, output[0], frame)
         return None
 
 

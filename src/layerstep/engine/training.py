@@ -48,6 +48,8 @@ class Steps:
         self._seen: dict[int, Stepped] = {}
         self._running: dict[int, int] = {}
         """Of each optimizer that steps now, the number of the frame in which it began."""
+        self.counted_before = 0
+        """Training steps that were done elsewhere: in the run that wrote a core file."""
         self.before: list[Callable[[Stepped], None]] = []
         self.after: list[Callable[[Stepped], None]] = []
 
@@ -55,7 +57,7 @@ class Steps:
     def count(self) -> int:
         """Training steps: those of the first optimizer."""
         first = next(iter(self._seen.values()), None)
-        return first.steps if first is not None else 0
+        return self.counted_before + (first.steps if first is not None else 0)
 
     @property
     def optimizers(self) -> list[Stepped]:

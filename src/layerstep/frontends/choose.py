@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable
 from typing import IO, Any
 
+from layerstep.assembly import assemble
 from layerstep.config import load_config
-from layerstep.dispatch import Dispatcher
 from layerstep.engine.messages import Frontend, Interpreter
 from layerstep.engine.session import Session
 from layerstep.frontends.notebook import NotebookScreen, notebook_shell
@@ -36,7 +36,7 @@ def open_session(
     `use_pipe` takes lines from a stdin that is no terminal: only `layerstep run` may, a library must
     leave the program's input alone.
     """
-    session = Session(interpreter or Dispatcher(), load_config())
+    session = assemble(load_config(), interpreter)
     shell = notebook_shell() if output is None else None
     if shell is not None:
         screen: Screen = NotebookScreen(session, shell)

@@ -18,9 +18,11 @@ from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.frontends.members import member, members_of
+from layerstep.ops.stepping import OpSteps
 from layerstep.registry import Command, all_commands, find_command
 from layerstep.source_lines.places import function_names, known_files
 from layerstep.source_lines.statements import read_source
+from layerstep.source_lines.watcher import SourceLines
 
 __all__ = ["Candidate", "complete"]
 
@@ -126,22 +128,24 @@ def _where(session: Session, rest: str, last: str) -> list[Candidate]:
         kinds = sorted({type(module).__name__ for _, module in session.models.everything()})
         return _words(last, (f"type:{kind}" for kind in kinds))
     if last.startswith("op:"):
-        seen = sorted(session.opstep.names[Phase.OP])
+        seen = sorted(session.instruments.get(OpSteps).names[Phase.OP])
         return _words(last, dict.fromkeys(f"op:{name}" for name in (*seen, *_ops())))[:MOST]
     file, colon, line = last.rpartition(":")
     if colon:
         return [
             Candidate(f"{file}:{text}", len(last), note, text) for text, note in _lines(session, file, line)
         ]
-    files = sorted({os.path.basename(name) + ":" for name in known_files(session.source_lines.script)})
-    functions = function_names(session.source_lines.script) if last else []
+    files = sorted(
+        {os.path.basename(name) + ":" for name in known_files(session.instruments.get(SourceLines).script)}
+    )
+    functions = function_names(session.instruments.get(SourceLines).script) if last else []
     words = _words(last, ("type:", "op:", *functions))
     return _paths(session, last) + words + [replace(each, shown=each.text) for each in _words(last, files)]
 
 
 def _lines(session: Session, file: str, begun: str) -> list[tuple[str, str]]:
     """The lines of a file that a point can stop at, each with its text; its functions."""
-    own = [name for name in known_files(session.source_lines.script) if name.endswith(file)]
+    own = [name for name in known_files(session.instruments.get(SourceLines).script) if name.endswith(file)]
     source = read_source(own[0]) if own and file else None
     if source is None:
         return []

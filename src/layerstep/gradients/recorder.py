@@ -10,13 +10,14 @@ from typing import NamedTuple
 import torch
 
 from layerstep._torch import below_everything, foreach_subtract, is_tracing, own_parameters
+from layerstep.engine.instrument import Instrument
 from layerstep.engine.session import Session
 from layerstep.engine.training import Stepped
 from layerstep.gradients.log import GradientLog
 from layerstep.gradients.sizes import is_plain, measure, norms
 from layerstep.tensors.shapes import attempt
 
-__all__ = ["Named", "Recorder", "named_parameters"]
+__all__ = ["Named", "RecordedGradients", "Recorder", "named_parameters"]
 
 PROBES = 4
 STALE_AFTER = 2
@@ -47,6 +48,13 @@ def named_parameters(session: Session) -> list[Named]:
         for name, parameter in own_parameters(module):
             found.setdefault(id(parameter), Named(f"{path}.{name}" if path else name, path, parameter))
     return list(found.values())
+
+
+class RecordedGradients(Instrument):
+    """What `grad record` keeps for a session."""
+
+    def __init__(self, session: Session) -> None:
+        self.recorder: Recorder | None = None
 
 
 class Recorder:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import torch
 
 from layerstep._torch import below_everything
+from layerstep.engine.instrument import Instrument
+from layerstep.engine.points import Point
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame
 from layerstep.tensors.kinds import dense_values
 from layerstep.tensors.shapes import tensors_in
 
-__all__ = ["ENOUGH", "Activity", "Units"]
+__all__ = ["ENOUGH", "Activity", "ActivityCount", "Units"]
 
 ENOUGH = 1_000
 """Samples. Among 63 healthy runs none had half of a layer silent for all of a run, but 10 % for one batch."""
@@ -37,6 +39,14 @@ class Units:
     def silent(self) -> list[int]:
         with below_everything():
             return [int(index) for index in (~self.active).nonzero().flatten().tolist()]
+
+
+class ActivityCount(Instrument):
+    """What `grad dead` counts for a session: the point that sees the layers, and what it has seen."""
+
+    def __init__(self, session: Session) -> None:
+        self.point: Point | None = None
+        self.activity: Activity | None = None
 
 
 class Activity:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -21,6 +21,7 @@ from torch import Tensor
 from layerstep._torch import is_in_backward, is_tracing
 from layerstep._torch.saved import key_of
 from layerstep.engine.events import Phase
+from layerstep.engine.instrument import Instrument
 from layerstep.engine.stack import call_depth
 from layerstep.engine.step_borders import Borders, Call, End
 from layerstep.engine.taps import Sink, Taps
@@ -52,10 +53,10 @@ class Count:
 
 def census_of(session: Session) -> Census:
     """The census of a session; it is made when it is first asked for."""
-    return session.instrument(Census)
+    return session.instruments.get(Census)
 
 
-class Census:
+class Census(Instrument):
     """Counts at the ends of training steps; of forwards, where no optimizer steps."""
 
     def __init__(self, session: Session) -> None:
@@ -116,13 +117,15 @@ class Census:
         self._taps.clear()
         self._session.training.listen(self._session.training.after, self._after_step, False)
 
-    def _report(self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def _report(
+        self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
+    ) -> None:
         session = self._session
         if session.is_silent or self._borders.is_training or is_in_backward() or is_tracing():
             return
         try:
             model = session.models.by_root(module)
-            if model is not None and not model.is_helper and call_depth(sys._getframe(2)) == 1:
+            if model is not None and not model.is_helper and call_depth(frame) == 1:
                 is_border = self._borders.called(module) is Call.FORWARD
                 if self._borders.is_new_unit:
                     self._begin_anew("forward")

@@ -6,7 +6,6 @@ its output. What autograd holds is read out of its graph, when a backward pass b
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from dataclasses import replace
 from types import FrameType
@@ -20,6 +19,7 @@ from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.graphs import graph_task
 from layerstep._torch.saved import memory_of
 from layerstep.engine.events import Phase
+from layerstep.engine.instrument import Instrument
 from layerstep.engine.stack import call_depth
 from layerstep.engine.step_borders import Borders, Call, End
 from layerstep.engine.taps import Sink, Taps
@@ -46,10 +46,10 @@ KEPT = 64
 
 def meter_of(session: Session) -> Meter:
     """The meter of a session; it is made when it is first asked for."""
-    return session.instrument(Meter)
+    return session.instruments.get(Meter)
 
 
-class Meter:
+class Meter(Instrument):
     """Measures while it is on, and keeps the last steps."""
 
     def __init__(self, session: Session) -> None:
@@ -174,20 +174,22 @@ class Meter:
         self._ledger.seed(buffers_of(models), "buffers")
         self._ledger.seed(gradients_of(models), "gradients")
 
-    def _report(self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def _report(
+        self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
+    ) -> None:
         if self._session.is_silent or is_in_backward() or is_tracing():
             return
         try:
             model = self._session.models.by_root(module)
             is_helper = model is not None and model.is_helper and model is not self._session.models.main
-            if model is None or is_helper or call_depth(sys._getframe(2)) > 1:
+            if model is None or is_helper or call_depth(frame) > 1:
                 return
             if phase is Phase.EXIT and model.compiled and model.root is not None:
                 self._places.note(self._session.models.path_of(model.root))  # no operation inside was seen
             if phase is Phase.ENTER:
                 self._enter(module, (args, kwargs))
                 if self.is_on:
-                    self._mode.lay_for(sys._getframe(1), module)
+                    self._mode.lay_for(frame, module)
             elif phase is Phase.EXIT and not self._reads_at_backward:
                 self._read_graph([t.grad_fn for t in inner_tensors(_plain(output))])
         except Exception as error:

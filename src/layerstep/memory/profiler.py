@@ -8,7 +8,6 @@ print(profiler.report())
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -16,10 +15,9 @@ from typing import Self
 
 from torch import nn
 
-from layerstep.config import is_disabled
+from layerstep.config import is_disabled, load_config
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
-from layerstep.frontends.choose import open_session
 from layerstep.memory.census import census_of
 from layerstep.memory.devices import Device, devices
 from layerstep.memory.forecast import Forecast, forecast
@@ -141,7 +139,7 @@ class MemoryProfiler:
         if self.is_on or is_disabled():
             return self
         self._snapshots.clear()
-        self._session, _ = open_session(batch=True, output=io.StringIO())
+        self._session = Session(config=load_config())
         if self.model is not None:
             self._session.add_model(self.model)
         meter_of(self._session).start(None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from layerstep.engine.instrument import Instrument
+from layerstep.engine.session import Session
 from layerstep.memory.devices import Device
 from layerstep.memory.forecast import Forecast
 from layerstep.memory.now import KEPT, Now
@@ -33,6 +35,13 @@ class Snapshot:
 
     now: Now
     devices: tuple[Device, ...]
+
+
+class Snapshots(Instrument):
+    """The moments that a session keeps by name."""
+
+    def __init__(self, session: Session) -> None:
+        self.by_name: dict[str, Snapshot] = {}
 
 
 def modules(now: Now, step: MeasuredStep | None, *, inside: Callable[[str], bool], most: int) -> Table:

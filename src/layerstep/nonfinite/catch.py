@@ -34,11 +34,3 @@ class Quarry:
         """Does a path lie in WHERE, or below it?"""
         targets = [target for target, _ in self.point.targets]
         return self.point.where is None or any(path == t or path.startswith(f"{t}.") for t in targets)
-
-    def counts(self) -> bool:
-        """One more hit; is it one to stop at?"""
-        self.point.hits += 1
-        if self.point.ignore > 0:
-            self.point.ignore -= 1
-            return False
-        return True

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.events import Event, Phase
+from layerstep.engine.instrument import Instrument
+from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.op_frame import op_frame
 from layerstep.engine.operations import Op, user_frame
-from layerstep.engine.pause import Pause
+from layerstep.engine.points import Point, PointKind
 from layerstep.engine.stack import Frame, build_stack
+from layerstep.engine.stop import Caught, Hold, Stop
 from layerstep.engine.where import Where
 from layerstep.errors import UnknownPath, UserError
 from layerstep.nonfinite.catch import Quarry
@@ -30,14 +32,16 @@ from layerstep.nonfinite.kernel_trace import Link, Reached
 from layerstep.nonfinite.live_check import EveryOp
 from layerstep.nonfinite.loss_and_backward import Aftermath
 from layerstep.nonfinite.origin import Origin, Part
+from layerstep.nonfinite.views import Born
 from layerstep.rerun.whole_call import Snapshot, take
+from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, why_unread
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Hunt", "hunt_of"]
+__all__ = ["Hunt", "catch_nonfinite", "hunt_of"]
 
 MOST_SNAPSHOTS = 8
 """Models whose latest call can be run again, in one thread; as many as forwards that wait for a backward."""
@@ -45,7 +49,32 @@ MOST_SNAPSHOTS = 8
 
 def hunt_of(session: Session) -> Hunt:
     """The hunt of a session; it is made when it is first asked for."""
-    return session.instrument(Hunt)
+    return session.instruments.get(Hunt)
+
+
+def catch_nonfinite(
+    session: Session,
+    what: str,
+    *,
+    where: Where | None = None,
+    sides: tuple[str, ...] = ("forward", "backward"),
+    every_op: bool = False,
+    set_by: str = "",
+) -> Point:
+    """Set a catchpoint for values that are not finite: `nan`, `inf` or `nonfinite`."""
+    hunt = hunt_of(session)
+    point = session.points.add(
+        PointKind.CATCH,
+        where,
+        what=what,
+        root_phases=(Phase.ENTER, Phase.EXIT),
+        set_by=set_by or f"catch {what}",
+    )
+    hunt.add(Quarry(point, what, sides, every_op=every_op))
+    if where is not None:
+        set_or_leave_pending(session, point)
+    session.rearm()
+    return point
 
 
 class _Here(threading.local):
@@ -57,7 +86,7 @@ class _Here(threading.local):
         self.has_told = False
 
 
-class Hunt:
+class Hunt(Instrument):
     """Answers for all catchpoints of values that are not finite."""
 
     def __init__(self, session: Session) -> None:
@@ -135,13 +164,13 @@ class Hunt:
 
     # --- the forward ---
 
-    def _ask(self, quarry: Quarry, event: Event) -> str:
-        """A catchpoint's question at an event; where the hunt has stopped itself, there is nothing to say."""
+    def _ask(self, quarry: Quarry, event: Event) -> Caught | None:
+        """A catchpoint's question at an event."""
         if event.phase is Phase.ENTER:
             if event is not self._here.begun:
                 self._here.begun = event
                 self._begin(event)
-            return ""
+            return None
         asked = "forward" in quarry.sides and quarry.looks_at(event.module)
         seen = self._bad_in(event.output, quarry, event.module) if asked else ""
         if seen and not self.has_told:
@@ -149,7 +178,7 @@ class Hunt:
         snapshot = self._here.snapshots.get(id(event.module))
         if snapshot is not None and "backward" in quarry.sides:
             self._aftermath.wait(event, snapshot)
-        return ""
+        return None
 
     def _begin(self, event: Event) -> None:
         owner = self.session.models.owner_of(event.module)
@@ -185,14 +214,13 @@ class Hunt:
                 return f"the output of {self.session.models.path_of(module)} has {bad}"
         return ""
 
-    def _hunt_forward(self, quarry: Quarry, event: Event, seen: str) -> str:
+    def _hunt_forward(self, quarry: Quarry, event: Event, seen: str) -> Caught | None:
         self.has_told = True
         owner = self.session.models.owner_of(event.module)
         snapshot = self._here.snapshots.get(id(owner.root)) if owner is not None else None
         if snapshot is None:
-            return (
-                f"{seen}; its beginning was not kept: `why out` runs it again on its inputs as they are now"
-            )
+            why = "its beginning was not kept: `why out` runs it again on its inputs as they are now"
+            return Caught(f"{seen}; {why}")
 
         def is_wanted(tensor: Tensor) -> bool:
             return not is_finite(tensor) and quarry.is_wanted(count_bad(tensor))
@@ -201,24 +229,28 @@ class Hunt:
         if verdict.intended:
             self.has_told = False
             self._tolerate(event.module, verdict.chain[0])
-            return ""
+            return None
         if verdict.trouble:
             self.note(Origin(Part.FORWARD, seen, forward=snapshot.forward, note=verdict.trouble))
-            return (
-                f"{seen}; {verdict.trouble}; `catch {quarry.what} --every-op` checks it as it runs next time"
-            )
+            hint = f"`catch {quarry.what} --every-op` checks it as it runs next time"
+            return Caught(f"{seen}; {verdict.trouble}; {hint}")
         origin = origin_of_link(self.session, verdict.chain, seen=seen, forward=snapshot.forward)
         if self._is_muted(origin):
-            return ""
+            return None
         self.note(origin)
         if self.session.dump_to is not None:  # a core file of the whole call can be run again
-            return f"{seen}; born in {origin.op} of {origin.path} at {origin.place}"
-        if not quarry.counts():
+            return Caught(f"{seen}; born in {origin.op} of {origin.path} at {origin.place}")
+        return Caught(seen, partial(self._stop_at_birth, snapshot, origin))
+
+    def _stop_at_birth(self, snapshot: Snapshot, origin: Origin, point: Point, hold: Hold) -> str:
+        """Stop in a third run, at the operation itself, where its variables are alive."""
+
+        def stop(origin: Origin, here: Reached, boundary: FrameType | None) -> None:
+            hold(self.stop_in_call(point, origin, here, boundary))
+
+        if at_birth(self.session, snapshot, origin, then=stop):
             return ""
-        if not at_birth(self.session, snapshot, origin, then=partial(self.stop_in_call, quarry)):
-            quarry.point.hits -= 1
-            return f"{seen}; born in {origin.op} at {origin.place}, which a third run did not come by"
-        return ""
+        return f"born in {origin.op} at {origin.place}, which a third run did not come by"
 
     def note(self, origin: Origin) -> None:
         """It was found, and is told to who listens."""
@@ -284,29 +316,27 @@ class Hunt:
         if quarry is None or self._is_muted(origin):
             return
         self.note(origin)
-        if quarry.counts():
-            code = user_frame(frame)
-            self._hold(quarry, origin, [Frame(self.session.models, None, caller=code)], code)
+        code = user_frame(frame)
+        place = Frame(self.session.models, None, caller=code)
+        if self.session.decision.meets(quarry.point, place) is not None:
+            self.session.stop(self._stop(quarry.point, origin, [place], code))
 
-    def stop_in_call(self, quarry: Quarry, origin: Origin, here: Reached, boundary: FrameType | None) -> None:
-        """In the middle of a call, at the very operation."""
+    def stop_in_call(self, point: Point, origin: Origin, here: Reached, boundary: FrameType | None) -> Stop:
+        """The stop in the middle of a call, at the operation that made the value."""
         models, code = self.session.models, user_frame(here.frame)
         stack = build_stack(here.frame, models, event=None, until=boundary)
         named = dict(here.operands)
         op = Op(here.func, tuple(named.values()), {}, here.result, code)
         event = Event(Phase.KERNEL, stack[0].module if stack else None, op.args, {}, op.result, op=op)
-        self._hold(quarry, origin, [op_frame(event, models, depth=len(stack)), *stack], code)
+        return self._stop(point, origin, [op_frame(event, models, depth=len(stack)), *stack], code)
 
-    def _hold(self, quarry: Quarry, origin: Origin, stack: list[Frame], code: FrameType | None) -> None:
-        point = quarry.point
-        pause = Pause(
-            self.session.scope,
+    def _stop(self, point: Point, origin: Origin, stack: list[Frame], code: FrameType | None) -> Stop:
+        self.found = origin  # with its operands now
+        return Stop(
+            Born(origin, self.session.models),
             stack,
-            reason=f"catch {point.number} {point.what}",
             point=point,
+            reason=f"{point.label} {point.what}",
             forward=origin.forward,
             python=code,
-            finding=origin,
         )
-        self.found = origin  # with its operands now
-        self.session.hold(pause)

@@ -7,20 +7,11 @@ print(found.findings)
 
 from __future__ import annotations
 
-import contextlib
-import io
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from torch import nn
-
-from layerstep.commands.catch import KINDS
-from layerstep.config import is_disabled
-from layerstep.frontends.choose import open_session
-from layerstep.nonfinite.catching import hunt_of
 from layerstep.nonfinite.origin import Origin
 
-__all__ = ["Anomaly", "Detection", "anomaly_detection"]
+__all__ = ["Anomaly", "Detection"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +43,7 @@ class Detection:
     def __bool__(self) -> bool:
         return bool(self.findings)
 
-    def _add(self, origin: Origin) -> None:
+    def add(self, origin: Origin) -> None:
         self.findings.append(
             Anomaly(
                 kind="inf" if "inf" in origin.seen and not origin.bad.nan else "nan",
@@ -65,28 +56,3 @@ class Detection:
                 message=origin.seen + (f"; {origin.note}" if origin.note else ""),
             )
         )
-
-
-@contextlib.contextmanager
-def anomaly_detection(model: nn.Module | None = None, *, stop: bool = False) -> Iterator[Detection]:
-    """Watch for NaN and Inf in forward, loss and backward; without a model, in every model that is called.
-
-    `stop` opens the debugger at each instead of going on. Nothing is raised and nothing changes in the run; a
-    healthy step costs one sum of its output, its loss and its gradients.
-    """
-    found = Detection()
-    if is_disabled():
-        yield found
-        return
-    session, _ = open_session(batch=not stop, output=None if stop else io.StringIO())
-    if model is not None:
-        session.add_model(model)
-    session.attach(discover=model is None)
-    try:
-        point = KINDS["nonfinite"](session, "nonfinite", "")
-        hunt_of(session).listeners.append(found._add)
-        point.commands = () if stop else ("silent", "continue")
-        yield found
-    finally:
-        session.detach()
-        session.close()

@@ -79,6 +79,7 @@ class EveryOp:
         seen = f"{link.name} has made {link.bad}"
         origin = with_operands(origin_of_link(hunt.session, (link,), seen=seen, forward=0), here)
         hunt.note(origin)
-        if quarry.counts():
-            with modes_off(), autograd_on():
-                hunt.stop_in_call(quarry, origin, here, None)
+        with modes_off(), autograd_on():
+            stop = hunt.stop_in_call(quarry.point, origin, here, None)
+            if hunt.session.decision.meets(quarry.point, stop.stack[0]) is not None:
+                hunt.session.stop(stop)

@@ -3,44 +3,57 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.session import Session
+from layerstep.engine.causes import AtLine
+from layerstep.engine.models import Models
+from layerstep.engine.stop import Shown, Stop
 from layerstep.nonfinite.kernel_trace import Link
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.tensors.present import short, tensor_view
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
-__all__ = ["origin_view"]
+__all__ = ["Born", "origin_view"]
 
 MOST_LINKS = 8
 MOST_OPERANDS = 6
 
 
-def origin_view(session: Session, origin: Origin) -> View:
-    """Everything that is known of it."""
+@dataclass(frozen=True, slots=True)
+class Born:
+    """A catchpoint has found where a NaN or Inf was made."""
+
+    origin: Origin
+    models: Models
+
+    def view(self, stop: Stop, shown: Shown) -> View:
+        return Group((origin_view(self.origin, self.models, limit=shown.limit), AtLine().view(stop, shown)))
+
+
+def origin_view(origin: Origin, models: Models, *, limit: int) -> View:
+    """Everything that is known of it; tensors of more than `limit` elements are sampled."""
     if not origin.is_found:
         hint = "`catch nonfinite --every-op` checks each operation as it runs, from now on"
         if origin.is_from_ranks:
             hint = "`catch nonfinite` on that rank stops at the operation"
         return Group((Notice(origin.seen, level="error"), Notice(origin.note, hint, level="warn")))
-    views: list[View] = [Notice(origin.seen, level="error"), _birth(session, origin)]
-    way = _way(session, origin.chain)
+    views: list[View] = [Notice(origin.seen, level="error"), _birth(origin, limit)]
+    way = _way(models, origin.chain)
     if way is not None:
         views.append(way)
     return Group(tuple(views))
 
 
-def _birth(session: Session, origin: Origin) -> Fields:
+def _birth(origin: Origin, limit: int) -> Fields:
     title = [Span(_headline(origin), "bad"), Span(origin.detail, "dim")]
     if origin.path or origin.kind:
         title += [Span(origin.path or "the model", "path"), Span(origin.kind, "type")]
     if origin.forward:
         title.append(Span(f"forward {origin.forward}", "dim"))
-    limit = session.config.sample_above
     items: list[tuple[str, View]] = []
     for name, value in origin.operands[:MOST_OPERANDS]:
         items += _operand(name, value, limit)
@@ -77,7 +90,7 @@ def _operand(name: str, value: Any, limit: int) -> list[tuple[str, View]]:
     return [] if value is None else [(name, Text(short(value)))]
 
 
-def _way(session: Session, chain: tuple[Link, ...]) -> Table | None:
+def _way(models: Models, chain: tuple[Link, ...]) -> Table | None:
     """From the birth to where it was noticed."""
     links = _functions(chain)
     if len(links) < 2:
@@ -86,7 +99,7 @@ def _way(session: Session, chain: tuple[Link, ...]) -> Table | None:
     rows = tuple(
         (
             link.name,
-            session.models.path_of(link.module) if link.module is not None else "",
+            models.path_of(link.module) if link.module is not None else "",
             re.sub(r", first at .*", "", str(link.bad)),
             link.place.name,
         )

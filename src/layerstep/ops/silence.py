@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
 
-from torch import nn
-
-from layerstep._torch import is_compiled, is_scripted
-from layerstep.engine.fused import may_be_one_kernel
+from layerstep._torch import is_scripted
 from layerstep.engine.operations import is_whole, matches, plain_name
 from layerstep.engine.points import Point
+from layerstep.engine.session import Session
+from layerstep.ops.stepping import OpSteps
 
-if TYPE_CHECKING:
-    from layerstep.engine.session import Session
-
-__all__ = ["why_no_ops", "why_silent"]
+__all__ = ["why_silent"]
 
 MOST_NAMES = 4
 
@@ -25,7 +20,7 @@ def why_silent(session: Session, point: Point) -> str:
     main = session.models.main
     if main is None or not main.forwards:
         return "never fired: no forward yet"
-    names = list(session.opstep.names[point.level])
+    names = list(session.instruments.get(OpSteps).names[point.level])
     if not names:
         return "never fired: no op was seen since it was set" + _unseen_code(session)
     if any(matches(point.op, name) for name in names):
@@ -58,15 +53,3 @@ def _unseen_code(session: Session) -> str:
     """Modules whose ops are nobody's to see."""
     scripted = [path for path, module in session.models.everything() if is_scripted(module)]
     return f"; {scripted[0]} is TorchScript and runs as one call" if scripted else ""
-
-
-def why_no_ops(module: nn.Module) -> str:
-    """Why no op of a module was seen, in a few words."""
-    kind = type(module).__name__
-    if is_scripted(module):
-        return f"{kind} is TorchScript and runs as one call"
-    if is_compiled(module):
-        return f"{kind} is compiled and runs as one call"
-    if may_be_one_kernel(module):
-        return f"{kind} in eval mode may run as one kernel; `stepi` shows what it is"
-    return f"{kind} computes nothing here, or past torch's functions"

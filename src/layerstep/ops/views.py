@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
+from layerstep.engine.causes import MOST_SHOWN, rows_of
 from layerstep.engine.operations import Op, is_whole, writes
-from layerstep.engine.pause import Pause
 from layerstep.engine.source import source_around
 from layerstep.engine.stack import Frame, location_of
+from layerstep.engine.stop import Shown, Stop
 from layerstep.errors import UserError
 from layerstep.ops.signatures import named_arguments
-from layerstep.tensors.present import short, tensor_view
+from layerstep.tensors.present import short
 from layerstep.tensors.shapes import tensors_in
-from layerstep.views import Fields, Group, Notice, Source, Span, Text, View
+from layerstep.views import Fields, Group, Source, Span, Text, View
 
-__all__ = ["op_view", "operands_of"]
+__all__ = ["AfterOp", "operands_of"]
 
-MOST_TENSORS = 6
 CONTEXT = 2
 """Lines of source before and after that of the op: stops come one after the other."""
 _UNTOLD = ("_stacklevel",)
 
 
-def op_view(pause: Pause, frame: Frame, *, limit: int, more: list[tuple[str, View]]) -> View:
-    """What is shown at the stop; `more` are lines to be added, of watches say."""
-    op = frame.op
-    assert op is not None
-    title = [Span(frame.path, "path"), Span(op.name, "code"), Span("done", "good")]
-    title += [Span("aten op" if op.is_kernel else "op", "type")]
-    title += [Span(words, "dim") for words in _remarks(op)]
-    title.append(Span(f"forward {pause.forward}", "dim"))
-    if pause.reason:
-        title.append(Span(pause.reason, "dim"))
-    items = _arguments(op, limit) + _tensors("out", op.result, limit)
-    source = _source(frame)
-    if source is None and frame.caller is not None:
-        items.append(("at", Text(location_of(frame.caller))))
-    stop: list[View] = [Fields(tuple(title), tuple(items + more))]
-    if pause.trouble:
-        stop.insert(0, Notice(pause.trouble, level="error"))
-    return Group((*stop, source)) if source is not None else Group(tuple(stop))
+class AfterOp:
+    """An operation has just run."""
+
+    def view(self, stop: Stop, shown: Shown) -> View:
+        frame = stop.stack[0]
+        op = frame.op
+        assert op is not None
+        title = [Span(frame.path, "path"), Span(op.name, "code"), Span("done", "good")]
+        title += [Span("aten op" if op.is_kernel else "op", "type")]
+        title += [Span(words, "dim") for words in _remarks(op)]
+        title.append(Span(f"forward {stop.forward}", "dim"))
+        title += [Span(stop.reason, "dim")] if stop.reason else []
+        rows = _arguments(op, shown.limit) + rows_of("out", op.result, shown.limit)
+        source = _source(frame)
+        if source is None and frame.caller is not None:
+            rows.append(("at", Text(location_of(frame.caller))))
+        fields = Fields(tuple(title), (*rows, *shown.watches))
+        return Group((fields, source)) if source is not None else fields
 
 
 def _remarks(op: Op) -> list[str]:
@@ -59,24 +59,12 @@ def _arguments(op: Op, limit: int) -> list[tuple[str, View]]:
     others = []
     for name, value in named_arguments(op.func, op.args, op.kwargs):
         if tensors_in(value, most=1):
-            rows += _tensors(name, value, limit)
+            rows += rows_of(name, value, limit)
         elif value is not None and name not in _UNTOLD:
             others.append(f"{name}={short(value)}")
-    if len(rows) > MOST_TENSORS:
-        rows = [*rows[:MOST_TENSORS], ("…", Text(f"{len(rows) - MOST_TENSORS} more tensors are in `inp`"))]
+    if len(rows) > MOST_SHOWN:
+        rows = [*rows[:MOST_SHOWN], ("…", Text(f"{len(rows) - MOST_SHOWN} more tensors are in `inp`"))]
     return rows + ([("with", Text(", ".join(others)))] if others else [])
-
-
-def _tensors(label: str, value: Any, limit: int) -> list[tuple[str, View]]:
-    leaves = tensors_in(value, most=MOST_TENSORS + 1)
-    if not leaves:
-        return [(label, Text(short(value)))]
-    rows: list[tuple[str, View]] = [
-        (label + place, tensor_view(tensor, limit=limit)) for place, tensor in leaves[:MOST_TENSORS]
-    ]
-    if len(leaves) > MOST_TENSORS:
-        rows.append((label, Text(f"… more tensors: `inspect {label}`")))
-    return rows
 
 
 def _source(frame: Frame) -> Source | None:

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from layerstep._torch import is_tracing, modes_off
 from layerstep._torch.tensors import is_tensor
-from layerstep.commands.break_ import set_or_leave_pending
 from layerstep.config import is_disabled, load_config
-from layerstep.dispatch import Dispatcher
 from layerstep.engine.events import Phase
 from layerstep.engine.messages import Message
+from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame
@@ -136,7 +135,7 @@ class StabilityChecker:
 
     @staticmethod
     def _open(model: nn.Module) -> Session:
-        session = Session(Dispatcher(), load_config())
+        session = Session(config=load_config())
         session.listen(_warn)
         session.add_model(model)
         return session

@@ -23,7 +23,7 @@ from layerstep.errors import UserError
 from layerstep.memory.places import Places
 from layerstep.profile import flop_formulas
 from layerstep.rerun.copies import Copies
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import Caches, Moment
 from layerstep.rerun.module_call import leaving_no_trace, length_of
 from layerstep.tensors.autograd_graph import inner_tensors, nodes_behind
 from layerstep.tensors.clones import is_freed
@@ -162,7 +162,7 @@ def count_flops(
         stack.enter_context(leaving_no_trace(session, module))
         stack.enter_context(parametrizations_kept(empty=True))
         with observing():
-            copies = Copies(Moment.DURING, length_of(args, kwargs), session.caches)
+            copies = Copies(Moment.DURING, length_of(args, kwargs), session.instruments.get(Caches))
             args, kwargs = copies.of(args), copies.of(kwargs)
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.set_grad_enabled(backward))

@@ -8,7 +8,6 @@ print(profiler.report())
 from __future__ import annotations
 
 import contextlib
-import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,9 +15,9 @@ from pathlib import Path
 
 from torch import nn
 
-from layerstep.config import is_disabled
+from layerstep.config import is_disabled, load_config
+from layerstep.engine.session import Session
 from layerstep.errors import UserError
-from layerstep.frontends.choose import open_session
 from layerstep.profile.advice import Advice
 from layerstep.profile.compare import saved_of, store
 from layerstep.profile.report import Measured, Spread
@@ -123,7 +122,7 @@ class Profiler:
             return
         if is_disabled() or (self._state is not None and self._state.session.is_attached):
             return
-        session, _ = open_session(batch=True, output=io.StringIO())
+        session = Session(config=load_config())
         if self.model is not None:
             session.add_model(self.model)
         session.attach(discover=self.model is None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from layerstep._torch import is_in_backward
+from layerstep.engine.instrument import Instrument
 from layerstep.engine.messages import Message
 from layerstep.engine.step_borders import Borders, Call, End
 from layerstep.engine.training import Stepped
@@ -40,7 +41,7 @@ from layerstep.views import Notice, Text
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["WARM_UP", "Profile", "profile_of"]
+__all__ = ["WARM_UP", "KernelProfile", "Profile", "profile_of"]
 
 WARM_UP = 2
 """So many steps are left out: the first allocate, choose their kernels, and fill caches."""
@@ -50,15 +51,10 @@ MOST_SAID = 1000
 
 def profile_of(session: Session) -> Profile:
     """The profile of a session; it is made when it is first asked for."""
-    found = next((each for each in session.instruments if type(each) is Profile and not each.recorder), None)
-    if found is None:
-        found = Profile(session)
-        session.instruments.append(found)
-        session.listen(found.hear)
-    return found
+    return session.instruments.get(Profile)
 
 
-class Profile:
+class Profile(Instrument):
     """Times the calls of every module while it is on."""
 
     def __init__(self, session: Session, *, recorder: Recorder | None = None) -> None:
@@ -108,6 +104,8 @@ class Profile:
         self._is_chosen = False
         """Is it known by which clock? Not before the first call: a model is found, or moved, until then."""
         self._pace = Pace()
+        if recorder is None:
+            session.listen(self.hear)
         self._is_recording = False
         self._began = 0.0
         self._asked: list[str] = []
@@ -282,7 +280,7 @@ class Profile:
             self._looks.note(module, has_worked=self.inspector(module, args, kwargs, output))
             self.clock.log.append((Kind.TOOL, since, self.clock.now(), -1, 0))
 
-    def raised(self) -> None:
+    def has_raised(self) -> None:
         """An outermost call has raised: its step does not count."""
         if not self.clock.depth and not is_in_backward():
             self._spoiled = True
@@ -397,3 +395,7 @@ class Profile:
         self._is_drawn = True
         text = progress(len(self.steps), self.wanted, word=self.borders.word, warming=self.warming)
         self.session.say(Text(text), "progress")
+
+
+class KernelProfile(Profile):
+    """torch's own profiler over some steps."""

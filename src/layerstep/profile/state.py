@@ -7,12 +7,13 @@ from typing import Any
 
 from torch import nn
 
+from layerstep.engine.instrument import Instrument
 from layerstep.engine.session import Session
 from layerstep.profile.advice import Advice, Evidence, advise
 from layerstep.profile.call_times import Cost
 from layerstep.profile.compare import Saved
 from layerstep.profile.operations import Looked, look_at
-from layerstep.profile.profiling import WARM_UP, Profile, profile_of
+from layerstep.profile.profiling import WARM_UP, KernelProfile, Profile, profile_of
 from layerstep.profile.report import Measured, measure
 from layerstep.profile.roofline import Roofline, probe
 from layerstep.profile.saved_memory import saved_by_module
@@ -20,22 +21,23 @@ from layerstep.profile.stamp_cost import calibrate
 
 __all__ = ["State", "state_of"]
 
-MEMORY = "profile"
-
 
 @dataclass(slots=True)
-class State:
+class State(Instrument):
     """Kept between the lines of a session."""
 
     session: Session
-    profile: Profile
+    profile: Profile = field(init=False)
     looked: Looked = field(default_factory=Looked)
     saved: dict[str, Saved] = field(default_factory=dict)
-    kernels: Profile | None = None
+    kernels: KernelProfile | None = None
     """Of `profile ops`: torch's own profiler over some steps."""
     _cost: Cost | None = None
     _rooflines: dict[str, Roofline | None] = field(default_factory=dict)
     _measured: tuple[object, Measured] | None = None
+
+    def __post_init__(self) -> None:
+        self.profile = profile_of(self.session)
 
     def start(self, wanted: int | None, *, warm_up: int = WARM_UP) -> None:
         """Begin to time, and have a look at the operations in a step that is left out."""
@@ -58,7 +60,7 @@ class State:
         return not found.trouble
 
     @property
-    def cost(self) -> Cost:
+    def mark_cost(self) -> Cost:
         """What a mark costs here; measured once."""
         if self._cost is None:
             self._cost = calibrate()
@@ -80,7 +82,7 @@ class State:
         steps = self.profile.steps
         mark = (len(steps), id(steps[-1]) if steps else 0, id(self.looked))
         if self._measured is None or self._measured[0] != mark:
-            found = measure(self.profile, self.cost)
+            found = measure(self.profile, self.mark_cost)
             if not found.is_blind:
                 self._add_flops(found)
             self._add_memory(found)
@@ -124,7 +126,4 @@ class State:
 
 def state_of(session: Session) -> State:
     """What a session knows about time; made when it is first asked for."""
-    found = session.memory.get(MEMORY)
-    if not isinstance(found, State):
-        found = session.memory[MEMORY] = State(session, profile_of(session))
-    return found
+    return session.instruments.get(State)

@@ -149,6 +149,6 @@ class Around:
     def ended(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, raised: bool) -> None:
         module = self._module()
         if raised:
-            self._profile.raised()
+            self._profile.has_raised()
         elif module is not None:
             self._profile.ended(module, args, kwargs, output)

@@ -11,14 +11,18 @@ import copy
 import weakref
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerstep._torch import below_everything
 from layerstep._torch.tensors import is_tensor
+from layerstep.engine.instrument import Instrument
 from layerstep.errors import UserError
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
 
 __all__ = ["CacheBefore", "Caches", "Moment", "is_cache"]
 
@@ -54,14 +58,13 @@ class _Noted:
     tables: dict[str, dict[Any, Any]] = field(default_factory=dict)
 
 
-class Caches:
+class Caches(Instrument):
     """The caches that outermost calls were given, as long as they live."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
         self._noted: dict[int, tuple[weakref.ref[Any], _Noted]] = {}
 
-    def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An outermost call begins."""
+    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for value in (*args, *kwargs.values()):
             if not is_tensor(value) and is_cache(value):
                 try:

@@ -27,7 +27,7 @@ from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.errors import UserError
 from layerstep.rerun.attributes import attributes_kept
 from layerstep.rerun.copies import Copies
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import Caches, Moment
 from layerstep.rerun.other_ranks import waits_for_ranks
 from layerstep.tensors.clones import is_freed
 from layerstep.tensors.observing import observing
@@ -131,7 +131,7 @@ def rerun(
         stack.enter_context(torch.no_grad())
         _leave_autocast_cache(stack)
         with observing():
-            copies = Copies(moment, length_of(args, kwargs), session.caches)
+            copies = Copies(moment, length_of(args, kwargs), session.instruments.get(Caches))
             args, kwargs = copies.of(args), copies.of(kwargs)
         streams = RandomState()
         try:

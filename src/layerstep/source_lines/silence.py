@@ -12,13 +12,14 @@ from layerstep._torch.dynamo import compiled_codes
 from layerstep.engine.session import Session
 from layerstep.source_lines.places import Place, known_files
 from layerstep.source_lines.statements import read_source
+from layerstep.source_lines.watcher import SourceLines
 
 __all__ = ["why_line_silent"]
 
 
 def why_line_silent(session: Session, place: Place) -> str:
     """One line; it is asked of points that were never hit."""
-    lines = session.source_lines
+    lines = session.instruments.get(SourceLines)
     name = os.path.basename(place.file or place.tail)
     if place.is_pending:
         return f"pending: {place.trouble or f'no file {place.tail} was loaded so far'}"

@@ -7,12 +7,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from layerstep._torch import is_tracing
 from layerstep.engine.events import Event, Kind, Phase, Resume
+from layerstep.engine.instrument import Instrument
 from layerstep.engine.program_frames import is_inline, program_frames
 from layerstep.engine.stack import is_program_file
+from layerstep.engine.stop import Match
 from layerstep.errors import UserError
 from layerstep.source_lines.monitoring import Monitoring, free_tool
 from layerstep.source_lines.places import Place
@@ -45,7 +47,7 @@ class _Files(dict[str, "_Lines | None"]):
         return found
 
 
-class SourceLines:
+class SourceLines(Instrument):
     """Follows the functions that hold a point, or that a step goes through; others are left alone."""
 
     def __init__(self, session: Session) -> None:
@@ -68,7 +70,7 @@ class SourceLines:
     def apply(self) -> None:
         """Follow what the points and the step need, from the next line on."""
         active = [point for point in self._session.points if point.enabled]
-        self._points = [(point, point.source_line) for point in active if point.source_line is not None]
+        self._points = [(point, cast(Place, point.source_line)) for point in active if point.source_line]
         self.is_stepping = self._step is not None
         self.files.clear()
         self._followed.clear()
@@ -116,8 +118,8 @@ class SourceLines:
         if self._tracer_now().is_elsewhere:
             raise UserError("lines are followed in one thread, and it is another", "Python 3.12 follows all")
 
-    def begin(self, pause: Pause, resume: Resume) -> None:
-        """The run goes on: note where a step by lines may end."""
+    def resuming(self, pause: Pause, resume: Resume) -> None:
+        """Note where a step by lines may end."""
         self._step = self._origin = self._outer = None
         if not resume.kind.is_by_line:
             return
@@ -165,7 +167,7 @@ class SourceLines:
             return
         try:
             if self._has_arrived(LineMoment(threading.get_ident(), Side.ORIGIN, is_return=True)):
-                self._stop(frame, None, "", output=(value,))
+                self._session.stop_here(frame, "", output=(value,))
         except Exception as error:
             self._session.fail(error)
 
@@ -173,12 +175,12 @@ class SourceLines:
         name, line = frame.f_code.co_qualname, frame.f_lineno
         at = (self.files[frame.f_code.co_filename] or {}).get(line, ())
         points = tuple(point for point, place in at if place.function in ("", name))
-        hit, trouble = None, ""
+        match: Match | None = None
         if points:
-            hit, trouble = self._session.judge.ask(points, Event(Phase.LINE, None, (), {}), frame)
+            match = self._session.decision.ask(points, Event(Phase.LINE, None, (), {}), frame)
         moment = LineMoment(threading.get_ident(), self._side(frame), line)
-        if self._has_arrived(moment) or hit is not None:
-            self._stop(frame, hit, trouble)
+        if self._has_arrived(moment) or match is not None:
+            self._session.stop_here(frame, "", match=match)
 
     def _side(self, frame: FrameType) -> Side:
         mark = frame.f_trace
@@ -191,11 +193,6 @@ class SourceLines:
             return False
         stops, self._step = decide(self._step, moment)
         return stops
-
-    def _stop(
-        self, frame: FrameType, point: Point | None, trouble: str, *, output: tuple[Any, ...] = ()
-    ) -> None:
-        self._session.stop_here(frame, "", point=point, trouble=trouble, output=output)
 
     def _begins_of(self, code: CodeType) -> frozenset[int]:
         key = _key(code)

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from layerstep.engine.pause import Pause
+from layerstep.engine.stop import Shown, Stop
 from layerstep.tensors.format import number, place
 from layerstep.tensors.present import tensor_view
 from layerstep.views import Fields, Span, Text, View
 from layerstep.watchpoints.write_event import UNSEEN, Write
 
-__all__ = ["fields_of"]
+__all__ = ["Written"]
 
 
-def fields_of(write: Write, pause: Pause, *, limit: int, more: Sequence[tuple[str, View]] = ()) -> Fields:
-    """The stop at a write, and what else is shown there."""
-    unseen = write.kind == "unseen"
-    title = [
-        Span(write.point.label, "path"),
-        Span("changed unseen" if unseen else write.kind, "warn" if unseen else "good"),
-    ]
-    if write.op or write.node:
-        title.append(Span(write.op or write.node, "type"))
-    title.append(Span(pause.reason, "dim"))
-    items: list[tuple[str, View]] = []
-    for name, tensor in (("before", write.before), ("after", write.after)):
-        items.append((name, tensor_view(tensor, limit=limit) if tensor is not None else Text("None")))
-    items += [("changed", Text(text)) for text in _changes(write)]
-    items += [(name, Text(text)) for name, text in _doers(write, pause)]
-    if write.place.file:
-        items.append(("at", Text(str(write.place))))
-    return Fields(tuple(title), (*items, *more))
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A watched tensor was written."""
+
+    write: Write
+
+    def view(self, stop: Stop, shown: Shown) -> View:
+        write = self.write
+        unseen = write.kind == "unseen"
+        title = [
+            Span(write.point.label, "path"),
+            Span("changed unseen" if unseen else write.kind, "warn" if unseen else "good"),
+        ]
+        if write.op or write.node:
+            title.append(Span(write.op or write.node, "type"))
+        title.append(Span(stop.reason, "dim"))
+        rows: list[tuple[str, View]] = []
+        for name, tensor in (("before", write.before), ("after", write.after)):
+            rows.append(
+                (name, tensor_view(tensor, limit=shown.limit) if tensor is not None else Text("None"))
+            )
+        rows += [("changed", Text(text)) for text in _changes(write)]
+        rows += [(name, Text(text)) for name, text in _doers(write, stop)]
+        if write.place.file:
+            rows.append(("at", Text(str(write.place))))
+        others = [row for row in shown.watches if row[0] != stop.reason]
+        return Fields(tuple(title), (*rows, *others))
 
 
 def _changes(write: Write) -> list[str]:
@@ -50,7 +59,7 @@ def _changes(write: Write) -> list[str]:
     return [text, f"compared is every {every}th element: a copy of all is more than keep_bytes"]
 
 
-def _doers(write: Write, pause: Pause) -> list[tuple[str, str]]:
+def _doers(write: Write, stop: Stop) -> list[tuple[str, str]]:
     """Who did it, as far as it is known."""
     found = []
     if write.kind == "unseen":
@@ -62,7 +71,7 @@ def _doers(write: Write, pause: Pause) -> list[tuple[str, str]]:
         found.append(("by", f"{write.optimizer}.step(){called}"))
     if write.node and write.op:
         found.append(("in", f"{write.node}, in the backward pass"))
-    inner = pause.stack[0] if pause.stack else None
+    inner = stop.stack[0] if stop.stack else None
     if inner is not None and inner.module is not None:
         found.append(("in", f"{inner.path} ({type(inner.module).__name__})"))
     return found

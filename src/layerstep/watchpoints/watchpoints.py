@@ -20,14 +20,16 @@ from layerstep._torch import is_tracing
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.modes import autograd_on
 from layerstep.engine.events import Phase
+from layerstep.engine.instrument import Instrument
 from layerstep.engine.operations import name_of, place_of, user_frame
-from layerstep.engine.pause import Pause
 from layerstep.engine.stack import Frame, build_stack
+from layerstep.engine.stop import Stop
 from layerstep.engine.taps import Sink, Taps
 from layerstep.engine.training import Stepped
 from layerstep.errors import UserError
 from layerstep.views import Notice
 from layerstep.watchpoints.tensor_locator import find_home
+from layerstep.watchpoints.views import Written
 from layerstep.watchpoints.watchpoint import Watchpoint
 from layerstep.watchpoints.write_event import UNSEEN, Write, write_to
 from layerstep.watchpoints.write_mode import WriteMode, is_declared
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Writes"]
 
 
-class Writes:
+class Writes(Instrument):
     """The watchpoints of a session, and what is installed for them."""
 
     def __init__(self, session: Session) -> None:
@@ -46,7 +48,6 @@ class Writes:
         self._mode = WriteMode(self._around, self._moved_before, session.fail)
         self._taps = Taps(Sink(self._forward_begins, _ignore, _ignore))
         self._hooks: dict[Watchpoint, Any] = {}
-        self._stops: dict[int, Write] = {}
         self._is_armed = False
 
     @property
@@ -57,10 +58,6 @@ class Writes:
     def live(self) -> tuple[Watchpoint, ...]:
         """Those that are in effect."""
         return self._mode.points
-
-    def at(self, pause: Pause) -> Write | None:
-        """The write that a pause is at."""
-        return self._stops.get(id(pause))
 
     def apply(self) -> None:
         """Install what the watchpoints need and no more; where the run goes on, forgive what lines did."""
@@ -166,11 +163,20 @@ class Writes:
     def _after_step(self, stepped: Stepped) -> None:
         self._compare(f"the end of {stepped.kind}.step() {stepped.steps}", sys._getframe(1), is_between=True)
 
-    def _forward_begins(self, phase: Phase, points: Any, module: nn.Module, *_: Any) -> None:
+    def _forward_begins(
+        self,
+        phase: Phase,
+        points: Any,
+        module: nn.Module,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
+    ) -> None:
         try:
             if self.live and not self._session.is_silent and not self._mode.is_busy and not is_tracing():
-                self._mode.lay_for(sys._getframe(1), module)
-            self._compare("the forward", sys._getframe(1), is_between=False)
+                self._mode.lay_for(frame, module)
+            self._compare("the forward", frame, is_between=False)
         except Exception as error:
             self._session.fail(error)
 
@@ -260,22 +266,17 @@ class Writes:
     def _stop(self, write: Write, frame: FrameType) -> None:
         session = self._session
         user = user_frame(frame)
-        with session.opstep.pausing():
+        with session.pausing():
             session.models.refresh()
             stack = build_stack(frame, session.models, event=None)
             if stack:
                 stack[0].caller = user
             else:
                 stack = [Frame(session.models, None, caller=user)]
-            pause = Pause(session.scope, stack, reason=f"watch {write.point.number}", python=user)
-            self._stops[id(pause)] = write
-            try:
-                session.hold(pause)
-            finally:
-                del self._stops[id(pause)]
+            session.stop(Stop(Written(write), stack, reason=f"watch {write.point.number}", python=user))
 
-    def unseen(self) -> list[Notice]:
-        """At a stop: what has changed since the last look, by nothing that torch saw."""
+    def stopped(self) -> list[Notice]:
+        """What has changed since the last look, by nothing that torch saw."""
         found = []
         for point in self.live:
             if point.find_pointer() != point.pointer or point.compare()[2]:

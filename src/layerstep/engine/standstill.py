@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from layerstep.engine import stepper
 from layerstep.engine.events import Kind, Resume
 from layerstep.engine.pause import Pause
+from layerstep.engine.stop import Stop
 from layerstep.errors import QUIT_EXIT_CODE, Quit
 from layerstep.imports import our_imports
 from layerstep.process.interrupts import wake_main_thread
@@ -17,31 +19,36 @@ from layerstep.views import Notice
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Stand"]
+__all__ = ["Standstill"]
 
 
-class Stand:
-    """How a session begins a pause, serves it, and leaves it."""
+class Standstill:
+    """How a session comes to a stop, serves it, and leaves it: the one way for every source of stops."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def hold(self, pause: Pause) -> None:
-        """Stand still in this thread until a line resumes; a second thread waits its turn."""
+    def stop(self, stop: Stop) -> None:
+        """Stand still at a stop until a line resumes the run."""
+        self.hold(Pause(self._session.scope, stop))
+
+    def hold(self, pause: Pause) -> Resume | None:
+        """Stand still in this thread until a line resumes, and say how; a second thread waits its turn."""
         session = self._session
         with session.turns.taken(pause) as is_wanted:
             if not (is_wanted and (session.is_attached or pause.is_start or pause.is_over)):
                 pause.release()
-                return
+                return None
             if pause.point is not None and pause.point.temporary:
                 session.points.delete(pause.point)
             if pause.point is not None and pause.is_caught:
                 session.caught.append(f"{pause.point.what} in {pause.stack[0].path or 'the program'}")
-            self._serve(pause, session.turns.begin(pause))
+            resume = self._serve(pause, session.turns.begin(pause))
         if session.interrupts.came_late and session.is_attached:
             self._stop_soon()  # it came while a line that resumes was on its way
+        return resume
 
-    def _serve(self, pause: Pause, step: stepper.Intent | None) -> None:
+    def _serve(self, pause: Pause, step: stepper.Intent | None) -> Resume:
         """Serve a pause to its end; then a `step` of another thread goes on."""
         session = self._session
         session.pause = pause
@@ -52,9 +59,12 @@ class Stand:
         session.scope.stack = pause.stack
         session.scope.frame = pause.frame
         try:
-            with our_imports(), session.source_lines.resting():
+            with our_imports(), contextlib.ExitStack() as resting:
+                for rest in session.instruments.at("resting"):
+                    resting.enter_context(rest())
                 resume = session.conversation.serve(pause)
             self._leave(pause, resume, step)
+            return resume
         finally:
             pause.release()
             session.results.let_go()
@@ -74,10 +84,15 @@ class Stand:
         if resume.kind is Kind.DETACH:
             session.detach()
             return
-        within = session.opstep.begin(pause, resume)
-        session.source_lines.begin(pause, resume)
+        for resuming in session.instruments.at("resuming"):
+            resuming(pause, resume)
+        op = pause.event.op if pause.event is not None else None
         intent = stepper.begin(
-            resume, phase=pause.phase, depth=pause.depth, thread=threading.get_ident(), within=within
+            resume,
+            phase=pause.phase,
+            depth=pause.depth,
+            thread=threading.get_ident(),
+            within=op.within if op is not None else 0,
         )
         if resume.kind is Kind.FINISH and any(f.depth == intent.depth and not f.hooked for f in pause.stack):
             intent = replace(intent, everywhere=True)

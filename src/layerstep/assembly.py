@@ -1,0 +1,35 @@
+"""A session put together: the engine, the commands, and the instruments that take part from the beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from layerstep.config import Config
+from layerstep.crashes.catching import Crashes
+from layerstep.dispatch import Dispatcher
+from layerstep.engine.instrument import Instrument
+from layerstep.engine.messages import Interpreter
+from layerstep.engine.session import Session
+from layerstep.ops.stepping import OpSteps
+from layerstep.rerun.kv_caches import Caches
+from layerstep.source_lines.watcher import SourceLines
+from layerstep.watchpoints.watchpoints import Writes
+
+__all__ = ["assemble"]
+
+_FROM_THE_BEGINNING: tuple[Callable[[Session], Instrument], ...] = (
+    Writes,
+    SourceLines,
+    Caches,
+    OpSteps,
+    Crashes,
+)
+"""The other instruments are made when a command first asks for them."""
+
+
+def assemble(config: Config, interpreter: Interpreter | None = None) -> Session:
+    """A session that answers all commands; it has no front end yet."""
+    session = Session(interpreter or Dispatcher(), config)
+    for kind in _FROM_THE_BEGINNING:
+        session.instruments.get(kind)
+    return session
