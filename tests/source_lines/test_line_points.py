@@ -289,6 +289,26 @@ def test_a_step_stays_in_its_thread(tmp_path: Path) -> None:
     assert stops(screen) == [f"prog.py:{n}" for n in (9, 10, 11, 12)] and "joined" in screen
 
 
+@pytest.mark.parametrize("last", ["detach", "continue"])
+def test_a_thread_is_followed_no_more_when_another_one_ends_its_step(tmp_path: Path, last: str) -> None:
+    source = """\
+        import sys, threading
+        from torch import nn, ones
+
+        layer = nn.Linear(2, 2)
+
+        def run():
+            thread = threading.Thread(target=layer, args=(ones(1, 2),))
+            thread.start(), thread.join()
+            return sys.gettrace(), sys._getframe().f_trace
+
+        print("left:", run())
+    """
+    lines = ["break layer", "break prog.py:8", "continue", "delete 2", "next line", last]
+    screen = played(tmp_path, source, *lines)
+    assert "layer  done" in screen and "left: (None, None)" in screen
+
+
 def test_a_function_that_has_returned_is_not_kept_alive(tmp_path: Path) -> None:
     source = """\
         import torch, weakref

@@ -35,7 +35,7 @@ class SetTrace:
 
         def local(frame: FrameType, event: str, arg: Any) -> Any:
             if not self._is_on:
-                return None
+                return self._leave(frame)
             if event == "line":
                 lines = files[frame.f_code.co_filename]
                 if lines is not None and (watched.is_stepping or frame.f_lineno in lines):
@@ -47,6 +47,8 @@ class SetTrace:
             return frame.f_trace  # a step may have put its mark there meanwhile
 
         def called(frame: FrameType, event: str, arg: Any) -> Any:
+            if not self._is_on:
+                return self._leave(frame)
             if files[frame.f_code.co_filename] is None:
                 return None
             if frame.f_trace is not None:  # a generator goes on: its mark stays
@@ -92,9 +94,13 @@ class SetTrace:
             sys.settrace(None)
 
     def stop(self) -> None:
+        """Leave this thread now; another one leaves at its next event, for only itself can do that."""
         self._is_on = False
+        self._leave(sys._getframe(1))
+
+    def _leave(self, frame: FrameType | None) -> None:
+        """Take the trace function off this thread, and off the frames from here on."""
         self.rest()
-        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_trace is self._local or isinstance(frame.f_trace, Mark):
                 frame.f_trace = None

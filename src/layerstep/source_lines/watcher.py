@@ -218,8 +218,6 @@ class SourceLines(Instrument):
 
     def _look(self, name: str) -> _Lines | None:
         """The lines of a file that is met for the first time; None if it is of no interest."""
-        if not self._points and not self.is_stepping:
-            return {}  # a thread that began under the trace function: it looks closer, and lets go of it
         try:
             file = os.path.realpath(name)
             lines: dict[int, tuple[_Placed, ...]] = {}
