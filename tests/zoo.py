@@ -924,6 +924,9 @@ def _home_of(hook: Any) -> str | None:
     return getattr(hook, "__module__", None) or type(hook).__module__
 
 
+_WITH_KERNELS: list[Any] = [nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder]
+
+
 def global_state() -> dict[str, Any]:
     """What of the process, torch and Python a debugger may have replaced."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
@@ -931,6 +934,7 @@ def global_state() -> dict[str, Any]:
         "Module.__call__": nn.Module.__call__,
         "Module._call_impl": nn.Module._call_impl,
         "reducer": copyreg.dispatch_table.get(OrderedDict),
+        "forwards": [kind.forward for kind in _WITH_KERNELS],
         "TorchScript": torch.jit._recursive.create_script_module,
         "Module.__setattr__": nn.Module.__setattr__,
         "global hooks": {name: dict(getattr(torch_module, name)) for name in _GLOBAL_DICTS},

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from layerstep.engine.ops import Functions
 from torch import Tensor, nn
 
 from layerstep import DebugConsole
+from zoo import global_state
 
 PYTHON_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
 
@@ -242,3 +246,63 @@ def test_nothing_is_left_of_a_step_through_the_kernels_of_a_backward_pass() -> N
 
 def _modes() -> int:
     return torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
+
+
+class LinearThenAttention(nn.Module):
+    """Computes something, then attends: called as a module, or past it."""
+
+    def __init__(self, past_the_call: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.past_the_call = past_the_call
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        attend = self.attention.forward if self.past_the_call else self.attention
+        return attend(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("past_the_call", [False, True])
+@pytest.mark.parametrize("lines", [["detach"], ["delete", "continue"], ["continue"]])
+def test_attention_keeps_its_kernel_after_a_stop_at_an_op_before_it(
+    past_the_call: bool, lines: list[str]
+) -> None:
+    """The mode cannot leave from inside its own handler: it still lies where the attention runs."""
+    torch.manual_seed(0)
+    model, x, before = LinearThenAttention(past_the_call).eval(), torch.randn(2, 3, 8), global_state()
+    with torch.no_grad():
+        bare = model(x)
+    screen = io.StringIO()
+    console = debug(model, *lines, output=screen)
+    console.execute("break op:linear")
+    with console, torch.no_grad():
+        seen = model(x)
+    assert "first  F.linear  done" in screen.getvalue()
+    assert torch.equal(bare, seen) and global_state() == before
+
+
+def test_a_thread_that_ends_under_a_mode_leaves_the_forward_of_attention_as_it_was() -> None:
+    mode, before = Functions(lambda func, args, kwargs: func(*args, **kwargs)), global_state()
+    thread = threading.Thread(target=mode.put)
+    thread.start()
+    thread.join()
+    assert global_state()["forwards"] != before["forwards"]
+    del thread, mode
+    deadline = time.monotonic() + 10
+    while global_state() != before and time.monotonic() < deadline:
+        time.sleep(0.01)  # torch lets go of the mode when the thread is gone, shortly after the join
+    assert global_state() == before
+
+
+def test_points_that_are_taken_back_at_the_entry_lay_no_mode() -> None:
+    lying: list[int] = []
+    model = nn.Sequential(nn.Identity())
+    nn.Module.register_forward_hook(model[0], lambda *_: lying.append(torch._C._len_torch_function_stack()))
+    for last in ("delete", "detach"):
+        console = debug(model, last, "continue")
+        console.breakpoint("Sequential", "enter")
+        console.execute("break op:*")
+        with console:
+            model(torch.ones(1))
+    assert lying == [0, 0]

@@ -7,14 +7,18 @@ whatever is on top. Seen on torch 2.13.0.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["LEAVING", "Leaving", "autograd_on", "functions_out", "lay_below", "lies_below", "take_out"]
+from layerstep._torch.encoders import Standing, may_be_one_kernel
+
+__all__ = ["LEAVING", "LastingFunctions", "Leaving", "autograd_on", "lay_below", "lies_below", "take_out"]
 
 Mode = TorchFunctionMode | TorchDispatchMode
 
@@ -43,16 +47,56 @@ def take_out(mode: Mode) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def functions_out(kind: type[TorchFunctionMode]) -> Iterator[None]:
-    """Function modes of that class are out of this thread's stack meanwhile."""
-    stack: Any = getattr(torch.overrides, "_get_current_function_mode_stack", tuple)
-    modes = [mode for mode in stack() if isinstance(mode, kind) and take_out(mode)]
-    try:
-        yield
-    finally:
+class LastingFunctions(TorchFunctionMode):
+    """A function mode that lies below all others, where torch's modules keep the kernels that they have.
+
+    Each of those modules leaves its kernel where any function mode is on. That may be one that nobody needs
+    any more: after a stop in its handler torch puts it back. So it is out of the stack in their forwards.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_aside = False
+        """Is it out of the stack for the time of a forward?"""
+        self._standing: weakref.finalize[Any, Any] | None = None
+        """Ends with the mode: a thread may end while it lies there."""
+
+    def put(self) -> bool:
+        """Lie in this thread from now on."""
+        if not lay_below(self):
+            return False
+        self._standing = weakref.finalize(self, Standing(None, _aside).remove)
+        self._standing.atexit = False
+        return True
+
+    def take_away(self) -> bool:
+        """Out of this thread's stack; no where its handler is at work."""
+        if not take_out(self) and not self._is_aside:
+            return False
+        if self._standing is not None:
+            self._standing()
+            self._standing = None
+        return True
+
+
+def _aside(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The forward of a module that may be one kernel, with our function modes out of the stack."""
+    if not may_be_one_kernel(module):
+        return forward
+
+    def forward_alone(*args: Any, **kwargs: Any) -> Any:
+        modes = [mode for mode in _functions() if isinstance(mode, LastingFunctions) and take_out(mode)]
         for mode in modes:
-            lay_below(mode)
+            mode._is_aside = True
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            for mode in modes:
+                mode._is_aside = False
+                if mode._standing is not None:
+                    lay_below(mode)
+
+    return forward_alone
 
 
 def lies_below(mode: Mode) -> bool:
@@ -65,8 +109,12 @@ def lies_below(mode: Mode) -> bool:
 
 def _stack(mode: Mode) -> list[Any]:
     if isinstance(mode, TorchFunctionMode):
-        return list(torch.overrides._get_current_function_mode_stack())
+        return _functions()
     return list(torch.utils._python_dispatch._get_current_dispatch_mode_stack())
+
+
+def _functions() -> list[Any]:
+    return list(torch.overrides._get_current_function_mode_stack())
 
 
 def _pop_all(mode: Mode, count: int) -> None:

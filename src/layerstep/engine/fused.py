@@ -15,28 +15,15 @@ import torch
 from torch import nn
 
 from layerstep._torch import hook_tables, hooks_hidden, is_tracing
-from layerstep._torch.modes import functions_out
+from layerstep._torch.encoders import KINDS
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.operations import Functions
 
-__all__ = ["FusedForward", "has_kernel", "may_be_one_kernel", "with_kernels"]
+__all__ = ["FusedForward", "has_kernel", "with_kernels"]
 
 
 def has_kernel(module: nn.Module) -> bool:
     """Is this a layer that may run as one kernel? A forward of the program's own may call torch's."""
     return isinstance(module, nn.TransformerEncoderLayer)
-
-
-def may_be_one_kernel(module: nn.Module) -> bool:
-    """Is this one of torch's modules that leave their kernel where a function mode is on, and may it take it?
-
-    Each tests `has_torch_function`, which a mode makes true; the last digits would then be others.
-    """
-    kinds = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
-    if not isinstance(module, kinds) or module.training:
-        return False
-    deciding = module.layers[0] if isinstance(module, nn.TransformerEncoder) else module
-    return not (torch.is_grad_enabled() and any(p.requires_grad for p in deciding.parameters()))
 
 
 def with_kernels(modules: Iterable[nn.Module]) -> list[nn.Module]:
@@ -45,8 +32,7 @@ def with_kernels(modules: Iterable[nn.Module]) -> list[nn.Module]:
     inside = {
         id(part) for each in found if isinstance(each, nn.TransformerEncoderLayer) for part in each.children()
     }
-    kinds = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
-    return [module for module in found if isinstance(module, kinds) and id(module) not in inside]
+    return [module for module in found if isinstance(module, KINDS) and id(module) not in inside]
 
 
 class FusedForward:
@@ -75,7 +61,7 @@ class FusedForward:
         forward = self._forward
         if not self._is_fused(args, kwargs):
             return forward(*args, **kwargs)
-        with hooks_hidden(self._module), functions_out(Functions):
+        with hooks_hidden(self._module):
             result = forward(*args, **kwargs)
         inside = list(self._module.modules())[1:]
         if any(hooks for module in inside for hooks in hook_tables(module).values()):

@@ -14,8 +14,9 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import resolve_name
 
+from layerstep._torch.modes import LastingFunctions
 from layerstep._torch.persistent_mode import LastingMode
 from layerstep.engine.stack import is_ours
 
@@ -41,7 +42,7 @@ Around = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
-class Functions(TorchFunctionMode):
+class Functions(LastingFunctions):
     """Hands on each function of torch that is called, by the name that the source has for it."""
 
     def __init__(self, around: Around) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from torch import nn
 
 from layerstep.engine.events import Kind, Phase
-from layerstep.engine.fused import with_kernels
 from layerstep.engine.models import Model, Models
 from layerstep.engine.overwritten_inputs import may_overwrite
 from layerstep.engine.points import Point, PointKind, Points
@@ -50,7 +49,8 @@ def make_plan(
         _want_ops(model, [point for point in active if point.op], want)
     _want_steps(models, intent, enclosing, want)
     if has_modes or intent.kind is Kind.OP or any(point.op for point in active):
-        _want_fused(models, [point for point in active if point.op], enclosing, want)
+        for module in enclosing:  # at an exit the modes of ops are taken out
+            want(module, Phase.EXIT)
     if wanted or intent.reach is Reach.ROOTS:
         for model in models:
             if (root := model.root) is not None:
@@ -124,17 +124,6 @@ def _want_ops(model: Model, points: list[Point], want: Callable[..., None]) -> N
             want(module, Phase.EXIT)
             for ancestor in _ancestors(model, module, local):
                 want(ancestor, Phase.EXIT)
-
-
-def _want_fused(
-    models: Models, points: list[Point], enclosing: Iterable[nn.Module], want: Callable[..., None]
-) -> None:
-    """Modules that leave their kernel where a function mode is on must be heard of; exits, to remove it."""
-    for model in models:
-        for module in with_kernels(_modules(model)):
-            want(module, Phase.ENTER, *points)
-    for module in enclosing:
-        want(module, Phase.EXIT)
 
 
 def _want_at_root(model: Model, active: list[Point], want: Callable[..., None]) -> None:

@@ -30,12 +30,11 @@ from layerstep._torch import (
 )
 from layerstep._torch.forward_swap import swap_forward
 from layerstep._torch.kernel_keys import run_kernel
-from layerstep._torch.modes import autograd_on, lay_below, lies_below, take_out
+from layerstep._torch.modes import autograd_on, lies_below
 from layerstep._torch.persistent_mode import OPEN, Ground, ground
 from layerstep.engine import stepper
 from layerstep.engine.backward import Call, State
 from layerstep.engine.events import Event, Kind, Phase, Resume
-from layerstep.engine.fused import may_be_one_kernel
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.op_frame import node_name, op_frame, running_modules
 from layerstep.engine.operations import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
@@ -134,16 +133,14 @@ class OpSteps(Instrument):
         """A call begins: its points take effect in it, and what is laid from now on ends with it. Can it?"""
         if is_tracing():
             return False
-        if may_be_one_kernel(module):
-            swap_forward(frame, module, self._without_functions)
         here, around = self._here, ground(frame)
         before = set(here.laid)
-        levels = {point.level for point in points if point.op and self._is_inside(point, [module])}
+        asked = [point for point in points if point.op and self._is_inside(point, [module])]
 
         def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
             def forward_with_ops(*args: Any, **kwargs: Any) -> Any:
                 here.guards.append(around)
-                self._lay(levels)
+                self._lay(self._levels_of(asked))
                 try:
                     return forward(*args, **kwargs)
                 finally:
@@ -153,24 +150,15 @@ class OpSteps(Instrument):
             return forward_with_ops
 
         is_guarded = swap_forward(frame, module, wrap)
-        if levels and not is_guarded:
+        if asked and not is_guarded:
+            levels = self._levels_of(asked)
             self._lay(levels if around == OPEN else levels - {Phase.KERNEL})
             self.is_laid = bool(here.laid)
         return is_guarded
 
-    def _without_functions(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """No function mode of ours is on in a module that would leave its kernel for it."""
-
-        def forward_alone(*args: Any, **kwargs: Any) -> Any:
-            mode = self._here.laid.get(Phase.OP)
-            was_on = mode is not None and take_out(mode)
-            try:
-                return forward(*args, **kwargs)
-            finally:
-                if mode is not None and was_on and self._here.laid.get(Phase.OP) is mode:
-                    lay_below(mode)
-
-        return forward_alone
+    def _levels_of(self, points: list[Point]) -> set[Phase]:
+        """Of those that are still set: at the entry the user may have taken them back."""
+        return {point.level for point in points if point in self._points}
 
     def resuming(self, pause: Pause, resume: Resume) -> None:
         event = pause.event
@@ -235,7 +223,7 @@ class OpSteps(Instrument):
     def _lay(self, levels: set[Phase]) -> None:
         for level in levels - set(self._here.laid) if levels else ():
             mode: Mode = Functions(self._function) if level is Phase.OP else Kernels(self._kernel)
-            if mode.put() if isinstance(mode, Kernels) else lay_below(mode):
+            if mode.put():
                 self._here.laid[level] = mode
                 self._here.passes[level] = graph_task()
 
@@ -245,8 +233,7 @@ class OpSteps(Instrument):
 
     def _take_out(self, levels: set[Phase]) -> None:
         for level in levels:
-            mode = self._here.laid[level]
-            if mode.take_away() if isinstance(mode, Kernels) else take_out(mode):
+            if self._here.laid[level].take_away():
                 del self._here.laid[level]
 
     def follow(self, call: Call) -> None:

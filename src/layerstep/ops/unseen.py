@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from layerstep._torch import is_compiled, is_scripted
-from layerstep.engine.fused import may_be_one_kernel
+from layerstep._torch.encoders import may_be_one_kernel
 
 __all__ = ["why_no_ops"]
 

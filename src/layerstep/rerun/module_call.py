@@ -18,9 +18,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from layerstep._torch import function_modes, functions_off, functions_on, hooks_hidden
+from layerstep._torch.encoders import may_be_one_kernel
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.fused import may_be_one_kernel
 from layerstep.engine.guard import undisturbed
 from layerstep.engine.random_streams import RandomState
 from layerstep.engine.scope import stdout_of_this_thread
