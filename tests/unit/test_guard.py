@@ -17,7 +17,7 @@ from layerstep.engine.line_effects import Baseline
 from layerstep.engine.models import Models
 from layerstep.engine.random_streams import RandomState
 from layerstep.engine.reachable import Reach
-from layerstep.tensors.observing import observing
+from layerstep.tensors.observing import checksum, observing
 
 
 @pytest.fixture
@@ -169,3 +169,17 @@ def test_the_private_names_are_still_there() -> None:
         "_DisableFuncTorch",
     ):
         assert hasattr(torch._C, name), name
+
+
+@pytest.mark.parametrize("size", [(), (0,), (1,), (1, 1), (3,), (2, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.complex64])
+def test_a_checksum_is_of_the_values_whatever_the_strides_are(
+    size: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """One element may have any stride: a gradient that was expanded has 0."""
+    plain = torch.full(size, 3, dtype=dtype)
+    expanded = torch.full((), 3, dtype=dtype).expand(size)
+    strided = torch.full((40,), 3, dtype=dtype).as_strided(size, [7, 2][: len(size)], 1)
+    assert checksum(plain) == checksum(expanded) == checksum(strided)
+    if plain.numel():
+        assert checksum(plain) != checksum(torch.full(size, 4, dtype=dtype))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["as_numpy", "attempt", "dim", "is_tensor", "is_torch", "size_of"]
+__all__ = ["as_numpy", "attempt", "dim", "is_tensor", "is_torch", "raw_bytes", "size_of"]
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
@@ -32,6 +32,15 @@ def as_numpy(tensor: Tensor) -> npt.NDArray[Any]:
         return np.from_dlpack(tensor)
     except (AttributeError, BufferError, RuntimeError, TypeError):
         return tensor.clone().numpy()
+
+
+def raw_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of its values in their order, on the CPU; without a copy where they lie there like that.
+
+    One element is contiguous whatever its stride says, but torch views bytes only where the stride is 1.
+    """
+    plain = tensor.detach().cpu().contiguous()
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
 
 def attempt(read: Callable[[], Any], default: Any) -> Any:

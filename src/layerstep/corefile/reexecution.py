@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch import below_everything, is_transformed, unwrap
+from layerstep._torch.tensors import raw_bytes
 from layerstep.corefile.environment import MOST_TEXT, under_modes
 from layerstep.corefile.rebuild import RestoredCore
 from layerstep.corefile.streams import Streams
@@ -321,7 +322,7 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
     if one.layout is not torch.strided or one.is_nested or one.is_quantized:
         parts = [_parts(each) for each in (one, other)]
         return all(map(_same_bits, *parts)) if len(parts[0]) == len(parts[1]) else False
-    return torch.equal(_bytes(one), _bytes(other))
+    return torch.equal(*(raw_bytes(each.detach().resolve_conj().resolve_neg()) for each in (one, other)))
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
@@ -329,11 +330,6 @@ def _parts(tensor: Tensor) -> list[Tensor]:
     if tensor.is_nested:
         return list(tensor.unbind())
     return [tensor.dequantize() if tensor.is_quantized else tensor.to_dense()]
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8)
 
 
 def _how_far(was: Tensor, now: Tensor) -> str:

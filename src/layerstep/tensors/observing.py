@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from layerstep._torch import modes_off, transforms_off
+from layerstep._torch.tensors import raw_bytes
 from layerstep.tensors.kinds import readable
 
 __all__ = ["checksum", "observing", "size_of", "version_of"]
@@ -49,7 +50,7 @@ def checksum(tensor: Tensor) -> int:
 
     Numpy gets results only: a storage that numpy has seen can no longer be resized.
     """
-    raw = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    raw = raw_bytes(tensor.detach().cpu())
     raw = raw.clone() if raw.storage_offset() % 8 else raw
     width = 1 << 15
     rows = raw.numel() // width
