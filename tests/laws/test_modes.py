@@ -244,6 +244,41 @@ def test_nothing_is_left_of_a_step_through_the_kernels_of_a_backward_pass() -> N
     assert "aten" in text.getvalue() and torch.set_autocast_enabled is own, text.getvalue()
 
 
+class Penalty(nn.Module):
+    """Runs a backward pass in its forward; a hook of the program may raise in it."""
+
+    def __init__(self, raises: bool) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.raises = raises
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone().requires_grad_() * 1
+        x.register_hook(self.look)
+        y = self.inner(x)
+        with contextlib.suppress(ValueError):
+            torch.autograd.grad(y.sum(), x, retain_graph=True)
+        return y
+
+    def look(self, gradient: Tensor) -> None:
+        if self.raises:
+            raise ValueError("of the program")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_nothing_is_left_of_a_mode_that_is_laid_in_a_backward_pass(raises: bool) -> None:
+    """Torch drops it at the end of its node, and does not tell of the end of a pass that raises."""
+    model, before, screen = Penalty(raises), global_state(), io.StringIO()
+    console = debug(model, "break op:*", "continue", *["continue"] * 9, output=screen)
+    console.execute("tbreak inner backward")
+    with console:
+        model(torch.ones(2, 4))
+        assert "inner  backward done" in screen.getvalue()
+        model(torch.ones(2, 4))
+    assert "inner  F.linear  done  op  forward 2" in screen.getvalue(), screen.getvalue()
+    assert global_state() == before
+
+
 def _modes() -> int:
     return torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
 

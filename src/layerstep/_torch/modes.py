@@ -73,10 +73,14 @@ class LastingFunctions(TorchFunctionMode):
         """Out of this thread's stack; no where its handler is at work."""
         if not take_out(self) and not self._is_aside:
             return False
+        self.forget()
+        return True
+
+    def forget(self) -> None:
+        """It is out of this thread's stack, by whatever way."""
         if self._standing is not None:
             self._standing()
             self._standing = None
-        return True
 
 
 def _aside(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:

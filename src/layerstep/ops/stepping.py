@@ -192,6 +192,9 @@ class OpSteps(Instrument):
         the end of a node of the backward pass torch puts back what lay before it: so what was laid before a
         backward pass does not leave in it.
         """
+        if not is_in_backward():
+            for ended in {self._here.passes[level] for level in self._here.laid} - {-1}:
+                self._forget(ended)  # that pass has raised: torch did not tell of its end
         idle = {level for level in set(self._here.laid) - self._wanted_here() if self._is_of_this_pass(level)}
         if not is_in_backward() and ground(frame) != OPEN:
             idle.discard(Phase.KERNEL)
@@ -226,6 +229,8 @@ class OpSteps(Instrument):
             if mode.put():
                 self._here.laid[level] = mode
                 self._here.passes[level] = graph_task()
+                if is_in_backward():
+                    at_end_of_backward(functools.partial(self._forget, graph_task()))
 
     def _is_of_this_pass(self, level: Phase) -> bool:
         """Was a mode laid in the backward pass that runs now, or both outside of any?"""
@@ -242,7 +247,6 @@ class OpSteps(Instrument):
         if self._followed == root.task:
             return
         self._followed = root.task
-        at_end_of_backward(functools.partial(self._forget, graph_task()))
         for node in [node for node in root.seen if will_run(node)]:
             root.handles.append(node.register_prehook(self._at_node))
 
@@ -256,9 +260,7 @@ class OpSteps(Instrument):
     def _forget(self, backward_pass: int) -> None:
         """Torch has dropped what was laid in the nodes of a backward pass."""
         for level in [each for each in self._here.laid if self._here.passes[each] == backward_pass]:
-            mode = self._here.laid.pop(level)
-            if isinstance(mode, Kernels):
-                mode.forget()
+            self._here.laid.pop(level).forget()
 
     # --- what is seen through it ---
 
