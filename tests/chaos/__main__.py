@@ -46,6 +46,9 @@ def trials(first: int, most: int) -> Iterator[dict[str, Any]]:
                 **os.environ,
                 "LAYERSTEP_CONFIG": f"{folder}/config.toml",
                 "LAYERSTEP_STATE": f"{folder}/state",
+                # A thread learns of `set_num_threads` at its first parallel kernel, which may be one of ours;
+                # up to then OpenMP takes its own number, and another number gives other last digits.
+                "OMP_NUM_THREADS": "1",
             }
             command = [sys.executable, __file__, "--work", str(first), "--most", str(most)]
             worker = subprocess.Popen(

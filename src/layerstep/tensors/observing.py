@@ -50,7 +50,7 @@ def checksum(tensor: Tensor) -> int:
 
     Numpy gets results only: a storage that numpy has seen can no longer be resized.
     """
-    raw = raw_bytes(tensor.detach().cpu())
+    raw = raw_bytes(tensor)
     raw = raw.clone() if raw.storage_offset() % 8 else raw
     width = 1 << 15
     rows = raw.numel() // width
