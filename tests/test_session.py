@@ -362,6 +362,42 @@ def test_set_trace_pauses_in_a_forward_and_steps_from_there(monkeypatch: pytest.
     assert "second" in recorded.stops
 
 
+def test_discovery_finds_the_model_around_a_call_that_torch_does_not_see() -> None:
+    """As in GPyTorch: only a small part deep inside is called through torch, by a helper of another part."""
+    found: list[tuple[str, nn.Module]] = []
+
+    def arrived(module: nn.Module, frame: Any, is_new: bool) -> None:
+        found.append((name_of(module, frame), module))
+
+    class Kernel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positive = nn.Softplus()
+
+        def scale(self) -> Tensor:
+            return self.positive(torch.zeros(1))
+
+    class Process(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernel = Kernel()
+
+        def __call__(this, x: Tensor) -> Tensor:
+            return this.forward(x)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.kernel.scale()
+
+    discovery = Discovery(arrived)
+    discovery.start()
+    try:
+        process = Process()
+        process(torch.ones(2))
+    finally:
+        discovery.stop()
+    assert found == [("process", process)]
+
+
 def test_discovery_goes_through_what_replaced_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     before = nn.Module.__call__

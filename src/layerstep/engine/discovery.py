@@ -154,16 +154,36 @@ def _user_frames(frame: FrameType | None) -> list[FrameType]:
 
 
 def owner_of(module: nn.Module, frame: FrameType) -> nn.Module | None:
-    """The model that a module called by itself belongs to: `model` in `model.encoder(x)`."""
+    """The model that a module called by itself belongs to: `model` in `model.encoder(x)`.
+
+    A model whose class overrides `__call__` runs unseen, and only a part deep inside of it may call torch's.
+    """
     caller = caller_of(frame)
     if caller is None:
         return None
+    unseen = _unseen_calls(caller)
     values = [value for value in caller.f_locals.values() if isinstance(value, nn.Module)]
     forget_locals(caller)
     owners = [
-        value for value in values if value is not module and any(part is module for part in value.modules())
+        value
+        for value in (*values, *unseen)
+        if value is not module and any(part is module for part in value.modules())
     ]
     return max(owners, key=lambda owner: sum(1 for _ in owner.modules()), default=None)
+
+
+def _unseen_calls(frame: FrameType | None) -> list[nn.Module]:
+    """The modules around this frame whose class runs a `__call__` of its own instead of torch's."""
+    found = []
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__call__" and code.co_argcount and not is_ours(frame):
+            called = frame.f_locals.get(code.co_varnames[0])
+            forget_locals(frame)
+            if isinstance(called, nn.Module) and hasattr(called, "_modules"):
+                found.append(called)
+        frame = frame.f_back
+    return found
 
 
 def name_of(module: nn.Module, frame: FrameType) -> str:
