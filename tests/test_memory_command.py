@@ -91,6 +91,29 @@ def test_a_measured_step_has_what_autograd_saved() -> None:
     assert not measured.is_cut and not measured.saved.closed
 
 
+@pytest.mark.parametrize("way", ["backward", "grad", "edge"])
+def test_all_that_a_sum_of_losses_saved_is_seen(way: str) -> None:
+    """The node of a sum runs no operation, so the first one of the backward is in one of its branches."""
+    left, right = nn.Linear(IN, HIDDEN), nn.Linear(IN, 2 * HIDDEN)
+    model = nn.ModuleDict({"left": left, "right": right})
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters)
+    console = DebugConsole(model, commands=["memory on"], output=io.StringIO())
+    with console:
+        for _ in range(3):
+            x = torch.randn(BATCH, IN)
+            loss = left(x).square().sum() + right(x).square().sum()
+            if way == "backward":
+                loss.backward()
+            elif way == "grad":
+                torch.autograd.grad(loss, parameters)
+            else:
+                torch.autograd.backward(torch.autograd.graph.get_gradient_edge(loss), torch.ones(()))
+            optimizer.step()
+    saved = [step.saved.bytes for step in meter_of(console.session).steps]
+    assert saved == [4 * BATCH * (HIDDEN + 2 * HIDDEN) + 4 * BATCH * IN] * 3, saved
+
+
 def test_the_peak_is_the_sum_of_what_was_alive() -> None:
     console, _ = train("memory on")
     for measured in meter_of(console.session).steps:

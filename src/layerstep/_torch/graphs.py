@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 __all__ = [
     "at_end_of_backward",
     "autograd_count",
+    "backward_roots",
     "current_node",
     "graph_task",
     "is_in_backward",
@@ -50,6 +52,21 @@ def current_node() -> Any:
     """
     node = getattr(torch._C, "_current_autograd_node", None)
     return node() if node is not None else None
+
+
+def backward_roots(frame: FrameType | None) -> list[Any]:
+    """The nodes that the backward pass around this frame begins with.
+
+    The first operation of a pass may belong to a later node: the node of `a + b` runs none.
+    Fallback: the node that is running, also in a device's own thread, where no frame tells of the pass.
+    """
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)
+    while run is not None and frame is not None:
+        if frame.f_code is run.__code__:
+            given = frame.f_locals.get("t_outputs", ())
+            return [getattr(each, "node", None) or getattr(each, "grad_fn", None) for each in given]
+        frame = frame.f_back
+    return [current_node()]
 
 
 def will_run(node: Any) -> bool:

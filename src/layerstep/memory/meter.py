@@ -6,6 +6,7 @@ its output. What autograd holds is read out of its graph, when a backward pass b
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import replace
 from types import FrameType
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from layerstep._torch import current_node, is_in_backward, is_tracing
 from layerstep._torch.dynamo import keep_dynamo_out
-from layerstep._torch.graphs import graph_task
+from layerstep._torch.graphs import backward_roots, graph_task
 from layerstep._torch.saved import memory_of
 from layerstep.engine.events import Phase
 from layerstep.engine.instrument import Instrument
@@ -228,9 +229,8 @@ class Meter(Instrument):
         task = graph_task()
         if task != self._task:
             self._task = task
-            node = current_node() if task != -1 else None
-            if node is not None and not self._session.is_silent:
-                self._read_graph([node])
+            if task != -1 and current_node() is not None and not self._session.is_silent:
+                self._read_graph(backward_roots(sys._getframe(1)))
                 self._has_run_backward = True
 
     def _after_op(self, tensor: Tensor, frame: FrameType) -> None:
