@@ -275,6 +275,19 @@ def test_a_teacher_that_is_not_trained_is_a_part_of_the_step() -> None:
     assert found.calls("teacher") == [1] * 5 and found.calls("student") == [1] * 5
 
 
+def test_what_a_model_saved_counts_once_where_another_goes_on_with_its_output() -> None:
+    def program() -> None:
+        first, second = nn.Sequential(layer(), nn.Tanh(), layer()), nn.Sequential(layer(), nn.Tanh(), layer())
+        optimizer = sgd(first, second)
+        for _ in range(5):
+            second(first(batch())).sum().backward()
+            optimizer.step()
+
+    found = Watched(program, "profile 2").time
+    saved = {row.path: row.saved for row in found.rows if row.saved}
+    assert saved == {"first.1": 4 * BATCH * WIDTH, "second.1": 4 * BATCH * WIDTH}
+
+
 def test_a_closure_that_is_called_again_and_again_is_one_step() -> None:
     def program() -> None:
         net, inputs = layer(), batch()

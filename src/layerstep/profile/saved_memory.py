@@ -22,11 +22,13 @@ __all__ = ["Needed", "saved_by_module"]
 def saved_by_module(marks: Iterable[Mark], module: nn.Module, inputs: Any, output: Any) -> Counter[int]:
     """Bytes that autograd keeps behind an output, by the key of the module whose node kept them first.
 
-    Each memory counts once; parameters, buffers and inputs, which are there anyway, do not.
+    Each memory counts once; parameters, buffers and inputs, which are there anyway, do not. Nor does what was
+    kept before the call, where its input is the output of another model.
     """
-    numbers, owners, running = list[int](), list[int](), list[int]()
+    numbers, owners, running, begin = list[int](), list[int](), list[int](), 0
     for kind, _, _, key, number in marks:
         if kind == Kind.ENTER:
+            begin = begin if running else number
             running.append(key)
         elif kind == Kind.EXIT and running:
             running.pop()
@@ -40,7 +42,7 @@ def saved_by_module(marks: Iterable[Mark], module: nn.Module, inputs: Any, outpu
         found = Counter[int]()
         for held in walk([tensor.grad_fn for tensor in inner_tensors(_parts(output))]).held:
             at = bisect_right(numbers, held.node) - 1
-            if held.key not in there and at >= 0 and owners[at] >= 0:
+            if held.node >= begin and held.key not in there and at >= 0 and owners[at] >= 0:
                 found[owners[at]] += held.bytes
     return found
 
