@@ -114,6 +114,17 @@ def test_all_that_a_sum_of_losses_saved_is_seen(way: str) -> None:
     assert saved == [4 * BATCH * (HIDDEN + 2 * HIDDEN) + 4 * BATCH * IN] * 3, saved
 
 
+def test_what_a_layer_saves_that_writes_in_place_is_its_own() -> None:
+    model = nn.Sequential(nn.Linear(IN, HIDDEN), nn.ReLU(inplace=True), nn.Linear(HIDDEN, 2))
+    console = DebugConsole(model, commands=["memory on"], output=io.StringIO())
+    with console:
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(2):
+            step(model, optimizer)
+    for measured in meter_of(console.session).steps:
+        assert measured.saved.by_path == {"1": 4 * BATCH * HIDDEN, "": 4 * BATCH * 2}
+
+
 def test_the_peak_is_the_sum_of_what_was_alive() -> None:
     console, _ = train("memory on")
     for measured in meter_of(console.session).steps:

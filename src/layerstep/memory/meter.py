@@ -236,7 +236,11 @@ class Meter(Instrument):
     def _after_op(self, tensor: Tensor, frame: FrameType) -> None:
         key, storage = memory_of(tensor)
         ledger = self._ledger
-        if not key or ledger.knows(key) or self._session.is_silent or tensor.is_meta:
+        if not key or self._session.is_silent or tensor.is_meta:
+            return
+        if ledger.knows(key):  # it wrote in place, or made a view: no memory, but maybe a node
+            if not self._is_stepping and self._places.has_new_nodes:
+                self._places.here(frame)
             return
         path, part = ("", "optimizer") if self._is_stepping else self._places.here(frame)
         size = storage.nbytes()

@@ -87,6 +87,11 @@ class Places:
         self.note(path)
         return path, "forward" if path else "between"
 
+    @property
+    def has_new_nodes(self) -> bool:
+        """Were nodes made whose path is not noted?"""
+        return not self._counts or autograd_count() > self._counts[-1]
+
     def note(self, path: str) -> None:
         """The nodes up to here are of this path."""
         count = autograd_count()
