@@ -161,6 +161,7 @@ def bare(program: Path) -> str:
 def run(command: list[str], folder: Path, lines: str = "") -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(HERE), "PYTHONWARNINGS": "ignore", "CI": ""}
     env |= {"LAYERSTEP_CONFIG": str(folder / "config.toml"), "LAYERSTEP_STATE": str(folder / "state")}
+    env["OMP_NUM_THREADS"] = "1"  # programs that run side by side would wait for each other's threads
     return subprocess.run(
         command, cwd=folder, env=env, input=lines, capture_output=True, text=True, timeout=SECONDS
     )
