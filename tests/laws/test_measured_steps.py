@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import layerstep
 from layerstep.api import tell_unread
+from layerstep.commands.profile_views import head
 from layerstep.engine.session import Session
 from layerstep.frontends.choose import open_session
 from layerstep.memory.census import census_of
@@ -22,6 +23,7 @@ from layerstep.profile import machine
 from layerstep.profile.report import Measured
 from layerstep.profile.state import state_of
 from layerstep.render.screen import to_text
+from layerstep.views import Text
 from play import Clock
 
 WIDTH, BATCH = 8, 4
@@ -286,6 +288,27 @@ def test_what_a_model_saved_counts_once_where_another_goes_on_with_its_output() 
     found = Watched(program, "profile 2").time
     saved = {row.path: row.saved for row in found.rows if row.saved}
     assert saved == {"first.1": 4 * BATCH * WIDTH, "second.1": 4 * BATCH * WIDTH}
+
+
+@pytest.mark.parametrize(
+    ("lines", "also"),
+    [
+        (["profile 2"], None),
+        (["profile 2", "memory 2"], "memory; its work is in these times"),  # over after the first of the two
+        (["leaks on", "memory on", "profile 2"], "leaks, memory; their work is in these times"),
+        (["memory 1", "profile 2"], None),  # over before they begin
+    ],
+)
+def test_what_else_was_on_is_told_with_the_times(lines: list[str], also: str | None) -> None:
+    def program() -> None:
+        net = layer()
+        optimizer = sgd(net)
+        for _ in range(6):
+            step(net, optimizer)
+
+    found = Watched(program, *lines)
+    shown = dict(head(found.time).items).get("also on")
+    assert (shown.text if isinstance(shown, Text) else shown) == also
 
 
 def test_a_closure_that_is_called_again_and_again_is_one_step() -> None:

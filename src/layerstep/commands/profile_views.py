@@ -91,6 +91,9 @@ def head(measured: Measured) -> Fields:
     else:
         spent = milliseconds(Spread.of(measured.events).median)
         items.append(("not taken out", f"the host has recorded events for about {spent} ms of each"))
+    if measured.beside:
+        whose = "its" if len(measured.beside) == 1 else "their"
+        items.append(("also on", f"{', '.join(measured.beside)}; {whose} work is in these times"))
     title = (Span(steps, "key"), Span(f"on {measured.device}", "dim"))
     return Fields(title, tuple((name, Text(text)) for name, text in items))
 

@@ -27,6 +27,9 @@ __all__ = ["Instrument", "Instruments", "Measuring"]
 class Instrument:
     """Takes part in a session. A feature overrides what it needs."""
 
+    command = ""
+    """The word that turns it on, if what it does takes time in each operation or step."""
+
     def prepare(self) -> None:
         """The points or the step have changed; the plan is about to be made."""
 

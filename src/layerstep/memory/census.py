@@ -59,6 +59,8 @@ def census_of(session: Session) -> Census:
 class Census(Instrument):
     """Counts at the ends of training steps; of forwards, where no optimizer steps."""
 
+    command = "leaks"
+
     def __init__(self, session: Session) -> None:
         self.counts: deque[Count] = deque(maxlen=KEPT)
         self.is_on = self.was_on = False

@@ -53,6 +53,8 @@ def meter_of(session: Session) -> Meter:
 class Meter(Instrument):
     """Measures while it is on, and keeps the last steps."""
 
+    command = "memory"
+
     def __init__(self, session: Session) -> None:
         self.steps: deque[MeasuredStep] = deque(maxlen=KEPT)
         self.is_on = False

@@ -89,6 +89,8 @@ class _Here(threading.local):
 class Hunt(Instrument):
     """Answers for all catchpoints of values that are not finite."""
 
+    command = "catch"
+
     def __init__(self, session: Session) -> None:
         self.session = session
         self.muted: list[Where] = []

@@ -72,6 +72,9 @@ class Profile(Instrument):
         """Steps with a stop or an error in them."""
         self.too_long = 0
         """Steps with more calls than are kept."""
+        self.beside: set[str] = set()
+        """The commands of what else was on in steps that are kept: its work is in their times."""
+        self._beside: set[str] = set()
         self.shown_by = "profile report" if recorder is None else "profile ops"
         self.answers: list[str] = []
         """The lines that show what is timed, until somebody has asked."""
@@ -122,6 +125,7 @@ class Profile(Instrument):
         self.borders.start()
         self.wanted, self.warming, self._warm_up, self.is_on = wanted, warm_up, warm_up, True
         self.left_out = self.too_long = 0
+        self.beside, self._beside = set(), self._others()
         self._spoiled, self._cuts = False, 0
         self._has_forward = self._waits = self._is_again = False
         self._told = time.monotonic()
@@ -259,6 +263,7 @@ class Profile(Instrument):
         """What was timed so far was of another kind: forwards before the training, or of a lesser module."""
         self.steps.clear()
         self._cuts = self.left_out = self.too_long = 0
+        self.beside = set()
         self.warming, self._waits, self._has_forward = self._warm_up, False, False
         self._looks.clear()
         self._record(on=False)
@@ -314,6 +319,10 @@ class Profile(Instrument):
         if end is not End.NONE:
             self._cut()
 
+    def _others(self) -> set[str]:
+        """The commands of what else is on now."""
+        return {each.command for each in self.session.instruments if each.command and each.cost()}
+
     def _cut(self) -> None:
         self._cuts += 1
         self.clock.note(Kind.TOOL)
@@ -327,6 +336,7 @@ class Profile(Instrument):
             step.pace = self._pace.beside(machine.now() - self._began)
         self._began = machine.now()
         spoiled, self._spoiled = self._spoiled, False
+        before, self._beside = self._beside, self._others()
         self._step = TimedStep([], self.is_training)
         if self.warming > 0:
             self.warming -= 1
@@ -336,6 +346,7 @@ class Profile(Instrument):
             self.too_long += is_full
         elif not self._waits:
             self.steps.keep(step, self.clock.stamps)
+            self.beside |= before | self._beside
         if self.wanted is not None and len(self.steps) >= self.wanted and not self._holds():
             self._finish()
             return

@@ -94,6 +94,8 @@ class Measured:
     events: list[float] = field(default_factory=list)
     """Seconds of the host for the events of each step, where those are the times: it is not taken out."""
     left_out: int = 0
+    beside: tuple[str, ...] = ()
+    """The commands of what else was on: its work is in these times."""
     too_long: int = 0
     unit: str = ""
     """The model whose forwards these are, where there are several."""
@@ -173,7 +175,7 @@ def measure(profile: Profile, cost: Cost | None = None) -> Measured:
         left_out=profile.left_out,
         untimed=tuple(profile.untimed),
     )
-    found.is_host, found.note = stamps.is_host, stamps.note
+    found.is_host, found.note, found.beside = stamps.is_host, stamps.note, tuple(sorted(profile.beside))
     found.too_long, found.unit = profile.too_long, profile.borders.unit if not profile.is_training else ""
     if isinstance(stamps, DeviceStamps):
         found.events = [stamps.cost * len(step.marks) for step in profile.steps]

@@ -43,6 +43,8 @@ __all__ = ["Writes"]
 class Writes(Instrument):
     """The watchpoints of a session, and what is installed for them."""
 
+    command = "watch --stop"
+
     def __init__(self, session: Session) -> None:
         self._session = session
         self._mode = WriteMode(self._around, self._moved_before, session.fail)
