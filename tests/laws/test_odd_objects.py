@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,6 +85,18 @@ class Mute(Net):
         raise RuntimeError
 
 
+class Rows(dict[str, torch.Tensor]):
+    """As a TensorDict: to iterate means its rows, and there are none."""
+
+    def __iter__(self) -> Any:
+        raise StopIteration
+
+
+class Closed(Rows):
+    def items(self) -> Any:
+        raise RuntimeError
+
+
 def told(model: nn.Module, **more: Any) -> str:
     out = io.StringIO()
     lines = "\n".join([*LINES, "step", *LINES]) + "\n"
@@ -109,3 +122,21 @@ def test_a_model_of_odd_manners(make: Any) -> None:
 def test_a_value_that_raises_whatever_it_is_asked() -> None:
     said = told(Net(), more=Raising())
     assert "a bug in layerstep" not in said and "Net  done" in said
+
+
+def test_leaves_that_keep_what_has_no_hash_are_compared() -> None:
+    model = nn.Sequential(*(nn.Identity() for _ in range(9)))
+    for leaf in model:
+        leaf.kept = ({},)  # type: ignore[assignment]
+    out = io.StringIO()
+    DebugConsole(model, output=out).execute("tree")
+    assert "9 × Identity" in out.getvalue()
+
+
+@pytest.mark.parametrize("kind", [Rows, Closed])
+def test_a_mapping_that_is_not_iterated_by_its_keys_is_dumped(kind: type[Rows], tmp_path: Path) -> None:
+    out, model, core = io.StringIO(), Net(), tmp_path / "stop.lscore"
+    with DebugConsole(model, input=io.StringIO(f"dump {core}\n"), output=out) as console:
+        console.execute("break inner")
+        model(torch.ones(1, 2), more=kind(x=torch.ones(3)))
+    assert core.exists() and "a bug in layerstep" not in out.getvalue(), out.getvalue()

@@ -83,7 +83,12 @@ def _settings(leaf: nn.Module) -> list[object]:
     """The plain attributes of a leaf; torch's own classes name theirs, which is quicker than to look."""
     names = getattr(type(leaf), "__constants__", None)
     values = [leaf.__dict__.get(name) for name in names] if names else leaf.__dict__.values()
-    return [value for value in values if type(value) in _PLAIN]
+    return [value for value in values if _is_plain(value)]
+
+
+def _is_plain(value: object) -> bool:
+    """Can it be compared by its value? In a tuple there may be anything."""
+    return type(value) in _PLAIN and (type(value) is not tuple or all(map(_is_plain, value)))
 
 
 class _Drawing:

@@ -96,12 +96,20 @@ class Values:
         if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
             copied = torch.from_numpy(np.array(value, dtype=value.dtype.newbyteorder("=")))
             return {"is": "array", "item": encode(copied, "array")}
-        if isinstance(value, Mapping):
-            items = {str(key): encode(value[key], key) for key in list(value)}
+        if isinstance(value, Mapping) and (inside := _pairs(value)) is not None:
+            items = {str(key): encode(item, key) for key, item in inside}
             return {"is": "record", "type": kind.__name__, "items": items}
         if is_dataclass(value) and not isinstance(value, type):
             items = {f.name: encode(getattr(value, f.name, None), f.name) for f in fields(value)}
             return {"is": "record", "type": kind.__name__, "items": items}
+        return None
+
+
+def _pairs(value: Mapping[Any, Any]) -> list[tuple[Any, Any]] | None:
+    """What is in a mapping, if it tells. To iterate may mean something else, as in a TensorDict: its rows."""
+    try:
+        return list(value.items())
+    except Exception:  # a class of the user's that fails
         return None
 
 
