@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests")]
 
+import architecture  # noqa: E402
 import gallery  # noqa: E402
 import planted  # noqa: E402
 
@@ -181,27 +182,38 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
-TRANSCRIPT = re.compile(r"<!-- transcript: (?P<file>[\w/.-]+) -->\n.*?<!-- end of transcript -->", re.DOTALL)
+BLOCK = re.compile(
+    r"<!-- (?P<kind>transcript|architecture): (?P<what>[\w/.-]+) -->\n.*?<!-- end of (?P=kind) -->", re.DOTALL
+)
 
 
-def with_transcripts(page: str) -> str:
-    """A page with the golden screens that it names between its markers, as people read them in a file."""
+def with_blocks(page: str) -> str:
+    """A page whose marked blocks are written anew: golden screens, and what is read from the source.
 
-    def shown(match: re.Match[str]) -> str:
-        body = (ROOT / match["file"]).read_text().partition("\n")[2].strip("\n")
-        start = f"<!-- transcript: {match['file']} -->"
-        return f"{start}\n```text\n{body}\n```\n<!-- end of transcript -->"
+    They are written out, so that a reader of the file on a code host sees them.
+    """
 
-    return TRANSCRIPT.sub(shown, page)
+    def written(match: re.Match[str]) -> str:
+        kind, what = match["kind"], match["what"]
+        body = transcript(what) if kind == "transcript" else architecture.PARTS[what]()
+        return f"<!-- {kind}: {what} -->\n{body}\n<!-- end of {kind} -->"
+
+    return BLOCK.sub(written, page)
 
 
-def pages_with_transcripts() -> list[Path]:
-    return [path for path in sorted((ROOT / "docs").rglob("*.md")) if "<!-- transcript: " in path.read_text()]
+def transcript(file: str) -> str:
+    """A golden screen without its first line, which says how to play it."""
+    body = (ROOT / file).read_text().partition("\n")[2].strip("\n")
+    return f"```text\n{body}\n```"
+
+
+def pages_with_blocks() -> list[Path]:
+    return [path for path in sorted((ROOT / "docs").rglob("*.md")) if BLOCK.search(path.read_text())]
 
 
 def main() -> None:
-    for path in pages_with_transcripts():
-        path.write_text(with_transcripts(path.read_text()))
+    for path in pages_with_blocks():
+        path.write_text(with_blocks(path.read_text()))
     for name, make in PAGES.items():
         path = ROOT / "docs" / name
         path.parent.mkdir(parents=True, exist_ok=True)

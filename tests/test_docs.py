@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import importlib.util
 import re
 import subprocess
@@ -31,26 +30,39 @@ def test_a_generated_page_is_not_stale(name: str) -> None:
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 
 
-@pytest.mark.parametrize("path", generate.pages_with_transcripts(), ids=lambda path: path.stem)
-def test_a_page_shows_its_transcripts_as_they_are_now(path: Path) -> None:
+@pytest.mark.parametrize("path", generate.pages_with_blocks(), ids=lambda path: path.stem)
+def test_the_marked_blocks_of_a_page_are_not_stale(path: Path) -> None:
     page = path.read_text()
-    assert page == generate.with_transcripts(page), "run: python docs/generate.py"
-    assert "(layerstep) " in page
+    assert page == generate.with_blocks(page), "run: python docs/generate.py"
 
 
 def test_no_page_needs_a_builder_to_be_read() -> None:
-    assert len(generate.pages_with_transcripts()) >= 6
     for path in PAGES:
-        assert "--8<--" not in path.read_text(), path.name
+        page = path.read_text()
+        assert "--8<--" not in page, path.name
+        assert page.count("<!-- end of ") == len(generate.BLOCK.findall(page)), path.name
+    with_a_session = [path for path in PAGES if "<!-- transcript: " in path.read_text()]
+    assert len(with_a_session) >= 6
+    assert all("```text\n" in path.read_text() for path in with_a_session)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_what_people_paste_has_no_annotations(path: Path) -> None:
-    page = generate.TRANSCRIPT.sub("", path.read_text())
-    for kind, block in re.findall(r"^```(text|console)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+    page = generate.BLOCK.sub("", path.read_text())
+    for kind, block in re.findall(r"^```(text|console|bash)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
         for line in block.splitlines():
-            is_typed = kind == "console" or line.startswith(PROMPT)
+            is_typed = kind != "text" or line.startswith(PROMPT)
             assert not (is_typed and re.search(r"\S {3,}\S| # ", line)), line
+
+
+HARD_WORDS = r"(?i)\b(nobody|somebody|anybody|beside|inside of|outside of|in want of|hears? of)\b"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_pages_are_in_plain_words(path: Path) -> None:
+    page = path.read_text()
+    if not page.startswith("<!-- "):  # pages that are made have the words of the source
+        assert re.findall(HARD_WORDS, generate.BLOCK.sub("", page)) == []
 
 
 def test_the_tutorial_is_the_tour() -> None:
@@ -145,16 +157,28 @@ def test_links_between_files_lead_somewhere() -> None:
             assert not anchor or anchor in anchors_of(page.parent / target), f"{page.name}: {target}#{anchor}"
 
 
-def test_the_architecture_names_every_file() -> None:
+def test_the_architecture_names_every_file_and_no_other() -> None:
     page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
-    names = re.findall(r"`([\w*]+)`", page)
-    rooms = re.findall(r"\w+", page.partition("```text\n")[2].partition("```")[0])
     source = ROOT / "src" / "layerstep"
-    for path in sorted(source.rglob("*.py")):
-        room = path.relative_to(source).parts
-        is_listed_elsewhere = room[0] in ("commands", "demo") or "crash" in room
-        if not is_listed_elsewhere and not path.stem.startswith("__"):
-            assert any(fnmatch.fnmatch(path.stem, name) for name in (*names, *rooms)), "/".join(room)
+    named = []
+    for section in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition("\n")
+        folder = "" if title == "Files in no folder" else title.strip("`")
+        if folder == "" or folder.endswith("/"):
+            named += [folder + "__init__.py"] if folder else []
+            named += [folder + name for name in re.findall(r"^\| `(\w+\.py)` \|", body, re.MULTILINE)]
+    assert sorted(named) == sorted(path.relative_to(source).as_posix() for path in source.rglob("*.py"))
+
+
+def test_the_files_that_a_page_speaks_of_exist() -> None:
+    source = ROOT / "src" / "layerstep"
+    for path in PAGES:
+        page = generate.BLOCK.sub("", path.read_text())
+        for name in re.findall(r"`((?:\w+/)+\w*(?:\.py)?)`", page):
+            assert any((root / name).exists() for root in (ROOT, source)) or name in MADE_UP, (path.name, name)
+
+
+MADE_UP = {"cores/", "site/", "src/layerstep/commands/norms.py", "src/layerstep/exports/markdown.py"}
 
 
 def test_the_home_page_leads_to_every_page() -> None:
@@ -169,13 +193,19 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(listed) == sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md"))
 
 
-def test_the_readme_names_only_commands_that_exist() -> None:
+def test_the_cheat_sheet_names_only_commands_that_exist() -> None:
     from layerstep.registry import find_command
 
-    text = (ROOT / "README.md").read_text()
-    for heading in ("| to | type |", "| ask | type |"):
-        table = text.partition(heading)[2].partition("\n\n")[0]
-        named = re.findall(r"`([a-z?-]+)(?: [^`]*)?`", table)
-        assert named
-        for word in named:
-            assert find_command(word) is not None, word
+    text = (ROOT / "docs" / "how-to" / "cheat-sheet.md").read_text()
+    typed = [row for row in text.splitlines() if re.match(r"\| .+ \| .*\|$", row) and "layerstep " not in row]
+    named = {word for row in typed for word in re.findall(r"`([a-z?-]+)(?: [^`]*)?`", row)}
+    assert len(named) >= 45
+    for word in sorted(named):
+        assert find_command(word) is not None, word
+
+
+def test_the_screen_in_the_readme_is_a_real_one() -> None:
+    readme = (ROOT / "README.md").read_text()
+    screen = readme.partition("```text\n")[2].partition("```")[0]
+    assert "because" in screen
+    assert screen in (ROOT / "tests" / "transcripts" / "fault-masked-row.txt").read_text()
