@@ -27,6 +27,7 @@ import layerstep  # noqa: E402
 from layerstep import views  # noqa: E402
 from layerstep.commands.config_ import setting_help  # noqa: E402
 from layerstep.config import Config  # noqa: E402
+from layerstep.frontends.output import PROMPT  # noqa: E402
 from layerstep.registry import GROUPS, all_commands  # noqa: E402
 from layerstep.render.json import LAYOUT, VERSION  # noqa: E402
 from layerstep.render.screen import make_console  # noqa: E402
@@ -183,7 +184,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 BLOCK = re.compile(
-    r"<!-- (?P<kind>transcript|architecture): (?P<what>[\w/.-]+) -->\n.*?<!-- end of (?P=kind) -->", re.DOTALL
+    r"<!-- (?P<kind>transcript|answer|architecture): (?P<what>.+) -->\n(?s:.*?)<!-- end of (?P=kind) -->"
 )
 
 
@@ -195,16 +196,28 @@ def with_blocks(page: str) -> str:
 
     def written(match: re.Match[str]) -> str:
         kind, what = match["kind"], match["what"]
-        body = transcript(what) if kind == "transcript" else architecture.PARTS[what]()
-        return f"<!-- {kind}: {what} -->\n{body}\n<!-- end of {kind} -->"
+        return f"<!-- {kind}: {what} -->\n{BLOCKS[kind](what)}\n<!-- end of {kind} -->"
 
     return BLOCK.sub(written, page)
 
 
-def transcript(file: str) -> str:
+def screen_of(file: str) -> str:
     """A golden screen without its first line, which says how to play it."""
-    body = (ROOT / file).read_text().partition("\n")[2].strip("\n")
-    return f"```text\n{body}\n```"
+    return (ROOT / file).read_text().partition("\n")[2].strip("\n")
+
+
+def answer_in(what: str) -> str:
+    """`FILE: LINE`: the last time that this line is typed on a golden screen, with its answer."""
+    file, _, line = what.partition(": ")
+    turns = re.split(rf"^(?={re.escape(PROMPT)})", screen_of(file), flags=re.MULTILINE)
+    return [turn for turn in turns if turn.startswith(f"{PROMPT}{line}\n")][-1].rstrip("\n")
+
+
+BLOCKS: dict[str, Callable[[str], str]] = {
+    "transcript": lambda what: f"```text\n{screen_of(what)}\n```",
+    "answer": lambda what: f"```text\n{answer_in(what)}\n```",
+    "architecture": lambda what: architecture.PARTS[what](),
+}
 
 
 def pages_with_blocks() -> list[Path]:
