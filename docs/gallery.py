@@ -22,7 +22,7 @@ __all__ = ["FIGURES", "SCENES", "figure", "page", "picture", "screen", "screen_a
 WIDTH = 88
 UNWELL = Path(__file__).parent.parent / "examples" / "unwell.py"
 ABOUT = """\
-What the commands that look at tensors show. These lines were typed into real sessions with two scripts: that
+What the commands that look at tensors show. The lines were typed into real sessions with two scripts: the one
 of `layerstep demo`, whose third batch gives `nan`, and `examples/unwell.py`, a classifier with three faults.
 [How to use them](../how-to/inspecting.md) · [every command](commands.md)
 
@@ -30,7 +30,7 @@ of `layerstep demo`, whose third batch gives `nan`, and `examples/unwell.py`, a 
 ABOUT_FIGURES = """\
 ## Figures
 
-Written by `export FILE.svg`: one file, no script, no font from elsewhere, for light and dark pages.
+`export FILE.svg` wrote these. Each is one file without scripts or external fonts, for light and dark pages.
 
 """
 
@@ -59,7 +59,7 @@ SITTINGS = (
             "break ** if out.isnan().any()",
             "continue",
             Scene("stats", "Everything about one tensor, and where its first bad value is.", ("stats out",)),
-            Scene("anomalies", "What is odd, in all tensors in view.", ("anomalies",)),
+            Scene("anomalies", "What is odd in all tensors in view.", ("anomalies",)),
             Scene("heatmap", "Two dimensions as a picture; ✗ is not finite.", ("heatmap out[1]",)),
             "export nan.svg",
         ),
@@ -76,7 +76,7 @@ SITTINGS = (
             ),
             Scene(
                 "inspect",
-                "How a tensor lies in memory, who made it, a corner of it.",
+                "Strides, storage and autograd of a tensor, and a corner of its values.",
                 ("inspect out[0, :2]",),
             ),
             Scene("hist", "The histogram and the percentiles.", ("hist out",)),
@@ -86,7 +86,7 @@ SITTINGS = (
             "export head.svg",
             Scene(
                 "compare",
-                "What was done to one tensor to make the other.",
+                "How one tensor became the other.",
                 ("w = head.weight.detach()", "compare w w.bfloat16().float()"),
             ),
             Scene(
@@ -107,8 +107,10 @@ SITTINGS = (
             "continue",
             Scene("activations", "The layers that were passed: dead units, saturation.", ("activations",)),
             Scene("record", "What is recorded of each layer.", ("record",)),
-            Scene("history", "How the output of a layer went over the forwards.", ("history middle",)),
-            Scene("before", "An output and the same one forward ago.", ("compare middle.output, middle@-1",)),
+            Scene("history", "How the output of a layer changed over the forwards.", ("history middle",)),
+            Scene(
+                "before", "An output and that of the forward before.", ("compare middle.output, middle@-1",)
+            ),
             Scene("leaks", "Outputs that outlived their forward, and what holds them.", ("leaks",)),
         ),
     ),

@@ -44,23 +44,27 @@ TITLES = {
     "self": "The debugger itself",
 }
 ABOUT_COMMANDS = """\
-A unique prefix of a command is enough, an empty line repeats the last step-like one, and a line that is
-no command is Python in the paused frame. `!` before a line forces Python.
+A unique prefix of a command is enough. An empty line repeats the last step. Any line that is not a command is
+Python in the paused frame; `!` before a line forces Python.
 
 """
 ABOUT_JSON = f"""\
-`layerstep run --json FILE` writes one object a line; `-` is stdout. `layerstep` is the version of the format,
-now {VERSION}: it grows when a field changes its meaning or goes away. `kind` is `stop`, `answer`, `log` or
-`notice`; `line` is the line that was answered. `view` is one of the following. Numbers that JSON cannot hold
-are written as the strings `"nan"`, `"inf"` and `"-inf"`.
+`layerstep run --json FILE` writes one object on each line; `-` is stdout.
 
-A stop also has `stop`: `path` and class (`module`) of the module, `phase` (`enter`, `exit`, `backward`, …),
-the number of its `forward` and of the training `step`, `thread`, the number of the `point`, the `reason`, the
-class of an `exception`, and `file` and `line` of the code that runs.
+- `layerstep` is the version of the format, now {VERSION}. It grows when a field changes its meaning or is gone.
+- `kind` is `stop`, `answer`, `log` or `notice`.
+- `line` is the typed line that was answered.
+- `view` is one of the views below.
+
+Numbers that JSON cannot hold are the strings `"nan"`, `"inf"` and `"-inf"`.
+
+A stop also has `stop`, with the `path` and the class (`module`) of the module, the `phase` (`enter`, `exit`,
+`backward`, …), the number of its `forward` and of the training `step`, the `thread`, the number of the
+`point`, the `reason`, the class of an `exception`, and the `file` and `line` of the code that runs.
 
 The `columns` of a table have a `name`, a `type` (`number` or `text`) and a `unit` (`B`, `%` or none). Its
-`rows` hold numbers whole, not as the screen rounds them, and null where there is none. A `text` that shows
-one number has it as `value`, with its `unit`.
+`rows` hold numbers in full precision, not rounded as on the screen, and null for an empty cell. A `text` that
+shows one number also has it as `value`, with its `unit`.
 
 ```json
 {{"layerstep": {VERSION}, "kind": "answer", "line": "p name", "view": {{"view": "fields", …}}}}
@@ -68,10 +72,15 @@ one number has it as `value`, with its `unit`.
 
 """
 ABOUT_SETTINGS = """\
-In order, the later wins: the defaults, `config.toml` in the user's configuration directory
-(`LAYERSTEP_CONFIG` names another file), `LAYERSTEP_NAME` in the environment, `config NAME VALUE` at the
-prompt. A file in the working directory is never read. `LAYERSTEP=0` makes layerstep inert. The history of
-typed lines lies in the user's state directory (`LAYERSTEP_STATE` names another), readable by its owner only.
+A setting comes from these places; a later one wins:
+
+1. the default;
+2. `config.toml` in your configuration directory, or the file that `LAYERSTEP_CONFIG` names;
+3. the environment variable `LAYERSTEP_NAME`, where NAME is the setting in capitals;
+4. `config NAME VALUE` at the prompt.
+
+Files in the working directory are never read. `LAYERSTEP=0` switches all of layerstep off. The history of
+typed lines is in your state directory, or in the one that `LAYERSTEP_STATE` names. Only you can read it.
 
 | setting | default | |
 | --- | --- | --- |

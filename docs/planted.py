@@ -20,9 +20,15 @@ _FRAME = re.compile(r'File "[^"]*nan_cases\.py", line (\d+)')
 
 HEAD = """# Where a NaN was born, and where tools point
 
-{count} small models, each with one line that makes the first NaN or Inf (`tests/nan_cases.py`). *Right line*
-means that very line. `detect_anomaly` is torch's; it looks at gradients only, and for NaN only. *Hooks* are
-`isnan().any()` in a forward hook of every module, as people write them: they name a module, never a line.
+Each of {count} small models (`tests/nan_cases.py`) has one line that makes the first NaN or Inf. Three tools look
+for it:
+
+- `catch nonfinite` is layerstep's.
+- `detect_anomaly` is torch's. It checks gradients only, and only for NaN.
+- *hooks* are `isnan().any()` in a forward hook of every module, as people write them. They name a
+  module, never a line.
+
+*Right line* means exactly that line.
 
 | case | born in | `catch nonfinite` | `detect_anomaly` | hooks |
 |---|---|---|---|---|
