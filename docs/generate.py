@@ -51,7 +51,7 @@ Python in the paused frame; `!` before a line forces Python.
 ABOUT_JSON = f"""\
 `layerstep run --json FILE` writes one object on each line; `-` is stdout.
 
-- `layerstep` is the version of the format, now {VERSION}. It grows when a field changes its meaning or is gone.
+- `layerstep` is the version of the format, now {VERSION}. It grows when a field changes its meaning or goes.
 - `kind` is `stop`, `answer`, `log` or `notice`.
 - `line` is the typed line that was answered.
 - `view` is one of the views below.
