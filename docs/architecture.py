@@ -59,7 +59,10 @@ def diagram() -> str:
 def gist(room: str) -> str:
     """What a room says about itself, as far as it fits on the line."""
     text = summary(SOURCE / room / "__init__.py" if is_folder(room) else SOURCE / f"{room}.py")
-    return textwrap.shorten(text.partition(". ")[0].removesuffix("."), WIDTH - 19, placeholder=" …")
+    sentence, room_left = text.partition(". ")[0].removesuffix("."), WIDTH - 19
+    if len(sentence) > room_left:
+        sentence = sentence.partition(": ")[0]
+    return textwrap.shorten(sentence, room_left, placeholder=" …")
 
 
 def imports_of(path: Path) -> set[str]:
