@@ -22,9 +22,9 @@ from types import ModuleType
 __all__ = ["installed_entry_points", "our_imports", "start_in", "their_imports"]
 
 _LIBRARIES = (
-    *("layerstep", "rich", "prompt_toolkit", "pygments", "platformdirs", "psutil", "safetensors", "wcwidth"),
+    *("layerstep", "rich", "prompt_toolkit", "pygments", "platformdirs", "plotext", "psutil", "safetensors"),
     *("markdown_it", "mdurl", "matplotlib", "PIL", "contourpy", "cycler", "kiwisolver", "fontTools"),
-    *("packaging", "pyparsing", "dateutil", "six"),
+    *("packaging", "pyparsing", "dateutil", "six", "wcwidth"),
 )
 """What we import, and what that imports."""
 _AT_START = {"os", "io", "abc", "codecs", "encodings", "stat", "posixpath", "ntpath", "genericpath", "site"}

@@ -14,7 +14,17 @@ from layerstep import DebugConsole, registry
 from layerstep.imports import installed_entry_points
 from layerstep.views import Text
 
-NAMES = ("rich", "xml", "safetensors", "platformdirs", "psutil", "pygments", "prompt_toolkit", "csv")
+NAMES = (
+    "rich",
+    "xml",
+    "safetensors",
+    "platformdirs",
+    "plotext",
+    "psutil",
+    "pygments",
+    "prompt_toolkit",
+    "csv",
+)
 SCRIPT = """
 import rich, psutil, xml, layerplug
 print(rich.OWNER, psutil.OWNER, xml.OWNER)

@@ -14,8 +14,8 @@ SERIES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 """The colours of lines, in turn; all six are legible on black and on white."""
 
 _PLAIN = str.maketrans(
-    "│┤└─┬┼·×…–→" + "▁▂▃▄▅▆▇█" + "▏▎▍▌▋▊▉▐" + "░▒▓" + "≡≣" + "✗●○━",
-    "|++-++.x~->" + "_.:-=+*#" + "---=====" + ".+*" + "%@" + "!*o-",
+    "│┤└─┬┼·×…–→" + "▁▂▃▄▅▆▇█" + "▏▎▍▌▋▊▉▐" + "░▒▓" + "≡≣" + "✗●○▲◇━",
+    "|++-++.x~->" + "_.:-=+*#" + "---=====" + ".+*" + "%@" + "!*o^$-",
 )
 
 
@@ -38,7 +38,12 @@ class Pen:
         """One line that is never torn, in characters that the console has."""
         plain = (part if isinstance(part, tuple) else (part, "") for part in parts)
         pieces = [(self.text(text), style) for text, style in plain]
-        return RichText.assemble(*pieces, no_wrap=True, overflow="ellipsis")
+        return self.untorn(RichText.assemble(*pieces))
+
+    def untorn(self, line: RichText) -> RichText:
+        """The same line, cut off where the screen ends."""
+        line.no_wrap, line.overflow = True, "crop" if self.ascii_only else "ellipsis"  # that is no ASCII
+        return line
 
     def words(self, *parts: str | tuple[str, str]) -> RichText:
         """Text that goes on in the next line where it is too long."""

@@ -1,24 +1,22 @@
 """Plots for a terminal: block and braille characters, legible without colour and at any width.
 
-Drawn here and not by a library: plotext 6.1 was tried, and ends the whole process (`std::bad_alloc` in its
-C++ part, which nothing can catch) when a line has a NaN in it. A debugger meets those.
+Here the numbers become places on an axis, and `chart` has plotext draw them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text as RichText
 
 from layerstep.render.canvas import SERIES, Pen, fitted
+from layerstep.render.chart import Chart, dot_at, marks_below, room_beside
 from layerstep.render.heatmap import draw_heatmap
 from layerstep.render.names import shortened_all
 from layerstep.render.scale import Scale, count_scale, scale_of
@@ -30,11 +28,9 @@ __all__ = ["Drawing"]
 
 HEIGHT = 10
 MOST_BARS = 40
-CHUNK = 4096  # segments of a line drawn at a time: each is up to 40 dots
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PIECES = " ▏▎▍▌▋▊▉█"
-MARKERS = "●×○+*#"
-BRAILLE = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+MARKERS = "●×○+▲#◇=@%"
 
 Lines = Iterator[RichText]
 
@@ -63,143 +59,99 @@ def _histogram(plot: Plot, pen: Pen) -> Lines:
     scale = count_scale(counts, log=plot.log)
     if scale is None:
         return
-    left = {HEIGHT - round(scale.place(value) * HEIGHT): label for value, label in scale.ticks(5)}
-    width = _room(left, pen)
-    edges = list(plot.x) if len(plot.x) == len(counts) + 1 else [float(i) for i in range(len(counts) + 1)]
-    if len(counts) > width:
-        size = -(-len(counts) // width)
+    edges = [value for value in plot.x if math.isfinite(value)]
+    if len(edges) != len(counts) + 1:
+        edges = [float(index) for index in range(len(counts) + 1)]
+    room = room_beside(_rungs(scale).values(), pen)
+    if len(counts) > room:
+        size = -(-len(counts) // room)
         counts = [sum(counts[at : at + size]) for at in range(0, len(counts), size)]
         edges = [*edges[: len(counts) * size : size], edges[-1]]
         scale = count_scale(counts, log=plot.log) or scale
-        left = {HEIGHT - round(scale.place(value) * HEIGHT): label for value, label in scale.ticks(5)}
-    each = max(1, width // len(counts))
-    heights = [_eighths(scale.place(count) if count > 0 else 0.0) for count in counts]
-    rows = ["".join(BLOCKS[min(max(h - 8 * below, 0), 8)] * each for h in heights) for below in range(HEIGHT)]
-    body = [pen.line((row, SERIES[0])) for row in reversed(rows)]
-    columns = [index * each for index in range(len(counts))] + [len(counts) * each - 1]
-    axis = Scale(edges[0], edges[-1]).ticks(max(2, len(counts) * each // 12))
-    marks = [(round(float(np.interp(value, edges, columns))), label) for value, label in axis]
-    yield from _framed(pen, body, left, marks, names=(plot.y_label, plot.x_label))
+    each = max(1, room // len(counts))
+    width = each * len(counts)
+    columns = [index * each for index in range(len(counts))] + [width - 1]
+    below = marks_below(
+        Scale(edges[0], edges[-1]), width, lambda value: round(float(np.interp(value, edges, columns)))
+    )
+    chart = Chart(pen, (width, HEIGHT), _rungs(scale), below)
+    chart.cells(
+        [
+            (index * each + more, row, block)
+            for index, count in enumerate(counts)
+            for row, block in enumerate(_column(scale.place(count) if count > 0 else 0.0))
+            for more in range(each)
+        ],
+        colour=SERIES[0],
+    )
+    yield from _named(plot, pen, chart)
 
 
-def _eighths(place: float) -> int:
-    """The height of a bar; what is there is seen, however little."""
-    return max(1, round(place * HEIGHT * 8)) if place > 0 else 0
+def _rungs(scale: Scale) -> dict[int, str]:
+    """Labels of the rows whose upper edge is a round value."""
+    return {round(scale.place(value) * HEIGHT) - 1: label for value, label in scale.ticks(5)}
+
+
+def _column(place: float) -> str:
+    """A bar from the bottom up, by eighths of a row; plotext's own bars know halves only.
+
+    What is there is seen, however little.
+    """
+    eighths = max(1, round(place * HEIGHT * 8)) if place > 0 else 0
+    return "█" * (eighths // 8) + BLOCKS[eighths % 8].strip()
 
 
 def _line(plot: Plot, pen: Pen) -> Lines:
-    rows = [np.asarray(row, dtype=np.float64) for row in plot.values]
     scale = scale_of((value for row in plot.values for value in row), log=plot.log)
     if scale is None:
         return
-    longest = max(len(row) for row in rows)
-    x = np.asarray(plot.x[:longest] or range(longest), dtype=np.float64)
-    across = scale_of(x.tolist()) or Scale(0.0, 1.0)
-    left = {round((1 - scale.place(value)) * (HEIGHT - 1)): label for value, label in scale.ticks(5)}
-    width = _room(left, pen)
-    fine = not pen.ascii_only and (len(rows) == 1 or pen.colours > 0)
+    longest = max(map(len, plot.values))
+    x = [float(value) for value in plot.x[:longest] or range(longest)]
+    across = scale_of(x) or Scale(0.0, 1.0)
+    fine = not pen.ascii_only and (len(plot.values) == 1 or pen.colours > 0)
     wide, high = (2, 4) if fine else (1, 1)
-    places = [across.place(value) for value in x.tolist()]
-    grids = [
-        _dots(places, [scale.place(value) for value in row.tolist()], width * wide, HEIGHT * high)
-        for row in rows
-    ]
-    if len(rows) > 1 or plot.names:
+    left = {dot_at(scale.place(value), HEIGHT, high): label for value, label in scale.ticks(5)}
+    width = room_beside(left.values(), pen)
+    below = marks_below(across, width, lambda value: dot_at(across.place(value), width, wide))
+    chart = Chart(pen, (width, HEIGHT), left, below)
+    along, left_out = np.array([across.place(value) for value in x]), 0
+    for index, row in enumerate(plot.values):
+        up = np.array([scale.place(value) for value in row[: len(x)]])
+        known = np.isfinite(up + along[: len(up)])
+        left_out += int((~known).sum())
+        joined = (known[:-1] & known[1:]).any()  # a dot alone is hard to see
+        marker = "braille" if fine and joined else MARKERS[index % len(MARKERS)]
+        chart.line(along[: len(up)], up, marker=marker, colour=SERIES[index % len(SERIES)])
+    if len(plot.values) > 1 or plot.names:
         yield _legend(plot, pen, fine=fine)
-    axis = [(across.place(value), label) for value, label in across.ticks(max(2, width // 12))]
-    marks = [(round(place * (width - 1)), label) for place, label in axis]
-    yield from _framed(pen, _inked(grids, pen, fine=fine), left, marks, names=(plot.y_label, plot.x_label))
+    yield from _named(plot, pen, chart)
+    if left_out:
+        yield pen.words((_gaps(left_out, log=plot.log), "dim"))
 
 
-def _dots(x: Sequence[float], y: Sequence[float], width: int, height: int) -> npt.NDArray[np.bool_]:
-    """A line on a grid of dots, broken where a point has no place."""
-    grid = np.zeros((height, width), dtype=np.bool_)
-    points = np.array(list(zip(x, y, strict=False)), dtype=np.float64).reshape(-1, 2)
-    points = np.column_stack([points[:, 0] * (width - 1), (1 - points[:, 1]) * (height - 1)])
-    known = np.isfinite(points[:, 0]) & np.isfinite(points[:, 1])
-    column, row = np.rint(points[known]).astype(int).T
-    grid[row, column] = True
-    joined = known[:-1] & known[1:]
-    starts, ends = points[:-1][joined], points[1:][joined]
-    for at in range(0, len(starts), CHUNK):
-        start, end = starts[at : at + CHUNK], ends[at : at + CHUNK]
-        steps = np.ceil(np.abs(end - start).max(axis=1, initial=0)).astype(int) + 1
-        which = np.repeat(np.arange(len(steps)), steps)
-        done = (np.arange(len(which)) - (np.cumsum(steps) - steps)[which]) / steps[which]
-        column, row = np.rint(start[which] + (end - start)[which] * done[:, None]).astype(int).T
-        grid[row, column] = True
-    return grid
-
-
-def _inked(grids: list[npt.NDArray[np.bool_]], pen: Pen, *, fine: bool) -> list[RichText]:
-    """Dots as characters: eight to a braille cell, or a marker for each line."""
-    lines = []
-    for row in range(HEIGHT):
-        cells: list[tuple[str, str]] = []
-        for column in range(grids[0].shape[1] // (2 if fine else 1)):
-            cells.append(_cell(grids, row, column, fine=fine))
-        runs = [
-            ("".join(c for c, _ in run), style) for style, run in groupby(cells, key=lambda cell: cell[1])
-        ]
-        lines.append(pen.line(*runs))
-    return lines
-
-
-def _cell(grids: list[npt.NDArray[np.bool_]], row: int, column: int, *, fine: bool) -> tuple[str, str]:
-    bits, last = 0, None
-    for index, grid in enumerate(grids):
-        part = grid[row * 4 : row * 4 + 4, column * 2 : column * 2 + 2] if fine else grid[row, column]
-        if part.any():
-            last = index
-            bits |= int(BRAILLE[part].sum()) if fine else 0
-    if last is None:
-        return " ", ""
-    return chr(0x2800 + bits) if fine else MARKERS[last % 6], SERIES[last % 6]
+def _gaps(count: int, *, log: bool) -> str:
+    why = "not finite, or not above zero" if log else "not finite"
+    return f"{count:,} value{'' if count == 1 else 's'} left out: {why}"
 
 
 def _legend(plot: Plot, pen: Pen, *, fine: bool) -> RichText:
+    """Above the chart: plotext's own legend covers a part of the lines."""
     names = plot.names or tuple(str(index) for index in range(len(plot.values)))
     parts: list[tuple[str, str]] = []
     for index, name in enumerate(names[: len(plot.values)]):
-        parts += [("━━ " if fine else f"{MARKERS[index % 6]} ", SERIES[index % 6]), (f"{name}   ", "")]
+        mark = "━━" if fine else MARKERS[index % len(MARKERS)]
+        parts += [(f"{mark} ", SERIES[index % len(SERIES)]), (f"{name}   ", "")]
     return pen.words(*parts)
 
 
-def _room(left: dict[int, str], pen: Pen) -> int:
-    return max(1, pen.width - max(map(len, left.values())) - 2)
-
-
-def _framed(
-    pen: Pen,
-    body: list[RichText],
-    left: dict[int, str],
-    marks: list[tuple[int, str]],
-    *,
-    names: tuple[str, str],
-) -> Lines:
-    """A picture with its two axes: labels by row at the left, by column below, the names of both in words."""
-    gutter, width = max(map(len, left.values())), max(line.cell_len for line in body)
-    if names[0]:
-        yield pen.line((" " * (gutter + 1) + names[0], "dim"))
-    for row, line in enumerate(body):
-        label = left.get(row, "")
-        yield pen.line((f"{label:>{gutter}} {'┤' if label else '│'}", "dim")).append_text(line)
-    columns = {column for column, _ in marks}
-    axis = "".join("┬" if column in columns else "─" for column in range(width))
-    yield pen.line((f"{left.get(len(body), ''):>{gutter}} └{axis}", "dim"))
-    yield pen.line((_spread([(gutter + 2 + column, label) for column, label in marks], pen.width), "dim"))
-    if names[1]:
-        yield pen.line((" " * max(0, gutter + 2 + (width - cell_len(names[1])) // 2) + names[1], "dim"))
-
-
-def _spread(marks: list[tuple[int, str]], width: int) -> str:
-    """Labels under their columns; one that would touch its neighbour is left out."""
-    line = ""
-    for column, label in marks:
-        at = min(max(0, column - len(label) // 2), max(0, width - len(label)))
-        if at >= len(line) + (2 if line else 0):
-            line = line.ljust(at) + label
-    return line
+def _named(plot: Plot, pen: Pen, chart: Chart) -> Lines:
+    """A chart with the names of its axes in words."""
+    if plot.y_label:
+        yield pen.line((" " * chart.gutter + plot.y_label, "dim"))
+    yield from chart.lines()
+    if plot.x_label:
+        before = chart.gutter + 1 + (chart.width - cell_len(plot.x_label)) // 2
+        yield pen.line((" " * max(0, before) + plot.x_label, "dim"))
 
 
 def _bar(plot: Plot, pen: Pen) -> Lines:
@@ -212,29 +164,51 @@ def _bar(plot: Plot, pen: Pen) -> Lines:
     shown = shortened_all(labels, names)
     figures = [number(value) for value in values]
     digits = max(map(len, figures))
-    room = max(1, pen.width - names - digits - 3)
-    zero = 0 if plot.log else round(scale.place(0.0) * room)
+    heads: list[tuple[str, float]] = []
     for label, figure, value in zip(labels, figures, values, strict=True):
-        place = scale.place(value)
-        bar = "" if math.isnan(place) else _bar_text(place * room, zero, value)
-        colour = SERIES[5] if value < 0 else SERIES[0]
         *above, last = shown[label].split("\n")
-        yield from (pen.line(line) for line in above)
-        yield pen.line(fitted(last, names), f"  {figure:>{digits}} ", (bar, colour))
+        heads += [(fitted(line, names + digits + 2), math.nan) for line in above]
+        heads.append((f"{fitted(last, names)}  {figure:>{digits}}", value))
+    yield from _bars(heads, scale, pen)
     if len(plot.values[0]) > MOST_BARS:
         yield pen.line((f"… {len(plot.values[0]) - MOST_BARS} more", "dim"))
 
 
-def _bar_text(end: float, zero: int, value: float) -> str:
+def _bars(heads: list[tuple[str, float]], scale: Scale, pen: Pen) -> Lines:
+    """Bars to both sides of zero, each after its name and figure.
+
+    plotext keeps the room for these, but counts a character of two columns as one: they are put in here.
+    """
+    blank = " " * cell_len(heads[0][0])
+    width = room_beside([blank], pen)
+    zero = 0 if scale.log else round(scale.place(0.0) * width)
+    below = marks_below(scale, width, lambda value: min(width - 1, round(scale.place(value) * width)))
+    rows = list(enumerate(value for _, value in reversed(heads)))
+    chart = Chart(pen, (width, len(heads)), {row: blank for row, _ in rows}, below)
+    for colour, sign in ((SERIES[0], 1), (SERIES[5], -1)):
+        chart.cells(
+            [
+                (column, row, piece)
+                for row, value in rows
+                if math.isfinite(scale.place(value)) and value * sign > 0
+                for column, piece in _pieces(scale.place(value) * width, zero, value)
+            ],
+            colour=colour,
+        )
+    lines = chart.lines()
+    for line, (head, _) in zip(lines, heads, strict=False):
+        yield pen.line(head).append_text(line[len(blank) :])
+    yield from lines[len(heads) :]
+
+
+def _pieces(end: float, zero: int, value: float) -> list[tuple[int, str]]:
     """From the zero line to the value, by eighths of a character to the right, by halves to the left."""
-    if not value:
-        return ""
     if value < 0:
         halves = max(1, round((zero - end) * 2))
         bar = ("▐" if halves % 2 else "") + "█" * (halves // 2)
-        return bar.rjust(zero)
+        return list(enumerate(bar, start=zero - len(bar)))
     eighths = max(1, round((end - zero) * 8))
-    return " " * zero + "█" * (eighths // 8) + PIECES[eighths % 8].strip()
+    return list(enumerate("█" * (eighths // 8) + PIECES[eighths % 8].strip(), start=zero))
 
 
 def _sparkline(plot: Plot, pen: Pen) -> Lines:

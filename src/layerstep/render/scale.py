@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from layerstep.tensors.format import number
 
 __all__ = ["Scale", "count_scale", "round_number", "scale_of"]
 
+_MOST = sys.float_info.max
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -34,7 +36,8 @@ class Scale:
         """About so many round values, two or more, each with its label."""
         tries = (self._powers(most) if self.log else self._steps(most + more) for more in range(4))
         values = next((values for values in tries if len(values) > 1), [self.low, self.high])
-        labels = [round_number(value, max(map(abs, values))) for value in values]
+        largest = 0.0 if self.log else max(map(abs, values))  # 1e-38 is not 0 on an axis up to 1e38
+        labels = [round_number(value, largest) for value in values]
         if len(set(labels)) < len(labels):  # 1000.01 and 1000.02 are not both 1000
             labels = [f"{value:.9g}" for value in values]
         return list(zip(values, labels, strict=True))
@@ -63,12 +66,13 @@ def scale_of(values: Iterable[float], *, log: bool = False, zero: bool = False) 
     low, high = min(known), max(known)
     if log:
         below = low / 2 or low  # half of 5e-324 is 0
-        return Scale(below if zero or low == high else low, high * 2 if low == high else high, log=True)
+        above = min(high * 2, _MOST)
+        return Scale(below if zero or low == high else low, above if low == high else high, log=True)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
         room = abs(low) / 10 or 1.0
-        low, high = low - room, high if zero else high + room
+        low, high = low if zero else max(low - room, -_MOST), min(high + room, _MOST)
     return Scale(low, high)
 
 
