@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import math
 import os
 import re
+import struct
 import subprocess
 import sys
+import termios
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,10 +20,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from layerstep.render.canvas import Pen
+from layerstep.render.plain import SIMILAR
 from layerstep.render.plot import MARKERS
 from layerstep.render.screen import make_console, to_rich, to_text
-from layerstep.views import Plot
+from layerstep.views import Column, Group, Notice, Plot, Table, View
 
 INF, NAN = math.inf, math.nan
 WAVES = tuple(tuple(math.sin(i / 9 + k) for i in range(60)) for k in range(3))
@@ -30,9 +33,9 @@ class Latin(io.StringIO):
     encoding = "ascii"  # type: ignore[assignment]
 
 
-def in_ascii(plot: Plot, width: int = 80) -> str:
+def in_ascii(view: View, width: int = 80) -> str:
     file = Latin()
-    make_console(file, width=width, colour=False).print(to_rich(plot))
+    make_console(file, width=width, colour=False).print(to_rich(view))
     return file.getvalue()
 
 
@@ -114,11 +117,29 @@ def test_of_many_points_one_that_stands_out_is_seen_and_so_is_a_gap() -> None:
 
 
 def test_each_series_has_a_marker_of_its_own_in_ascii_too() -> None:
-    plain = Pen(80, ascii_only=True, colours=0).text(MARKERS)
+    plain = MARKERS.translate(SIMILAR)
     assert plain.isascii() and len(set(plain)) == len(MARKERS) == 10
     text = in_ascii(Plot("line", WAVES, names=("train", "val", "test")))
     assert "* train   x val   o test" in text
     assert all(text.count(marker) > 20 for marker in "*xo")
+
+
+def test_bars_in_a_table_and_signs_show_in_ascii() -> None:
+    table = Table((Column("norm"),), (("▁▄█",),))
+    text = in_ascii(Group((table, Notice("done", level="good"))))
+    assert text.isascii() and "_-#" in text and "+ done" in text
+
+
+def test_a_dumb_terminal_has_the_width_that_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    leader, follower = os.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 40, 0, 0))
+    with os.fdopen(follower, "w") as file, os.fdopen(leader):
+        assert make_console(file).width == 40
+        assert make_console(file, width=70).width == 70
+        monkeypatch.setenv("COLUMNS", "50")
+        assert make_console(file).width == 50
 
 
 def test_colours_are_those_of_the_terminal_and_nothing_has_a_background() -> None:

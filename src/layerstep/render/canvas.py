@@ -13,11 +13,6 @@ __all__ = ["SERIES", "Pen", "fitted"]
 SERIES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 """The colours of lines, in turn; all six are legible on black and on white."""
 
-_PLAIN = str.maketrans(
-    "│┤└─┬┼·×…–→" + "▁▂▃▄▅▆▇█" + "▏▎▍▌▋▊▉▐" + "░▒▓" + "≡≣" + "✗●○▲◇━",
-    "|++-++.x~->" + "_.:-=+*#" + "---=====" + ".+*" + "%@" + "!*o^$-",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Pen:
@@ -35,24 +30,14 @@ class Pen:
         return Pen(max(options.max_width, 1), options.ascii_only, colours)
 
     def line(self, *parts: str | tuple[str, str]) -> RichText:
-        """One line that is never torn, in characters that the console has."""
-        plain = (part if isinstance(part, tuple) else (part, "") for part in parts)
-        pieces = [(self.text(text), style) for text, style in plain]
-        return self.untorn(RichText.assemble(*pieces))
-
-    def untorn(self, line: RichText) -> RichText:
-        """The same line, cut off where the screen ends."""
-        line.no_wrap, line.overflow = True, "crop" if self.ascii_only else "ellipsis"  # that is no ASCII
-        return line
+        """One line that is never torn."""
+        return RichText.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
     def words(self, *parts: str | tuple[str, str]) -> RichText:
         """Text that goes on in the next line where it is too long."""
         line = self.line(*parts)
         line.no_wrap, line.overflow = False, "fold"
         return line
-
-    def text(self, text: str) -> str:
-        return text.translate(_PLAIN) if self.ascii_only else text
 
 
 def fitted(text: str, width: int) -> str:

@@ -95,12 +95,12 @@ class Chart:
 
     def lines(self) -> list[RichText]:
         """The chart for rich: one text for each line, in the colours of the terminal's own palette."""
-        picture = RichText.from_ansi(self.pen.text(self._figure.build()))
+        picture = RichText.from_ansi(self._figure.build(), no_wrap=True, overflow="ellipsis")
         lines = []
         for row, line in enumerate(picture.split("\n")[: self.height + 2]):
             line.stylize("dim", 0, self.gutter + 1 if row < self.height else None)
             line.rstrip()
-            lines.append(self.pen.untorn(line))
+            lines.append(line)
         return lines if lines[-1].plain else lines[:-1]
 
     def _along(self, column: int) -> float:

@@ -150,7 +150,7 @@ def draw_heatmap(plot: Plot, pen: Pen) -> Iterator[RichText]:
     key = pen.line(*shading.key(pen, pen.width))
     indent = " " * (gutter + 2 if gutter + 2 + key.cell_len <= pen.width else 0)
     if words and len(indent) + key.cell_len + 3 + cell_len(words) <= pen.width:
-        key, words = key.append(f"   {pen.text(words)}", "dim"), ""
+        key, words = key.append(f"   {words}", "dim"), ""
     yield pen.line(indent).append_text(key)
     if words:
         yield pen.words((words, "dim"))

@@ -51,7 +51,7 @@ class Drawing:
         lines = list(_KINDS[plot.kind](plot, pen))
         yield from lines or [pen.line(("nothing to draw", "dim"))]
         if plot.note:
-            yield RichText(pen.text(plot.note), "dim")
+            yield RichText(plot.note, "dim")
 
 
 def _histogram(plot: Plot, pen: Pen) -> Lines:

@@ -14,6 +14,7 @@ from rich.syntax import Syntax
 from rich.text import Text as RichText
 
 from layerstep.render.fields import FieldLines
+from layerstep.render.plain import Written
 from layerstep.render.plot import Drawing
 from layerstep.render.spelled import spelled_out
 from layerstep.render.table import TableLines
@@ -52,9 +53,9 @@ def make_console(
     file: IO[str], *, width: int | None = None, colour: bool | None = None, theme: str = "auto"
 ) -> Console:
     """The one place that decides about colour: rich honours NO_COLOR, FORCE_COLOR and TERM."""
-    forced: dict[str, Any] = {}
+    forced: dict[str, Any] = {"width": width} if width is not None else _dumb_size(file)
     if colour is not None:
-        forced = {
+        forced |= {
             "color_system": "standard" if colour else None,
             "no_color": not colour,
             "force_terminal": colour,
@@ -62,13 +63,25 @@ def make_console(
     return _Console(
         file=file,
         theme=theme_named(theme),
-        width=width,
         highlight=False,
         emoji=False,
         markup=False,
         force_jupyter=False,  # in a notebook it would show what is only being rendered
         **forced,
     )
+
+
+def _dumb_size(file: IO[str]) -> dict[str, Any]:
+    """The size of a terminal without abilities: rich takes each for one of 80 columns."""
+    if os.environ.get("TERM", "").lower() not in ("dumb", "unknown"):
+        return {}
+    try:
+        columns, lines = os.get_terminal_size(file.fileno())
+    except (AttributeError, OSError, ValueError):  # no terminal
+        return {}
+    wanted = os.environ.get("COLUMNS", "")
+    columns = int(wanted) if wanted.isdecimal() else columns
+    return {"width": columns, "height": lines} if columns and lines else {}
 
 
 def to_text(view: View, *, width: int = 80) -> str:
@@ -95,7 +108,7 @@ class Themed:
 
 def to_rich(view: View) -> RenderableType:
     """A view as something rich can print; what a terminal would obey is spelled out."""
-    return _drawn(spelled_out(view))
+    return Written(_drawn(spelled_out(view)))
 
 
 @singledispatch
