@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from layerstep.engine.ops import Functions
 from torch import Tensor, nn
 
 from layerstep import DebugConsole
+from layerstep.engine.operations import Functions
 from zoo import global_state
 
 PYTHON_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
