@@ -13,6 +13,7 @@ from layerstep.registry import command
 from layerstep.source_lines.places import Place, find_function, find_place, parse_place
 from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Notice, View
+from layerstep.watchpoints.watchpoint import Watchpoint
 
 __all__ = ["add_point", "described", "place_named", "said", "split_condition"]
 
@@ -104,6 +105,8 @@ def _here(session: Session) -> str:
 
 def described(point: Point) -> str:
     """Where a point is, in a few words."""
+    if isinstance(point, Watchpoint):
+        return point.name
     if point.source_line is not None:
         return point.source_line.label
     if point.where is None and point.check is not None:

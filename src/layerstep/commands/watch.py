@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 from layerstep.engine.expression import Expression
 from layerstep.engine.messages import Watch
 from layerstep.engine.session import Session
@@ -33,21 +31,21 @@ def watch(session: Session, rest: str) -> View:
     """
     if not rest:
         return _listed(session)
-    number = max(session.watches, default=0) + 1
     word, _, text = rest.partition(" ")
     if word != STOP:
-        session.watches[number] = Watch(Expression.parse(rest))
+        expression = Expression.parse(rest)
+        number = session.points.next_number()
+        session.watches[number] = Watch(expression)
         return Notice(f"watch {number}: {rest}", level="good")
     text = text.strip()
     if not text:
         raise BadArguments("which tensor?", "watch --stop head.weight")
-    point = Watchpoint(text, budget=session.config.keep_bytes)
-    point.number = number
-    expression = Expression.parse(as_expression(text))
+    Expression.parse(as_expression(text))
+    point = Watchpoint(text=text, budget=session.config.keep_bytes)
     hint = _settle(session, point)
-    session.watches[number] = Watch(replace(expression, text=f"{STOP} {text}"), point=point)
+    session.points.take(point)
     session.rearm()
-    return Notice(f"watch {number}: stops where {point.label} is written", hint, level="good")
+    return Notice(f"{point.label}: stops where {point.name} is written", hint, level="good")
 
 
 def _settle(session: Session, point: Watchpoint) -> str:
@@ -57,7 +55,7 @@ def _settle(session: Session, point: Watchpoint) -> str:
     except UserError as error:
         if len(session.models):
             raise
-        point.trouble = f"pending: {error.message}"
+        point.trouble = error.message
         return "it waits for the first model"
     if point.steps:
         return "it is large: a part of its elements is compared (`config keep_bytes`)"
@@ -65,33 +63,45 @@ def _settle(session: Session, point: Watchpoint) -> str:
 
 
 def _listed(session: Session) -> Table:
-    rows = []
-    for number, each in session.watches.items():
-        if each.point is not None:
-            rows.append((str(number), each.expression.text, each.point.state))
-        else:
-            rows.append((str(number), each.expression.text, each.last or ""))
+    rows = [(str(number), each.expression.text, each.last or "") for number, each in session.watches.items()]
+    rows += [(str(point.number), f"{STOP} {point.text}", point.state) for point in _watchpoints(session)]
     note = "" if rows else "nothing is watched; `watch EXPR` begins"
     return Table((Column("no"), Column("expression", "code"), Column("last")), tuple(rows), note=note)
 
 
+def _watchpoints(session: Session) -> list[Watchpoint]:
+    return [point for point in session.points if isinstance(point, Watchpoint)]
+
+
 def _numbers(session: Session, rest: str) -> list[str]:
-    return [str(number) for number in session.watches if str(number).startswith(rest)]
+    numbers = [*session.watches, *(point.number for point in _watchpoints(session))]
+    return [str(number) for number in numbers if str(number).startswith(rest)]
 
 
 @command("unwatch", "undisplay", group="look", usage="[N | EXPR]", examples=("unwatch",), complete=_numbers)
 def unwatch(session: Session, rest: str) -> Notice:
-    """Stop watching an expression, or all of them."""
+    """Stop watching an expression or a tensor, or all of them.
+
+    A tensor of `watch --stop` is a point: `delete N` drops it, too.
+    """
+    points = _watchpoints(session)
     if not rest:
-        count = len(session.watches)
+        count = len(session.watches) + len(points)
         session.watches.clear()
-        session.rearm()
+        _drop(session, points)
         return Notice(f"{count} dropped; nothing is watched now")
-    same = [str(n) for n, watch in session.watches.items() if watch.expression.text == rest]
-    rest = same[0] if same else rest
-    if not rest.isdigit() or int(rest) not in session.watches:
+    for number, watch in session.watches.items():
+        if rest in (str(number), watch.expression.text):
+            del session.watches[number]
+            return Notice(f"watch {number} dropped: {watch.expression.text}")
+    found = [point for point in points if rest in (str(point.number), point.text, f"{STOP} {point.text}")]
+    if not found:
         raise BadArguments(f"no watch {rest}", "`watch` lists them")
-    dropped = session.watches.pop(int(rest))
+    _drop(session, found)
+    return Notice(f"{found[0].label} dropped: {found[0].name}")
+
+
+def _drop(session: Session, points: list[Watchpoint]) -> None:
+    for point in points:
+        session.points.delete(point)
     session.rearm()
-    text = dropped.point.label if dropped.point is not None else dropped.expression.text
-    return Notice(f"watch {rest} dropped: {text}")

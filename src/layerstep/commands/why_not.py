@@ -17,6 +17,7 @@ from layerstep.registry import command
 from layerstep.source_lines.places import Place
 from layerstep.source_lines.silence import why_line_silent
 from layerstep.views import Notice
+from layerstep.watchpoints.watchpoint import Watchpoint
 
 __all__ = ["defined", "silence_of"]
 
@@ -72,6 +73,8 @@ def silence_of(session: Session, point: Point) -> str:
         return ""
     if not point.enabled:
         return "disabled"
+    if isinstance(point, Watchpoint):
+        return point.silence()
     if isinstance(point.source_line, Place) and not (point.condition is not None and point.tried):
         return why_line_silent(session, point.source_line)
     if point.is_pending:

@@ -14,7 +14,6 @@ from layerstep.views import Text, View
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
-    from layerstep.watchpoints.watchpoint import Watchpoint
 
 __all__ = ["Frontend", "Interpreter", "Message", "NoCommands", "Watch", "is_lost"]
 
@@ -72,13 +71,9 @@ class Watch:
 
     expression: Expression
     last: str | None = None
-    point: Watchpoint | None = None
-    """Of `watch --stop`: the run stops where the tensor is written."""
 
     def now(self, scope: Scope) -> str:
         """How it looks here."""
-        if self.point is not None:
-            return f"{self.point.label}: {self.point.state}"
         try:
             return short(self.expression.evaluate(scope))
         except Exception as error:
@@ -86,7 +81,5 @@ class Watch:
 
     def row(self, now: str) -> Text:
         """How it looks, and how it looked at the last stop if that was different."""
-        if self.point is not None:
-            return Text(now)
         was = "" if self.last is None or self.last == now else f"   was {self.last}"
         return Text(f"{self.expression.text} = {now}{was}")

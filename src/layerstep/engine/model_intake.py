@@ -89,7 +89,11 @@ class Arrivals:
 
     def _tell_missing(self) -> None:
         """A model is here, and a point names a module that is not in it: say so now, once."""
-        waiting = [point for point in self._session.points.shown if point.is_pending and point.trouble]
+        waiting = [
+            point
+            for point in self._session.points.shown
+            if point.where and point.is_pending and point.trouble
+        ]
         new = [point for point in waiting if point not in self._told]
         self._told += new
         for point in new[:MOST_TOLD]:

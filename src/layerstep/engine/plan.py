@@ -38,9 +38,7 @@ def make_plan(
         _, phases = wanted.setdefault(id(module), (module, {}))
         phases[phase] = (*phases.get(phase, ()), *at)
 
-    active = [
-        point for point in points if point.enabled and not point.is_pending and point.source_line is None
-    ]
+    active = [point for point in points if point.enabled and not point.is_pending and point.is_at_modules]
     if any(point.phase.is_backward for point in active):
         _want_notes(models, want)
     for model in models:

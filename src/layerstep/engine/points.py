@@ -27,6 +27,7 @@ class PointKind(StrEnum):
     CATCH = "catch"
     LOG = "log"
     RECORD = "record"
+    WATCH = "watch"
     UNTIL = "until"
 
 
@@ -47,7 +48,10 @@ class LinePlace(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Point:
-    """A breakpoint, a catchpoint, a logpoint, a recording, or the hidden end of an `until`."""
+    """A breakpoint, a catchpoint, a logpoint, a recording, or the hidden end of an `until`.
+
+    Watchpoints have a class of their own.
+    """
 
     number: int
     kind: PointKind
@@ -108,6 +112,11 @@ class Point:
         return Phase.KERNEL if self.op.startswith("aten.") else Phase.OP
 
     @property
+    def is_at_modules(self) -> bool:
+        """Does it ask at calls of modules, or at operations in them?"""
+        return self.source_line is None
+
+    @property
     def is_pending(self) -> bool:
         if self.source_line is not None:
             return self.source_line.is_pending
@@ -165,13 +174,20 @@ class Points:
         return [point for point in self if point.kind is not PointKind.UNTIL]
 
     def add(self, kind: PointKind, where: Where | None, **options: object) -> Point:
-        number = 0
-        if kind is not PointKind.UNTIL:
-            self.last += 1
-            number = self.last
+        number = 0 if kind is PointKind.UNTIL else self.next_number()
         point = Point(number, kind, where, **options)  # type: ignore[arg-type]
         self._points[number] = point
         return point
+
+    def next_number(self) -> int:
+        """A number that nothing else has: points and watched expressions share them."""
+        self.last += 1
+        return self.last
+
+    def take(self, point: Point) -> None:
+        """Number a point that was made elsewhere, and keep it with the others."""
+        point.number = self.next_number()
+        self._points[point.number] = point
 
     def get(self, text: str | int) -> Point:
         """The point of that number."""

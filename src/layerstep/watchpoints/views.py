@@ -24,7 +24,7 @@ class Written:
         write = self.write
         unseen = write.kind == "unseen"
         title = [
-            Span(write.point.label, "path"),
+            Span(write.point.name, "path"),
             Span("changed unseen" if unseen else write.kind, "warn" if unseen else "good"),
         ]
         if write.op or write.node:
@@ -39,8 +39,7 @@ class Written:
         rows += [(name, Text(text)) for name, text in _doers(write, stop)]
         if write.place.file:
             rows.append(("at", Text(str(write.place))))
-        others = [row for row in shown.watches if row[0] != stop.reason]
-        return Fields(tuple(title), (*rows, *others))
+        return Fields(tuple(title), (*rows, *shown.watches))
 
 
 def _changes(write: Write) -> list[str]:

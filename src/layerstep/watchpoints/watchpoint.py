@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layerstep._torch import below_everything
+from layerstep.engine.points import Point, PointKind
 from layerstep.watchpoints.tensor_locator import PLAIN, Home, plain_of
 
 __all__ = ["Change", "Watchpoint", "change_between", "span_of"]
@@ -19,35 +20,51 @@ BLOCK = 1 << 20
 """Elements that are compared at once."""
 
 
-class Watchpoint:
-    """One tensor under watch, its history, and a copy to compare with."""
+@dataclass(slots=True, eq=False)
+class Watchpoint(Point):
+    """Stops where one tensor is written: the tensor, its history, and a copy to compare with."""
 
-    def __init__(self, text: str, *, budget: int) -> None:
-        self.text = text
-        self.number = 0
-        self.budget = budget
-        self.home: Home | None = None
-        self.trouble = ""
-        """Why it waits or can no longer fire."""
-        self.hits = 0
-        self.same = 0
-        """Writes that left every value as it was."""
-        self.last = ""
-        """The last write, in words."""
-        self.looked_at = ""
-        """Where it was compared last."""
-        self._known: Tensor | None = None
-        self.steps: tuple[int, ...] = ()
-        """Of each dimension every how manyth element is compared; empty: all of them."""
-        self.pointer = self.first = self.end = self.storage = 0
+    number: int = 0
+    kind: PointKind = PointKind.WATCH
+    where: None = None
+    text: str = ""
+    """The tensor as the user named it."""
+    budget: int = 0
+    """Bytes of the copy; of a larger tensor only a part is compared."""
+    home: Home | None = None
+    same: int = 0
+    """Writes that left every value as it was."""
+    last: str = ""
+    """The last write, in words."""
+    looked_at: str = ""
+    """Where it was compared last."""
+    steps: tuple[int, ...] = ()
+    """Of each dimension, every so many elements one is compared; empty: all of them."""
+    pointer: int = 0
+    first: int = 0
+    end: int = 0
+    storage: int = 0
+    _known: Tensor | None = None
 
     @property
-    def label(self) -> str:
+    def name(self) -> str:
+        """The tensor as it is shown."""
         return self.home.label if self.home is not None else self.text
 
     @property
+    def is_at_modules(self) -> bool:
+        return False
+
+    @property
+    def is_pending(self) -> bool:
+        return self.home is None
+
+    def line(self) -> str:
+        return f"watch --stop {self.text}"
+
+    @property
     def is_live(self) -> bool:
-        return self.home is not None and not self.trouble
+        return self.enabled and self.home is not None and not self.trouble
 
     def settle(self, home: Home) -> None:
         """Watch the tensor of a home from now on."""
@@ -159,11 +176,13 @@ class Watchpoint:
         return f"{'1 write' if self.hits == 1 else f'{self.hits} writes'}, the last: {self.last}{gone}"
 
     def silence(self) -> str:
-        """Why it has not fired; empty if it has."""
+        """Why it has not stopped; empty if it has."""
         if self.hits:
             return ""
+        if self.home is None:
+            return f"pending: {self.trouble}"
         if self.trouble:
-            return f"never fired: {self.trouble}" if self.home is not None else self.trouble
+            return f"never fired: {self.trouble}"
         if self.same:
             times = "once" if self.same == 1 else f"{self.same} times"
             return f"never fired: it was written {times}, with the values that it had"

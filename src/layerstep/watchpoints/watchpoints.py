@@ -54,7 +54,7 @@ class Writes(Instrument):
 
     @property
     def points(self) -> list[Watchpoint]:
-        return [watch.point for watch in self._session.watches.values() if watch.point is not None]
+        return [point for point in self._session.points if isinstance(point, Watchpoint)]
 
     @property
     def live(self) -> tuple[Watchpoint, ...]:
@@ -87,11 +87,6 @@ class Writes(Instrument):
 
     def clear(self) -> None:
         """Take everything off the run. Other threads' stacks cannot be reached: their next op cleans up."""
-        if self._is_armed and sys.exc_info()[0] is None:
-            for point in self.points:
-                if reason := point.silence():
-                    text = f"watch {point.number} at {point.label}: {reason}"
-                    self._session.say(Notice(text, level="warn"))
         self._is_armed = False
         self._mode.points = ()
         self._listen(False)
@@ -102,7 +97,7 @@ class Writes(Instrument):
         """What is installed, in words."""
         if not self.live:
             return []
-        names = ", ".join(point.label for point in self.live[:3]) + ", …" * (len(self.live) > 3)
+        names = ", ".join(point.name for point in self.live[:3]) + ", …" * (len(self.live) > 3)
         where = "in inference_mode and in transforms of torch.func, only in calls of whole models"
         return [f"a dispatch mode that looks for writes to {names}: about 6 µs an op; {where}"]
 
@@ -111,9 +106,9 @@ class Writes(Instrument):
         try:
             point.settle(find_home(self._session, point.text))
         except UserError as error:
-            point.trouble = f"pending: {error.message}"
+            point.trouble = error.message
         else:
-            self._session.say(Notice(f"watch {point.number} is now set at {point.label}"))
+            self._session.say(Notice(f"{point.label} is now set at {point.name}"))
 
     def _lay(self) -> None:
         """Put the mode on the stack of this thread, or take it off."""
@@ -221,7 +216,7 @@ class Writes(Instrument):
         point.trouble = reason
         self._mode.points = tuple(each for each in self.live if each is not point)
         written = f"; the last write: {point.last}" if point.last else ""
-        self._session.say(Notice(f"watch {point.number} at {point.label} ends", reason + written))
+        self._session.say(Notice(f"{point.label} at {point.name} ends", reason + written))
 
     def _around(self, func: Any, args: Any, kwargs: dict[str, Any], hits: list[Watchpoint]) -> Any:
         """Run a kernel that may write watched tensors, and stop if it did."""
@@ -275,7 +270,18 @@ class Writes(Instrument):
                 stack[0].caller = user
             else:
                 stack = [Frame(session.models, None, caller=user)]
-            session.stop(Stop(Written(write), stack, reason=f"watch {write.point.number}", python=user))
+            match = session.decision.meets(write.point, stack[0])
+            if match is not None:
+                session.stop(
+                    Stop(
+                        Written(write),
+                        stack,
+                        point=write.point,
+                        reason=write.point.label,
+                        trouble=match.trouble,
+                        python=user,
+                    )
+                )
 
     def stopped(self) -> list[Notice]:
         """What has changed since the last look, by nothing that torch saw."""
@@ -284,7 +290,7 @@ class Writes(Instrument):
             if point.find_pointer() != point.pointer or point.compare()[2]:
                 point.hits += 1
                 point.last = f"unseen, after {point.looked_at}"
-                text = f"watch {point.number}: {point.label} has changed since {point.looked_at}"
+                text = f"{point.label}: {point.name} has changed since {point.looked_at}"
                 found.append(Notice(text, UNSEEN, level="warn"))
                 point.look()
             point.looked_at = "the last stop"

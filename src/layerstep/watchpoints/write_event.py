@@ -62,7 +62,6 @@ def write_to(point: Watchpoint, kind: str, frame: FrameType, *, op: str = "", si
         called_at=called_at,
         node=node.name().rpartition("::")[2] if node is not None else "",
     )
-    point.hits += 1
     who = op or write.node
     point.last = (f"{who} at " if who else f"{kind}, found at ") + write.place.name
     point.look()
