@@ -20,9 +20,10 @@ _FRAME = re.compile(r'File "[^"]*nan_cases\.py", line (\d+)')
 
 HEAD = """# Where a NaN was born, and where tools point
 
-{count} small models, each with one line that makes the first NaN or Inf (`tests/nan_cases.py`). *Right line*
-means that very line. `detect_anomaly` is torch's; it looks at gradients only, and for NaN only. *Hooks* are
-`isnan().any()` in a forward hook of every module, as people write them: they name a module, never a line.
+{count} small models, each with one line that makes the first NaN or Inf (`tests/support/nan_cases.py`).
+*Right line* means that very line. `detect_anomaly` is torch's; it looks at gradients only, and for NaN only.
+*Hooks* are `isnan().any()` in a forward hook of every module, as people write them: they name a module, never
+a line.
 
 | case | born in | `catch nonfinite` | `detect_anomaly` | hooks |
 |---|---|---|---|---|

@@ -1,6 +1,6 @@
 """Every test has a configuration and a history of its own, and must leave torch as it found it.
 
-This directory is importable for every test: `play`, `zoo`.
+The modules of `support` are importable for every test: `play`, `zoo`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest_plugins = ["own_process"]
 collect_ignore = [] if os.environ.get("LAYERSTEP_TEST_APPS") else ["apps"]  # see `make test-apps`
 
 

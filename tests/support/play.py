@@ -29,17 +29,17 @@ from layerstep.profile import machine
 from layerstep.program import Program, debug
 from layerstep.render.screen import make_console
 
-ROOT = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 TICK = 100_000
 """Nanoseconds that pass whenever the clock of a play is read."""
-DEMO = ROOT.parent / "src" / "layerstep" / "demo" / "script.py"
+DEMO = TESTS.parent / "src" / "layerstep" / "demo" / "script.py"
 
 
 def script_named(name: str) -> Path:
     """`demo`, a script of the tests, or `faults/NAME` and `costs/NAME` of the examples."""
     if name == "demo":
         return DEMO
-    folder = ROOT.parent / "examples" if name.startswith(("faults/", "costs/")) else ROOT / "scripts"
+    folder = TESTS.parent / "examples" if name.startswith(("faults/", "costs/")) else TESTS / "scripts"
     return folder / f"{name}.py"
 
 

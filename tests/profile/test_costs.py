@@ -26,7 +26,7 @@ from layerstep.profile.state import state_of
 from play import Clock
 from zoo import console_on
 
-COSTS = Path(__file__).parent.parent / "examples" / "costs"
+COSTS = Path(__file__).parents[2] / "examples" / "costs"
 PLANTED = {
     "slow_loop": ("python-loop", "state = 0.9 * state"),
     "item_sync": ("sync", ".item()"),
