@@ -18,6 +18,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="rewrite the golden transcripts")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A parameter that says of itself that it is `long` makes its test so, as most models of the zoo do."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec and any(getattr(value, "long", False) is True for value in callspec.params.values()):
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(autouse=True)
 def _own_files(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path_factory.mktemp("home")
