@@ -41,6 +41,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_a_nan_that_came_through_an_all_reduce_is_said_to(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

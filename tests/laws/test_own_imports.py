@@ -123,6 +123,7 @@ def test_a_command_of_a_plugin_that_fails_is_not_our_bug(plugins) -> None:
     assert not isinstance(view, Text)
 
 
+@pytest.mark.long
 def test_help_under_oo() -> None:
     """`python -OO` drops docstrings: help is read from the source."""
     code = (
