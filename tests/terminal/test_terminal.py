@@ -351,6 +351,7 @@ def test_ctrl_c_twice_interrupts_the_program(open_terminal: Open, script):
     assert OURS not in trace
 
 
+@pytest.mark.long
 def test_ctrl_c_within_a_condition_stops_too(open_terminal: Open, script):
     terminal = open_terminal("run", script(ENDLESS))
     terminal.until_prompt()
@@ -393,7 +394,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("step", ["step op", "stepi"])
+@pytest.mark.parametrize("step", ["step op", pytest.param("stepi", marks=pytest.mark.long)])
 def test_ctrl_c_while_ops_are_stepped(open_terminal: Open, script, step: str):
     """Once stops at the next op; twice at once interrupts the program, and leaves no mode behind."""
     terminal = open_terminal("run", script(OPS))
@@ -439,6 +440,7 @@ raise RuntimeError("planted fault")
 """
 
 
+@pytest.mark.long
 def test_the_terminal_is_put_back_when_the_script_fails_under_an_open_prompt(open_terminal: Open, script):
     terminal = open_terminal("run", script(UNDER_THE_PROMPT))
     terminal.until_prompt()
@@ -488,6 +490,7 @@ def test_a_bar_of_tqdm_is_away_at_a_stop_and_comes_back(open_terminal: Open, scr
     assert re.search(r"^training: 100%.*\| 3/3 \[.*\nfinished$", rest, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_bar_of_rich_is_away_at_a_stop_and_comes_back(open_terminal: Open, script):
     terminal = open_terminal("run", script(RICH))
     terminal.until_prompt()
