@@ -53,7 +53,7 @@ def played_elsewhere(name: str, typed: list[str]) -> str:
         capture_output=True,
         encoding="utf-8",
         cwd=FOLDER.parent / "support",
-        timeout=100,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

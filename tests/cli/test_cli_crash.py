@@ -14,7 +14,7 @@ import pytest
 import layerstep
 
 OURS = str(Path(layerstep.__file__).parent)
-SECONDS = 100
+SECONDS = 250
 NET = """\
 import torch
 from torch import nn

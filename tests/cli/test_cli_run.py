@@ -17,7 +17,7 @@ import layerstep
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 OURS = str(Path(layerstep.__file__).parent)
-SECONDS = 100
+SECONDS = 250
 """No run may take longer; only one that hangs does."""
 
 SMALL = """\

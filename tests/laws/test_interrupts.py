@@ -21,7 +21,7 @@ from torch import nn
 from layerstep import DebugConsole
 from layerstep.process.interrupts import TWICE_WITHIN
 
-SECONDS = 30
+SECONDS = 100
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ def run(path: Path, text: str, *lines: str) -> subprocess.CompletedProcess[str]:
     script.write_text(dedent(text))
     given = [part for line in lines for part in ("-e", line)]
     command = [sys.executable, "-m", "layerstep", "run", "--batch", *given, "-e", "continue", str(script)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=path)
+    return subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=path)
 
 
 @pytest.mark.parametrize("line", ["catch nonfinite", pytest.param("memory on", marks=pytest.mark.long)])

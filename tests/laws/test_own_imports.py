@@ -58,7 +58,7 @@ def run(folder, *words: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         stdin=subprocess.DEVNULL,
     )
 
@@ -132,5 +132,5 @@ def test_help_under_oo() -> None:
         "empty = [c.name for c in all_commands() if len(c.help) < 10]\n"
         "print(empty, len(setting_help()) > 5)\n"
     )
-    done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, timeout=250)
     assert done.stdout == "[] True\n", done.stderr

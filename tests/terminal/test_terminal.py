@@ -22,7 +22,7 @@ pytestmark = [
 
 OURS = str(Path(layerstep.__file__).parent)
 DEMO = Path(OURS) / "demo" / "script.py"
-SECONDS = 60
+SECONDS = 250
 PROMPT = r"\x1b\[\?2004h.*?\(layerstep\) "
 """Bracketed paste is switched on once for each prompt, however often that is drawn."""
 DUMB_PROMPT = r"\(layerstep\) "
