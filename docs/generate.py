@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests" / "support")]
 
 import architecture  # noqa: E402
 import gallery  # noqa: E402

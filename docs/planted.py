@@ -20,7 +20,7 @@ _FRAME = re.compile(r'File "[^"]*nan_cases\.py", line (\d+)')
 
 HEAD = """# Where a NaN was born, and where tools point
 
-Each of {count} small models (`tests/nan_cases.py`) has one line that makes the first NaN or Inf. Three tools
+Each of {count} small models (`tests/support/nan_cases.py`) has one line that makes the first NaN or Inf. Three tools
 look for it:
 
 - `catch nonfinite` is layerstep's.

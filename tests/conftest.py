@@ -1,6 +1,6 @@
 """Every test has a configuration and a history of its own, and must leave torch as it found it.
 
-This directory is importable for every test: `play`, `zoo`.
+The modules of `support` are importable for every test: `play`, `zoo`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,21 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest_plugins = ["own_process"]
 collect_ignore = [] if os.environ.get("LAYERSTEP_TEST_APPS") else ["apps"]  # see `make test-apps`
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="rewrite the golden transcripts")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A parameter that says of itself that it is `long` makes its test so, as most models of the zoo do."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec and any(getattr(value, "long", False) is True for value in callspec.params.values()):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(autouse=True)

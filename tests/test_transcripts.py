@@ -49,7 +49,11 @@ def shown(path: Path, look: str) -> str:
 def played_elsewhere(name: str, typed: list[str]) -> str:
     code = f"from play import *; print(play(script_named({name!r}), {typed!r})[0], end='')"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", cwd=FOLDER.parent, timeout=100
+        [sys.executable, "-c", code],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=FOLDER.parent / "support",
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -14,7 +14,7 @@ import pytest
 import layerstep
 
 OURS = str(Path(layerstep.__file__).parent)
-SECONDS = 100
+SECONDS = 250
 NET = """\
 import torch
 from torch import nn
@@ -72,6 +72,7 @@ def test_a_catchpoint_in_batch_is_exit_code_3_though_the_script_handles_it(run):
     assert silent.returncode == 0 and "raised" not in silent.stderr
 
 
+@pytest.mark.long
 def test_the_lines_that_are_left_are_taken_at_the_crash(run):
     done = run(UNCAUGHT, "--batch", "-e", "continue", "-e", "where", "-e", "p inp.shape")
     assert done.returncode == 1
@@ -86,11 +87,13 @@ def test_at_the_prompt_the_run_stops_before_the_handler_and_goes_on_to_it(run):
     assert NOTE in done.stderr, "the program's own traceback has the note"
 
 
+@pytest.mark.long
 def test_a_traceback_that_the_program_prints_itself_shows_no_frame_of_ours(run):
     done = run(HANDLED, "--batch")
     assert "Traceback" in done.stderr and OURS not in done.stderr
 
 
+@pytest.mark.long
 def test_a_crash_that_the_script_wraps_stops_once(run):
     wrapped = HANDLED.replace(
         '    print("handled", error.args)\n', "    raise SystemError('training failed')\n"
@@ -116,6 +119,7 @@ def test_an_error_outside_of_modules_is_explained_in_the_frame_of_the_script(run
     assert done.stderr.count("raised RuntimeError") == 1
 
 
+@pytest.mark.long
 def test_an_exception_in_a_backward_hook_is_shown_where_it_was_raised(run):
     text = (
         "import torch\nx = torch.ones(2, requires_grad=True)\ny = x * 2\n"
@@ -147,12 +151,14 @@ def test_post_mortem_runs_bare_and_opens_the_prompt_at_the_crash(run):
     assert done.stderr.rindex("Traceback") > done.stderr.index("(layerstep) list")
 
 
+@pytest.mark.long
 def test_post_mortem_without_anybody_prints_the_explanation(run):
     done = run(UNCAUGHT, "--post-mortem", "--batch")
     assert done.returncode == 1
     assert f"✗ {CAUSE}" in done.stderr and NOTE in done.stderr
 
 
+@pytest.mark.long
 def test_post_mortem_of_a_run_without_a_crash_says_nothing(run):
     done = run("print('fine')\n", "--post-mortem", typed="where\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")

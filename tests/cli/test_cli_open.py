@@ -153,7 +153,9 @@ def test_it_opens_where_the_source_cannot_be_imported(folder):
     assert "['Block', 'Block']" in text and "nan" in text
 
 
-@pytest.mark.parametrize("stop", [NAN, ("break blocks.0.drop", "continue")])
+@pytest.mark.parametrize(
+    "stop", [NAN, pytest.param(("break blocks.0.drop", "continue"), marks=pytest.mark.long)]
+)
 def test_with_the_code_it_runs_again_bit_for_bit(folder, stop):
     """Dropout on, under autocast; the numbers that were drawn are drawn again."""
     file = dumped(folder, *stop)
@@ -163,6 +165,7 @@ def test_with_the_code_it_runs_again_bit_for_bit(folder, stop):
     assert "streams" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_crash_comes_again(folder):
     """The shapes do not fit behind dropout, under autocast; the module around it is run again."""
     file = dumped(folder, "continue", "up", width=6)
@@ -213,6 +216,7 @@ def test_quit_and_the_end_of_input_leave_with_0(folder, core_of_block_1):
     assert done.returncode == 0 and "blocks.1.fc  done" in done.stderr
 
 
+@pytest.mark.long
 def test_gpt2_from_a_configuration(folder):
     """A module of a library: its input is a tensor, its weights are Conv1D's, dropout is on."""
     (folder / "made.py").write_text(

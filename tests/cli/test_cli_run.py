@@ -17,7 +17,7 @@ import layerstep
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 OURS = str(Path(layerstep.__file__).parent)
-SECONDS = 100
+SECONDS = 250
 """No run may take longer; only one that hangs does."""
 
 SMALL = """\
@@ -139,6 +139,7 @@ def test_a_session_through_a_pipe_on_gpt2():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_point_in_a_generate_loop_stops_once_per_token():
     done = run(
         layerstep_run(
@@ -289,6 +290,7 @@ def test_without_a_terminal_and_without_commands_nothing_waits(script):
     assert stops(done.stderr) == []
 
 
+@pytest.mark.long
 def test_in_ci_a_pipe_that_nobody_feeds_counts_as_the_end_of_input(script):
     with silent_pipe() as stdin:
         done = run(layerstep_run("run", script(THREE_TIMES)), stdin=stdin, CI="1")
@@ -365,6 +367,7 @@ def through_sh(redirection: str, argv: Sequence[str]) -> list[str]:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")
+@pytest.mark.long
 def test_a_full_disk_is_no_reason_for_the_run_to_end(script):
     given = ("--json", "/dev/full", "-e", "break act", "-e", "continue")
     argv = layerstep_run("run", "--batch", *given, script(THREE_TIMES))
@@ -373,12 +376,14 @@ def test_a_full_disk_is_no_reason_for_the_run_to_end(script):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="wants a POSIX shell")
+@pytest.mark.long
 def test_without_a_stderr_stdout_still_is_the_programs_own(script):
     argv = layerstep_run("run", "--batch", "-e", "break act", "-e", "continue", script(THREE_TIMES))
     done = run(through_sh("2>&-", argv))
     assert (done.returncode, done.stdout) == (0, OUTPUT)
 
 
+@pytest.mark.long
 def test_files_are_utf_8_where_the_locale_is_not(script, tmp_path):
     commands, report, transcript = (tmp_path / name for name in ("commands", "report", "transcript"))
     commands.write_text(f"transcript {transcript}\nprint 'é → μ'\n", encoding="utf-8")
@@ -404,6 +409,7 @@ print("finished")
 """
 
 
+@pytest.mark.long
 def test_the_programs_own_handler_of_ctrl_c_is_still_there_after_detach(script):
     done = run(layerstep_run("run", script(OWN_HANDLER)), typed="break act\ncontinue\ndetach\n")
     assert stops(done.stderr) == ["act"]
@@ -440,6 +446,7 @@ print(counters["stats"]["unique_graphs"], "graphs")
 """
 
 
+@pytest.mark.long
 def test_a_compiled_model_stops_and_is_compiled_again_afterwards(script):
     lines = "break act\ncontinue\ncontinue\nwhere\ninfo cost\ndelete\ncontinue\n"
     done = run(layerstep_run("run", script(COMPILED)), typed=lines)
@@ -575,6 +582,7 @@ def test_breakpoint_under_run_joins_the_session(script):
     )
 
 
+@pytest.mark.long
 def test_the_demo_plays_by_itself_without_a_terminal():
     done = run(layerstep_run("demo"), stdin=subprocess.DEVNULL)
     assert done.returncode == 0

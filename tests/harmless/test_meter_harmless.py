@@ -258,7 +258,7 @@ def test_compiled_models_are_measured(compiling: Callable[..., nn.Module], backe
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("line", ["memory on", "memory 2"])
+@pytest.mark.parametrize("line", [pytest.param("memory on", marks=pytest.mark.long), "memory 2"])
 def test_a_training_step_that_is_compiled_as_a_whole(line: str) -> None:
     """The optimizer's hooks run inside of compiled code, which puts dispatch keys back at its end."""
 

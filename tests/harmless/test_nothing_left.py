@@ -269,7 +269,7 @@ def test_quit_ends_the_process_with_130(thread: str) -> None:
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, env=dict(os.environ)
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=250, env=dict(os.environ)
     )
     assert done.returncode != 7, "the main thread was not woken"
     assert done.stdout == "finally 0\n"

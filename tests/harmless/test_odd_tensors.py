@@ -21,7 +21,7 @@ from layerstep.config import Config
 from layerstep.engine.session import Message
 from layerstep.render.screen import to_text
 from layerstep.tensors.clones import clone_of
-from unit.test_tensor import kinds
+from tensor_cases import kinds
 
 HERE = Path(__file__).parent
 LOOKS = (
@@ -122,13 +122,13 @@ def test_a_look_at_freed_memory_is_no_crash() -> None:
         assert_sane(found)
         print(found["1 + 41"])
     """
-    paths = os.pathsep.join([*map(str, (HERE, HERE.parent)), *filter(None, sys.path)])
+    paths = os.pathsep.join([str(HERE), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
         env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
     )
     assert (done.returncode, "42" in done.stdout) == (0, True), done.stderr[-2000:]
 

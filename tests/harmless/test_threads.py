@@ -212,7 +212,7 @@ class Rows(Dataset[torch.Tensor]):
 
 
 def _loader(model: nn.Module) -> DataLoader[torch.Tensor]:
-    return DataLoader(Rows(model), batch_size=1, num_workers=2, multiprocessing_context="fork", timeout=60)
+    return DataLoader(Rows(model), batch_size=1, num_workers=2, multiprocessing_context="fork", timeout=250)
 
 
 def _same_rows(rows: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:

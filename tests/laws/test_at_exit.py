@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """\
 import atexit
 import threading
@@ -63,6 +65,7 @@ def ended(*command: str, lines: str = "") -> list[str]:
     return [line for line in done.stdout.splitlines() if line in SAID]
 
 
+@pytest.mark.long
 def test_with_a_console_left_attached(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM.replace("{attach}", ATTACH))

@@ -127,6 +127,7 @@ def test_the_outermost_call_of_generate_runs_again_at_each_moment() -> None:
     assert totals[0] != totals[4]
 
 
+@pytest.mark.long
 def test_ten_thousand_modules_are_counted() -> None:
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(10_000)))
     found = counted(model, torch.ones(1, 2), backward=True)

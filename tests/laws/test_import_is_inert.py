@@ -65,7 +65,7 @@ print("untouched")
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="reads open files from /proc")
 def test_importing_it_changes_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=250)
     assert done.stdout == "untouched\n", done.stderr
 
 
@@ -84,5 +84,5 @@ print("layerstep" in multiprocessing.current_process()._config)
 
 def test_attaching_where_it_is_switched_off_changes_nothing() -> None:
     command, environment = [sys.executable, "-c", ATTACHING], {**os.environ, "LAYERSTEP": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment)
     assert done.stdout.endswith("False\n"), done.stderr

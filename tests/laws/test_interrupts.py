@@ -21,7 +21,7 @@ from torch import nn
 from layerstep import DebugConsole
 from layerstep.process.interrupts import TWICE_WITHIN
 
-SECONDS = 30
+SECONDS = 100
 
 
 @pytest.fixture(autouse=True)
@@ -326,8 +326,12 @@ with DebugConsole(model, input=io.StringIO("quit\\n"), output=io.StringIO()) as 
     [
         ("signal.default_int_handler", "threading.Event().wait()"),
         ("signal.SIG_IGN", "thread.join(); sum(1 for _ in iter(int, 1))"),
-        ("signal.SIG_IGN", "threading.Event().wait()"),
-        ("lambda number, frame: None", "thread.join(); sum(1 for _ in iter(int, 1))"),
+        pytest.param("signal.SIG_IGN", "threading.Event().wait()", marks=pytest.mark.long),
+        pytest.param(
+            "lambda number, frame: None",
+            "thread.join(); sum(1 for _ in iter(int, 1))",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_quit_in_another_thread_ends_the_program_whatever_it_does_about_ctrl_c(

@@ -27,10 +27,10 @@ def run(path: Path, text: str, *lines: str) -> subprocess.CompletedProcess[str]:
     script.write_text(dedent(text))
     given = [part for line in lines for part in ("-e", line)]
     command = [sys.executable, "-m", "layerstep", "run", "--batch", *given, "-e", "continue", str(script)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=path)
+    return subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=path)
 
 
-@pytest.mark.parametrize("line", ["catch nonfinite", "memory on"])
+@pytest.mark.parametrize("line", ["catch nonfinite", pytest.param("memory on", marks=pytest.mark.long)])
 def test_models_that_the_program_drops_are_let_go(tmp_path: Path, line: str) -> None:
     """A model for each step: an instrument keeps few of them alive, and few are announced."""
     done = run(tmp_path, SHORT_LIVED, line)
@@ -40,6 +40,7 @@ def test_models_that_the_program_drops_are_let_go(tmp_path: Path, line: str) -> 
     assert done.stderr.count("without a word") == 1
 
 
+@pytest.mark.long
 def test_more_models_than_are_taken_in_are_said_once(tmp_path: Path) -> None:
     text = """
         import torch

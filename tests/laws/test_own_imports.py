@@ -68,7 +68,7 @@ def run(folder, *words: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         stdin=subprocess.DEVNULL,
     )
 
@@ -133,6 +133,7 @@ def test_a_command_of_a_plugin_that_fails_is_not_our_bug(plugins) -> None:
     assert not isinstance(view, Text)
 
 
+@pytest.mark.long
 def test_help_under_oo() -> None:
     """`python -OO` drops docstrings: help is read from the source."""
     code = (
@@ -141,5 +142,5 @@ def test_help_under_oo() -> None:
         "empty = [c.name for c in all_commands() if len(c.help) < 10]\n"
         "print(empty, len(setting_help()) > 5)\n"
     )
-    done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, timeout=250)
     assert done.stdout == "[] True\n", done.stderr

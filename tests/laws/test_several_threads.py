@@ -16,7 +16,7 @@ from torch import nn
 from layerstep import DebugConsole
 from layerstep.render.screen import to_text
 
-SECONDS = 30
+SECONDS = 100
 
 
 class Two(nn.Module):

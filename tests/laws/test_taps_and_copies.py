@@ -177,7 +177,7 @@ def test_a_program_under_run_prints_as_without_us(name: str, tmp_path: Path) -> 
     script = tmp_path / "program.py"
     script.write_text(code)
     run = [sys.executable, "-m", "layerstep", "run", str(script)]
-    seen = subprocess.run(run, input=typed, capture_output=True, text=True, timeout=100)
+    seen = subprocess.run(run, input=typed, capture_output=True, text=True, timeout=250)
     assert seen.stdout.strip() == printed
     assert shown in seen.stderr and "bug in" not in seen.stderr
 
@@ -198,7 +198,7 @@ with torch.serialization.safe_globals([nn.Sequential, nn.Linear, nn.ReLU]):
 assert not any(part._forward_hooks or part._forward_hooks_with_kwargs for part in model.modules())
 print(tuple(model(torch.ones(2, 4)).shape))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
     assert done.stdout.strip() == "(2, 4)", done.stderr
 
 
@@ -220,7 +220,7 @@ class Last:
         print(tuple(self.net(self.x).shape))
 sys.modules["kept"] = Last()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
     assert (done.returncode, done.stdout.strip()) == (0, "(2, 4)"), done.stderr
 
 
@@ -232,7 +232,7 @@ def test_a_model_that_is_first_called_by_a_trace_is_traced_as_bare(tmp_path: Pat
         "print(torch.jit.trace(net, torch.ones(2, 4))(torch.ones(2, 4)).shape)\n"
     )
     run = [sys.executable, "-m", "layerstep", "run", "--batch", "-e", "profile 5", str(script)]
-    seen = subprocess.run(run, capture_output=True, text=True, timeout=100)
+    seen = subprocess.run(run, capture_output=True, text=True, timeout=250)
     assert seen.stdout.strip() == "torch.Size([2, 4])", seen.stderr
 
 

@@ -49,7 +49,7 @@ os._exit(0)
 
 
 def test_a_collection_while_frames_are_asked_for_blocks_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=250)
     assert done.stdout == "alive False\n", done.stderr
 
 

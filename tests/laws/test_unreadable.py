@@ -75,7 +75,7 @@ def in_a_process(code: str, folder: Any) -> None:
     looks = [look.format(folder=folder) for look in LOOKS]
     text = PROLOGUE + f"armed, looks = {ARMED!r}, {looks!r}\n" + textwrap.dedent(code)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", text], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-W", "ignore", "-c", text], capture_output=True, text=True, timeout=250, check=False
     )
     assert (done.returncode, done.stdout[-6:]) == (0, "alive\n"), done.stderr[-1500:] + done.stdout[-500:]
 

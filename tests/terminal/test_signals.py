@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGHUP", marks=pytest.mark.long)])
 def test_a_signal_that_ends_the_process_leaves_the_terminal_as_it_was(
     open_terminal: Open,  # noqa: F811
     script,  # noqa: F811

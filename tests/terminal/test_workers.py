@@ -102,7 +102,7 @@ def play(terminal, times: int = 2) -> None:
             assert "new" not in terminal.until("batch of (the same|a new worker)")
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_workers_of_a_loader_survive_each_stop(open_terminal: Open, tmp_path: Path, start: str):  # noqa: F811
     path = tmp_path / "train.py"
     path.write_text(LOADER.replace("{before_the_workers}", "pass"))
@@ -120,6 +120,7 @@ def test_workers_of_a_loader_survive_each_stop(open_terminal: Open, tmp_path: Pa
     assert code == 130 and "KeyboardInterrupt" in rest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_that_start_after_attach_survive(open_terminal: Open, tmp_path: Path, start: str):  # noqa: F811
     path = tmp_path / "train.py"
@@ -133,6 +134,7 @@ def test_workers_that_start_after_attach_survive(open_terminal: Open, tmp_path: 
     assert terminal.end()[0] == 130
 
 
+@pytest.mark.long
 def test_processes_of_the_program_survive_and_end_with_it(open_terminal: Open, tmp_path: Path):  # noqa: F811
     path = tmp_path / "train.py"
     path.write_text(POOL)

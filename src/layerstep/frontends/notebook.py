@@ -96,7 +96,7 @@ def _shorten_results(shell: Any) -> None:
     """The last value of a cell: the view itself stands above it already."""
     formatter = shell.display_formatter.formatters["text/plain"]
     for kind in get_args(View):
-        formatter.for_type(kind, lambda view, printer, cycle: printer.text(_short(view)))
+        formatter.for_type(kind, lambda view, printer, _cycle: printer.text(_short(view)))
 
 
 def _short(view: View) -> str:

@@ -382,7 +382,7 @@ def test_the_session_of_the_page() -> None:
     """Its numbers are noise of the processor; what is blamed, and where, is not."""
     lines = ["break norm", "continue", "stability", "shadow fp64", "detach"]
     screen, _ = session_of(script_named("variance"), lines)
-    page = (Path(__file__).parent.parent / "docs" / "how-to" / "stability.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "stability.md").read_text()
     shown, written = " ".join(screen.split()), " ".join(page.split())
     for said in (
         "where what evidence norm cancellation a difference",

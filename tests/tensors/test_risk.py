@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from test_tensor import stats
 
 from layerstep.tensors.risk import risks
+from tensor_cases import stats
 
 
 def words(tensor: torch.Tensor, limit: int | None = None) -> str:

@@ -19,7 +19,10 @@ from layerstep.profile.trace import chrome_trace
 from trace_processor import Ask, loaded
 from zoo import ZOO, Entry, console_on, feeding, loss_of, seed
 
-pytestmark = pytest.mark.xdist_group("trace")  # one worker makes the trace and starts the processor
+pytestmark = [
+    pytest.mark.trace,
+    pytest.mark.xdist_group("trace"),  # one worker makes the trace and starts the processor
+]
 
 TROUBLE = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
 SPANS = """

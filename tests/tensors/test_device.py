@@ -8,11 +8,11 @@ from unittest import mock
 import pytest
 import torch
 from hypothesis import given
-from test_tensor import FLOAT8, FLOATS, INF, NAN, as_float64, assert_same, generator, quick, truth, views
 
 from layerstep.tensors import counting, device
 from layerstep.tensors.counting import Stats
 from layerstep.tensors.kinds import open_values
+from tensor_cases import FLOAT8, FLOATS, INF, NAN, as_float64, assert_same, generator, quick, truth, views
 
 
 def on_device(tensor: torch.Tensor, *, limit: int | None = None) -> Stats:

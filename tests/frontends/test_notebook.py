@@ -34,7 +34,7 @@ CELLS = (
 def outputs() -> list[list[Any]]:
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     book.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "python"}
-    client = nbclient.NotebookClient(book, timeout=90, allow_errors=True)
+    client = nbclient.NotebookClient(book, timeout=250, allow_errors=True)
     client.create_kernel_manager()
     client.km.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     client.execute()

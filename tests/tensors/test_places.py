@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_tensor import INF, NAN, Ops, as_float64, generator, kinds, odd_tensors, quick, views
 
 from layerstep.tensors import blocks
 from layerstep.tensors.places import Places, extremes, find_places
 from layerstep.tensors.spread import spread
+from tensor_cases import INF, NAN, Ops, as_float64, generator, kinds, odd_tensors, quick, views
 
 BLOCKS = st.sampled_from([1, 2, 5, 16, blocks.BLOCK])
 

@@ -10,7 +10,7 @@ from layerstep import MemoryProfiler, UserError, memory_tracking
 from layerstep.memory.profiler import MemoryReport
 from zoo import hook_count
 
-pytestmark = pytest.mark.usefixtures("only_their_own")
+pytestmark = [pytest.mark.own_process, pytest.mark.usefixtures("only_their_own")]
 
 
 def train(model: nn.Module, steps: int, *, batch: int = 4, keep: list[torch.Tensor] | None = None) -> object:

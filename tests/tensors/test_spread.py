@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_tensor import FLOATS, INF, NAN, as_float64, generator, kinds, odd_tensors, quick, views
 
 from layerstep.tensors import blocks
 from layerstep.tensors import spread as module
 from layerstep.tensors.spread import PERCENTS, Spread, spread
+from tensor_cases import FLOATS, INF, NAN, as_float64, generator, kinds, odd_tensors, quick, views
 
 
 def look(tensor: torch.Tensor, **options: Any) -> Spread:

@@ -76,11 +76,33 @@ class Entry:
     recomputes: bool = False
     """It runs parts again during backward."""
 
+    @property
+    def long(self) -> bool:
+        """Tests over the zoo run on this model in `make test-long` only."""
+        return self.name not in CORE
+
     def __str__(self) -> str:
         return self.name
 
 
 ZOO: list[Entry] = []
+CORE = {
+    "mlp",
+    "resnet",
+    "lstm",
+    "encoder",
+    "dict",
+    "nan",
+    "shared",
+    "lazy",
+    "streams",
+    "checkpoint",
+    "scripted",
+    "compiled",
+    "own_hooks",
+}
+"""One of each kind: plain, buffers and writes in place, packed, fused, no bare tensors, NaN, one module under
+two names, hooks of its own that go or stay, random streams, recomputed, TorchScript, compiled."""
 
 torch.set_num_threads(1)  # the workers of pytest-xdist share the processor
 

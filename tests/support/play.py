@@ -28,17 +28,17 @@ from layerstep.profile import machine
 from layerstep.program import Program, debug
 from layerstep.render.screen import make_console
 
-ROOT = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 TICK = 100_000
-"""Nanoseconds that pass whenever the clock of a play is read."""
-DEMO = ROOT.parent / "src" / "layerstep" / "demo" / "script.py"
+"""Nanoseconds that pass whenever the clock of a play is read, unless it is made with others."""
+DEMO = TESTS.parent / "src" / "layerstep" / "demo" / "script.py"
 
 
 def script_named(name: str) -> Path:
     """`demo`, a script of the tests, or `faults/NAME` and `costs/NAME` of the examples."""
     if name == "demo":
         return DEMO
-    folder = ROOT.parent / "examples" if name.startswith(("faults/", "costs/")) else ROOT / "scripts"
+    folder = TESTS.parent / "examples" if name.startswith(("faults/", "costs/")) else TESTS / "scripts"
     return folder / f"{name}.py"
 
 
@@ -77,11 +77,11 @@ def play(
 class Clock:
     """Time that passes only when it is asked for, and while a program sleeps."""
 
-    def __init__(self) -> None:
-        self._nanoseconds = 0
+    def __init__(self, tick: int = TICK) -> None:
+        self._nanoseconds, self._tick = 0, tick
 
     def __call__(self) -> int:
-        self._nanoseconds += TICK
+        self._nanoseconds += self._tick
         return self._nanoseconds
 
     def sleep(self, seconds: float) -> None:

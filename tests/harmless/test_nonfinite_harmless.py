@@ -54,8 +54,7 @@ def test_running_again_changes_nothing(entry: Entry, mode: str, monkeypatch: pyt
     looked = []
 
     def look_and_go_on(*args: Any, **kwargs: Any) -> Any:
-        looked.append(args)
-        real(*args, **kwargs)
+        looked.append(real(*args, **kwargs))
         return hunt_verdict
 
     hunt_verdict = type("Verdict", (), {"intended": True, "chain": (_Link(),), "trouble": ""})()
@@ -65,8 +64,7 @@ def test_running_again_changes_nothing(entry: Entry, mode: str, monkeypatch: pyt
     optimizer = OPTIMIZER if mode == "train" else None
     run = play(entry, mode, LINES, optimizer=optimizer)
     _same(entry, mode, run)
-    if not run.seen.stops:
-        assert looked or mode == "eval" or entry.recomputes, "nothing was run again"
+    assert any(not verdict.trouble for verdict in looked), "nothing was run again"
 
 
 class _Link:

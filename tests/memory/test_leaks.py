@@ -23,7 +23,7 @@ from play import play, script_named
 STEPS = 8
 
 
-pytestmark = pytest.mark.usefixtures("only_their_own")
+pytestmark = [pytest.mark.own_process, pytest.mark.usefixtures("only_their_own")]
 
 
 def net() -> nn.Module:

@@ -1,0 +1,85 @@
+"""Files of tests marked `own_process` run in a process that runs nothing else.
+
+Their reports come back, each under the name of its test.
+
+What counts every tensor of the process would count those that other tests have left.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MARKER = "own_process"
+REPORTS = "LAYERSTEP_TEST_REPORTS"
+"""Set in that process: the file that takes the reports, a line of JSON each."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if REPORTS in os.environ:
+        config.pluginmanager.register(_Writer(config, Path(os.environ[REPORTS])))
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker(MARKER):
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))  # one worker starts the process
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    if REPORTS in os.environ or not item.get_closest_marker(MARKER):
+        return None
+    name = item.nodeid.partition("@")[0] if "xdist_group" in item.keywords else item.nodeid
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports, output = _run(item.path, item.config.rootpath)
+    for data in reports.get(name, ()):
+        report = item.config.hook.pytest_report_from_serializable(config=item.config, data=data)
+        report.nodeid = item.nodeid
+        item.ihook.pytest_runtest_logreport(report=report)
+    if name not in reports:
+        lost = pytest.TestReport(item.nodeid, item.location, {}, "failed", output, "call")
+        item.ihook.pytest_runtest_logreport(report=lost)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+@functools.cache
+def _run(file: Path, root: Path) -> tuple[dict[str, list[Any]], str]:
+    """What each test of the file has reported, by its name; and the end of what pytest has printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder, "reports")
+        options = ["-q", "-p", "no:cacheprovider", "-n", "0", "-o", "addopts=", "--strict-markers"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, str(file)],
+            capture_output=True,
+            text=True,
+            cwd=root,
+            env={**os.environ, REPORTS: str(written)},
+            check=False,
+        )
+        found = defaultdict(list)
+        for line in written.read_text().splitlines() if written.exists() else ():
+            data = json.loads(line)
+            found[data["nodeid"]].append(data)
+        return dict(found), done.stdout[-4000:] + done.stderr[-4000:]
+
+
+class _Writer:
+    def __init__(self, config: pytest.Config, file: Path) -> None:
+        self._config, self._file = config, file
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        with self._file.open("a") as file:
+            file.write(json.dumps(data) + "\n")
