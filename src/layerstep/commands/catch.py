@@ -1,47 +1,38 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
+from layerstep.arguments import Choice, Flag, Form, Given, Keyword, Where, Word
 from layerstep.commands.break_ import said, set_or_leave_pending
 from layerstep.crashes.catch_checks import CHECKS
 from layerstep.crashes.catching import EXCEPTION, exception_check
 from layerstep.engine.events import Phase
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
-from layerstep.errors import BadArguments
-from layerstep.line_syntax import options
+from layerstep.engine.where import Where as WherePattern
 from layerstep.nonfinite.catch import SIDES, Quarry
 from layerstep.nonfinite.catching import hunt_of
 from layerstep.registry import command
 from layerstep.views import View
 
-__all__ = ["KINDS"]
+__all__ = ["catch_not_finite"]
 
-Setter = Callable[[Session, str, str], Point]
-"""(session, what, the rest of the line) -> the point that was set."""
-
-
-def _complete(session: Session, text: str) -> list[str]:
-    """What is caught, then where and how."""
-    words = text.split()
-    last = words.pop() if words and not text.endswith(" ") else ""
-    if not words:
-        candidates: Iterable[str] = KINDS
-    elif words[-1] == "in" or words[0] in CHECKS:
-        candidates = (path for path, _ in session.models.everything())
-    elif words[0] == EXCEPTION:
-        candidates = ("in",)
-    else:
-        candidates = (word for word in ("in", *SIDES, "--every-op") if word not in words)
-    return [each for each in candidates if each.startswith(last)]
+_IN = Keyword("in", Word("WHERE", name="inside", completes="where"))
+_NOT_FINITE = ("nan", "inf", "nonfinite")
 
 
 @command(
     "catch",
     group="stop",
-    usage="nan|inf|nonfinite [in WHERE] [forward|backward|param] [--every-op] | "
-    "exception [TYPE] [in WHERE] | shape|dtype|nograd|slow MS [WHERE]",
+    args=(
+        Form(
+            "|".join(_NOT_FINITE),
+            _IN,
+            Choice("|".join(SIDES), many=True, optional=True, name="sides", what="side"),
+            Flag("every-op"),
+        ),
+        Form(EXCEPTION, Word("TYPE", optional=True), _IN),
+        Form("|".join(check for check in CHECKS if check != "slow"), Where(optional=True)),
+        Form("slow", Word("MS"), Where(optional=True)),
+    ),
     examples=(
         "catch nonfinite",
         "catch nan in blocks.* forward",
@@ -53,9 +44,8 @@ def _complete(session: Session, text: str) -> list[str]:
         "catch nograd head",
         "catch slow 50 blocks.*",
     ),
-    complete=_complete,
 )
-def catch(session: Session, rest: str) -> View:
+def catch(session: Session, given: Given) -> View:
     """Stop when something goes wrong, wherever it does.
 
     `catch nan`, `inf`, `nonfinite`: the output of a model, the loss, or a gradient is not finite (`param`: a
@@ -69,98 +59,69 @@ def catch(session: Session, rest: str) -> View:
     `catch shape WHERE`: the output of a layer has another shape than at first; `catch dtype`: another dtype;
     `catch nograd`: it needs no gradient though gradients are on; `catch slow MS`: a call took longer.
     """
-    word, _, text = rest.strip().partition(" ")
-    setter = KINDS.get(word)
-    if setter is None:
-        known = ", ".join(KINDS)
-        raise BadArguments(
-            f"catch what? {word!r} is none of it" if word else "catch what?", f"one of {known}"
+    if given.form in _NOT_FINITE:
+        point = catch_not_finite(
+            session, given.form, where=given.inside, sides=given.sides, every_op=given.every_op
         )
-    point = setter(session, word, text.strip())
+        point.set_by = f"catch {given.typed}"
+    elif given.form == EXCEPTION:
+        point = _exception(session, given)
+    else:
+        point = _at_modules(session, given)
     return said(point, what=f" {point.what}")
 
 
-def _at_modules(session: Session, what: str, text: str) -> Point:
+def _at_modules(session: Session, given: Given) -> Point:
     """The catches that ask at the exit of each module."""
-    words = text.split()
-    argument = words.pop(0) if what == "slow" and words else ""
-    if len(words) > 1:
-        raise BadArguments(f"{' '.join(words[1:])!r} is too much")
-    where = Where.parse(words[0] if words else "**")
-    check, phases = CHECKS[what](argument)
+    check, phases = CHECKS[given.form](given.ms)
     point = session.points.add(
         PointKind.CATCH,
-        where,
-        what=what,
+        WherePattern.parse(given.where or "**"),
+        what=given.form,
         check=check,
         phases=phases,
         phase=Phase.EXIT,
-        set_by=f"catch {what} {text}".rstrip(),
+        set_by=f"catch {given.typed}",
     )
     set_or_leave_pending(session, point)
     return point
 
 
-def _not_finite(session: Session, what: str, text: str) -> Point:
-    """The catches of values that are not finite."""
-    rest, flags = options(text, flags="every-op")
-    words = rest.split()
-    where = None
-    if "in" in words:
-        place = words.index("in")
-        if place + 1 >= len(words):
-            raise BadArguments("in what? WHERE is missing", "catch nan in blocks.*")
-        where = Where.parse(words[place + 1])
-        del words[place : place + 2]
-    if unknown := [word for word in words if word not in SIDES]:
-        raise BadArguments(f"{unknown[0]!r} is none of {', '.join(SIDES)}")
-    sides = tuple(words) or ("forward", "backward")
+def catch_not_finite(
+    session: Session, what: str, *, where: str = "", sides: tuple[str, ...] = (), every_op: bool = False
+) -> Point:
+    """Set a catch of values that are not finite: `nan`, `inf` or `nonfinite`."""
+    pattern = WherePattern.parse(where) if where else None
     hunt = hunt_of(session)
     point = session.points.add(
         PointKind.CATCH,
-        where,
+        pattern,
         what=what,
         root_phases=(Phase.ENTER, Phase.EXIT),
-        set_by=f"catch {what} {text}".rstrip(),
+        set_by=f"catch {what}",
     )
-    hunt.add(Quarry(point, what, sides, every_op=bool(flags)))
-    if where is not None:
+    hunt.add(Quarry(point, what, sides or ("forward", "backward"), every_op=every_op))
+    if pattern is not None:
         set_or_leave_pending(session, point)
     session.rearm()
     return point
 
 
-def _exception(session: Session, what: str, text: str) -> Point:
+def _exception(session: Session, given: Given) -> Point:
     """`exception [TYPE] [in WHERE]`."""
-    words = text.split()
-    where = None
-    if "in" in words:
-        place = words.index("in")
-        if place + 2 != len(words):
-            raise BadArguments("in what? one WHERE, at the end", "catch exception in blocks.*")
-        where = Where.parse(words[-1])
-        words = words[:place]
-    if len(words) > 1:
-        raise BadArguments(f"{' '.join(words[1:])!r} is too much", "catch exception RuntimeError in blocks.*")
+    where = WherePattern.parse(given.inside) if given.inside else None
     is_met = where is not None or session.discovery.is_on  # the outermost calls are met without a tap there
     point = session.points.add(
         PointKind.CATCH,
         where,
-        what=what,
-        check=exception_check(words[0] if words else ""),
+        what=EXCEPTION,
+        check=exception_check(given.type),
         phase=Phase.RAISED,
         root_phases=() if is_met else (Phase.RAISED,),
-        set_by=f"catch {what} {text}".rstrip(),
+        set_by=f"catch {given.typed}",
     )
     session.crashes.catch(point)
     if where is not None:
         set_or_leave_pending(session, point)
     session.rearm()
     return point
-
-
-KINDS: dict[str, Setter] = {
-    EXCEPTION: _exception,
-    **dict.fromkeys(("nan", "inf", "nonfinite"), _not_finite),
-    **dict.fromkeys(CHECKS, _at_modules),
-}

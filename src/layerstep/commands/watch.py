@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from layerstep.arguments import Expr, Flag, Given
 from layerstep.engine.expression import Expression
 from layerstep.engine.messages import Watch
 from layerstep.engine.session import Session
@@ -18,11 +20,10 @@ STOP = "--stop"
     "watch",
     "display",
     group="look",
-    usage="[--stop] [EXPR]",
+    args=(Flag("stop"), Expr("EXPR", optional=True)),
     examples=("watch out.std()", "watch", "watch --stop head.weight", "watch --stop out"),
-    complete="expression",
 )
-def watch(session: Session, rest: str) -> View:
+def watch(session: Session, given: Given) -> View:
     """Show an expression at every stop; --stop: who writes it.
 
     With --stop EXPR is a tensor (a parameter, a buffer, a gradient, `out`, a part of one), and the run stops
@@ -31,14 +32,13 @@ def watch(session: Session, rest: str) -> View:
     only counted. What torch does not see (numpy, another thread, compiled code) is found at the next forward,
     training step or stop, and said to be so. Without EXPR: list what is watched.
     """
-    if not rest:
+    if not given.typed:
         return _listed(session)
     number = max(session.watches, default=0) + 1
-    word, _, text = rest.partition(" ")
-    if word != STOP:
-        session.watches[number] = Watch(Expression.parse(rest))
-        return Notice(f"watch {number}: {rest}", level="good")
-    text = text.strip()
+    text = given.expr
+    if not given.stop:
+        session.watches[number] = Watch(Expression.parse(text))
+        return Notice(f"watch {number}: {text}", level="good")
     if not text:
         raise BadArguments("which tensor?", "watch --stop head.weight")
     point = Watchpoint(text, budget=session.config.keep_bytes)
@@ -75,13 +75,20 @@ def _listed(session: Session) -> Table:
     return Table((Column("no"), Column("expression", "code"), Column("last")), tuple(rows), note=note)
 
 
-def _numbers(session: Session, rest: str) -> list[str]:
-    return [str(number) for number in session.watches if str(number).startswith(rest)]
+def _numbers(session: Session) -> Iterable[str]:
+    return map(str, session.watches)
 
 
-@command("unwatch", "undisplay", group="look", usage="[N | EXPR]", examples=("unwatch",), complete=_numbers)
-def unwatch(session: Session, rest: str) -> Notice:
+@command(
+    "unwatch",
+    "undisplay",
+    group="look",
+    args=(Flag("stop", "names one of `watch --stop`"), Expr("N | EXPR", optional=True, completes=_numbers)),
+    examples=("unwatch",),
+)
+def unwatch(session: Session, given: Given) -> Notice:
     """Stop watching an expression, or all of them."""
+    rest = given.typed
     if not rest:
         count = len(session.watches)
         session.watches.clear()

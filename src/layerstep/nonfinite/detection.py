@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from layerstep.commands.catch import KINDS
+from layerstep.commands.catch import catch_not_finite
 from layerstep.config import is_disabled
 from layerstep.frontends.choose import open_session
 from layerstep.nonfinite.catching import hunt_of
@@ -83,7 +83,7 @@ def anomaly_detection(model: nn.Module | None = None, *, stop: bool = False) -> 
         session.add_model(model)
     session.attach(discover=model is None)
     try:
-        point = KINDS["nonfinite"](session, "nonfinite", "")
+        point = catch_not_finite(session, "nonfinite")
         hunt_of(session).listeners.append(found._add)
         point.commands = () if stop else ("silent", "continue")
         yield found
