@@ -35,7 +35,10 @@ _KEYS: dict[str, Callable[[Activation], float | None]] = {
 @command(
     "activations",
     group="look",
-    args=(Where(optional=True), Option("sort", Choice("COLUMN", of=tuple(_KEYS)))),
+    args=(
+        Where(optional=True),
+        Option("sort", Choice("COLUMN", of=tuple(_KEYS)), "puts the largest of a column first"),
+    ),
     examples=("activations", "activations ** --sort std", "activations type:RMSNorm --sort dead"),
 )
 def activations(session: Session, given: Given) -> Table:

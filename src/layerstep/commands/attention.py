@@ -38,9 +38,9 @@ HALF_TOLERANCE = 3e-2
     group="look",
     args=(
         Where(optional=True),
-        Option("head", Number("N")),
-        Option("batch", Number("N")),
-        Option("tokens", Expr("EXPR")),
+        Option("head", Number("N"), "shows one head, counted from 0"),
+        Option("batch", Number("N"), "looks at one element of the batch, counted from 0"),
+        Option("tokens", Expr("EXPR"), "names the positions on the axes of the maps"),
         Flag("log"),
     ),
     examples=("attention", "attention blocks.1 --head 0 --log", 'attention blocks.1 --tokens "a b c d e"'),

@@ -21,7 +21,7 @@ _UNITS = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 @command(
     "dump",
     group="keep",
-    args=(File(optional=True), Option("max", Word("BYTES"))),
+    args=(File(optional=True), Option("max", Word("BYTES"), "limits the size of the file: 100MB, say")),
     examples=("dump", "dump stop.lscore", "dump small.lscore --max 10MB"),
     needs_pause=True,
 )

@@ -18,7 +18,7 @@ BINS = 36  # of two characters each on a screen of 80
     group="look",
     args=(
         Expr("X", optional=True),
-        Option("bins", Number("N", least=1, most=1000, default=BINS)),
+        Option("bins", Number("N", least=1, most=1000, default=BINS), "draws that many bars"),
         Flag("exact"),
         Flag("log"),
     ),

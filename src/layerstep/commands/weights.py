@@ -76,7 +76,10 @@ _SORTS: dict[str, Callable[[_Row], float]] = {
 @command(
     "weights",
     group="look",
-    args=(Where(optional=True, completes="path"), Option("sort", Choice("COLUMN", of=tuple(_SORTS)))),
+    args=(
+        Where(optional=True, completes="path"),
+        Option("sort", Choice("COLUMN", of=tuple(_SORTS)), "puts the largest of a column first"),
+    ),
     examples=("weights", "weights blocks.0", "weights **.attn.qkv.weight", "weights type:Linear --sort std"),
 )
 def weights(session: Session, given: Given) -> Table:

@@ -72,7 +72,7 @@ def _of_form(form: Form, words: list[str], found: Expected) -> None:
     place = _plain(words, known)
     for argument in _fitting(form.arguments, place):
         _of_value(argument, found)
-    if place:
+    if place or form.names:
         found.words += [word for word in unused if not word.startswith("--")]
         found.words += ["if"] if has_condition else []
 
