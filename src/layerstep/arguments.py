@@ -48,8 +48,7 @@ __all__ = [
 ]
 
 Completes = str | Callable[[Any], Iterable[str]]
-"""What the Tab key offers: `path`, `where`, `expression`, `point`, `file`, `command`, `setting`; or a
-function of the session that lists words."""
+"""What the Tab key offers: the name of a kind (`path`, `point`, …), or a function that lists words."""
 
 
 class Given(SimpleNamespace):
@@ -179,12 +178,18 @@ class Real(Argument):
 class Choice(Argument):
     """One word out of some: `Choice("enter|exit")`, or with a metavar `Choice("COLUMN", of=COLUMNS)`.
 
-    A beginning that only one of them has is enough. With `many`, any number of them, as a tuple.
+    A beginning that only one of them has is enough. With `many`, any number of them, as a tuple. Words in
+    `also` are understood and not offered.
     """
 
     of: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     many: bool = False
     is_strict: ClassVar[bool] = True
+
+    @property
+    def words(self) -> str:
+        return self.metavar
 
     @property
     def choices(self) -> Sequence[str]:
@@ -195,12 +200,12 @@ class Choice(Argument):
         return self.default if self.default is not None else () if self.many else ""
 
     def fits(self, text: str) -> bool:
-        return text in self.choices
+        return text in self.choices or text in self.also
 
     def read(self, text: str, option: str = "") -> str:
         begun = [each for each in self.choices if each.startswith(text)]
-        if text in self.choices or len(begun) == 1:
-            return text if text in self.choices else begun[0]
+        if self.fits(text) or len(begun) == 1:
+            return text if self.fits(text) else begun[0]
         known = ", ".join(self.choices)
         if option:
             raise BadArguments(f"{option} {text!r} is unknown", f"there is {known}")

@@ -31,7 +31,7 @@ _NOT_FINITE = ("nan", "inf", "nonfinite")
         ),
         Form(EXCEPTION, Word("TYPE", optional=True), _IN),
         Form("|".join(check for check in CHECKS if check != "slow"), Where(optional=True)),
-        Form("slow", Word("MS"), Where(optional=True)),
+        Form("slow", Word("MS", what="milliseconds"), Where(optional=True)),
     ),
     examples=(
         "catch nonfinite",

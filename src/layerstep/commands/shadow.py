@@ -19,14 +19,13 @@ from layerstep.tensors.shapes import dtype_name, tensors_in
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
 SECONDS = 30.0
-PRECISIONS = ("fp64", "f64", "float64", "double")
 
 
 @command(
     "shadow",
     group="look",
     args=(
-        Choice("fp64", of=PRECISIONS, what="precision"),
+        Choice("fp64", also=("f64", "float64", "double"), what="precision"),
         Keyword("in", Word("PATH", completes="path", name="path")),
         Option("tol", Real("1e-3", what="relative error", name="tol")),
     ),
