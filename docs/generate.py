@@ -104,9 +104,11 @@ def commands() -> str:
         for command in all_commands():
             if command.group == group:
                 also = f" (also `{'`, `'.join(command.aliases)}`)" if command.aliases else ""
-                usage = f"{command.name} {command.usage}".strip()
+                usage = "\n".join(f"{command.name} {form.usage}".strip() for form in command.forms)
                 examples = "\n".join(command.examples)
                 out.append(f"### `{command.name}`{also}\n\n```text\n{usage}\n```\n\n{command.help}\n\n")
+                options = [item for form in command.forms for item in form.options if item.help]
+                out += [f"`--{option.name}` {option.help}.\n\n" for option in options]
                 out.append(f"```text\n{examples}\n```\n\n")
     return "".join(out).rstrip() + "\n"
 

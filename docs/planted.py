@@ -20,8 +20,8 @@ _FRAME = re.compile(r'File "[^"]*nan_cases\.py", line (\d+)')
 
 HEAD = """# Where a NaN was born, and where tools point
 
-Each of {count} small models (`tests/support/nan_cases.py`) has one line that makes the first NaN or Inf. Three tools
-look for it:
+Each of {count} small models (`tests/support/nan_cases.py`) has one line that makes the first NaN or Inf.
+Three tools look for it:
 
 - `catch nonfinite` is layerstep's.
 - `detect_anomaly` is torch's. It checks gradients only, and only for NaN.

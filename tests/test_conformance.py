@@ -16,7 +16,9 @@ import torch
 
 import layerstep
 from layerstep import DebugConsole
+from layerstep.arguments import Rest
 from layerstep.demo.model import TinyTransformer
+from layerstep.errors import BadArguments
 from layerstep.registry import Command, all_commands, find_command
 from layerstep.render.json import to_line
 from layerstep.render.screen import to_text
@@ -69,6 +71,40 @@ def test_the_examples_of_a_command_work(
                 assert data["view"]["view"] == type(message.view).__name__.lower()
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_the_examples_of_a_command_fit_its_declaration(command: Command) -> None:
+    for line in (line for example in command.examples for line in example.splitlines()):
+        word, _, rest = line.partition(" ")
+        if word in (command.name, *command.aliases):
+            command.parse(rest)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_option_is_explained(command: Command) -> None:
+    for option in (item for form in command.forms for item in form.options):
+        assert option.help or f"{option.sign}{option.name}" in command.help, option.name
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_an_unknown_option_is_one_line(command: Command) -> None:
+    if any(isinstance(form.arguments[0], Rest) for form in command.forms if form.arguments):
+        assert command.name in ("alias", "apropos", "help", "jump", "restart")  # these take their line raw
+        return
+    for word in ("", *(name for form in command.forms for name in form.names)):
+        with pytest.raises(BadArguments) as caught:
+            command.parse(f"{word} --nosuch")
+        assert caught.value.hint and "\n" not in str(caught.value)
+
+
+def test_every_command_names_its_values_apart() -> None:
+    """Two arguments of a form that share a name would hide each other."""
+    for command in COMMANDS:
+        for form in command.forms:
+            keys = [item.key for item in form.items]
+            assert len(keys) == len(set(keys)), command.name
+            assert not {"form", "typed"} & set(keys), command.name
+
+
 def test_a_new_command_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file of the contributor guide, dropped beside the others, is a command with help and completion."""
     guide = (Path(__file__).parent.parent / "docs" / "contributing" / "adding-a-command.md").read_text()
@@ -90,12 +126,14 @@ def test_a_new_command_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "console.run(torch.ones(1, 3, dtype=torch.long))\n"
         f"print(to_text(console.execute('help {name}')))\n"
         f"print([c.text for c in complete(console.session, 'nor')])\n"
+        f"print([c.text for c in complete(console.session, 'norms --m')])\n"
     )
     (tmp_path / f"{name}.py").write_text(code)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "✗" not in done.stdout
-    assert "norms" in done.stdout and "['norms'" in done.stdout
+    assert "norms  [PATH] [--most N] [--largest]" in done.stdout
+    assert "['norms'" in done.stdout and "['--most']" in done.stdout
 
 
 def test_public_names_are_all_that_is_public() -> None:

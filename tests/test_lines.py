@@ -1,11 +1,10 @@
-"""The arguments of a line: several expressions, options."""
+"""The shape of a line: several expressions, long paths."""
 
 from __future__ import annotations
 
 import pytest
 
-from layerstep.errors import BadArguments
-from layerstep.line_syntax import expressions, is_expression, options
+from layerstep.line_syntax import expressions, is_expression
 from layerstep.render.names import shortened
 
 
@@ -32,18 +31,6 @@ def test_a_line_of_expressions(text: str, found: list[str]) -> None:
 def test_a_glob_is_no_expression() -> None:
     assert is_expression("h.0.attn") and is_expression("out[0, :4] * 2") and is_expression("$1")
     assert not any(map(is_expression, ("h.*", "**", "type:Linear", "/norm$/", "")))
-
-
-def test_options_are_taken_out_of_a_line() -> None:
-    assert options("out --bins 9 [0] --log", "log", "bins") == ("out  [0]", {"bins": "9", "log": "on"})
-    assert options("x - -y", "log") == ("x - -y", {})
-    assert options("f(a=1) --sort=std", valued="sort") == ("f(a=1)", {"sort": "std"})
-
-
-@pytest.mark.parametrize("line, words", [("--no", "no option --no"), ("x --bins", "--bins needs a value")])
-def test_a_wrong_option_is_one_line(line: str, words: str) -> None:
-    with pytest.raises(BadArguments, match=words):
-        options(line, "log", "bins")
 
 
 def test_a_long_path_keeps_its_head_and_its_tail() -> None:

@@ -1,8 +1,7 @@
-"""Commands that parse their arguments, names that clash, and groups that do not exist."""
+"""Commands that declare their arguments, names that clash, and groups that do not exist."""
 
 from __future__ import annotations
 
-import argparse
 import io
 from collections.abc import Iterator
 
@@ -10,6 +9,7 @@ import pytest
 from torch import nn
 
 from layerstep import DebugConsole, registry
+from layerstep.arguments import Given, Number, Option, Rest, Word
 from layerstep.engine.session import Session
 from layerstep.render.screen import to_text
 from layerstep.views import Text
@@ -28,28 +28,35 @@ def _answer(line: str) -> str:
     return to_text(view)
 
 
-def test_a_command_with_a_parser_gets_a_namespace() -> None:
-    parser = registry.Arguments()
-    parser.add_argument("word")
-    parser.add_argument("--times", type=int, default=1)
-
-    @registry.command("echo", group="self", usage="WORD [--times N]", parser=parser)
-    def echo(session: Session, given: argparse.Namespace) -> Text:
+def test_a_command_gets_what_it_declares() -> None:
+    @registry.command(
+        "echo", group="self", args=(Word("WORD"), Option("times", Number("N", default=1))), examples=()
+    )
+    def echo(session: Session, given: Given) -> Text:
         """Say it again."""
         return Text(" ".join([given.word] * given.times))
 
-    assert _answer("echo 'a b' --times 2") == "a b a b"
-    assert _answer("echo") == "✗ the following arguments are required: word; usage: echo WORD [--times N]"
-    assert "invalid int value" in _answer("echo x --times many")
-    assert "No closing quotation" in _answer("echo 'x")
-    assert "unrecognized arguments: --nosuch" in _answer("echo x --nosuch")
+    assert _answer("echo a --times 2") == "a a"
+    assert _answer("echo") == "✗ echo needs WORD; usage: echo WORD [--times N]"
+    assert "--times takes a number from 0, not 'many'" in _answer("echo x --times many")
+    assert "no option --time; did you mean --times?" in _answer("echo x --time 3")
+    assert "'y' is too much" in _answer("echo x y")
+
+
+def test_a_command_may_read_its_line_itself() -> None:
+    @registry.command("raw", group="self", args=Rest("TEXT"), examples=())
+    def raw(session: Session, given: Given) -> Text:
+        """Say the line."""
+        return Text(given.text)
+
+    assert _answer("raw --what  'is typed") == "--what  'is typed"
 
 
 def test_two_commands_cannot_have_one_name() -> None:
     with pytest.raises(ValueError, match="two commands want the name 'step'"):
-        registry.command("step", group="run")(lambda session, rest: None)
+        registry.command("step", group="run", args=(), examples=())(lambda session, rest: None)
 
 
 def test_a_group_must_exist() -> None:
     with pytest.raises(ValueError, match="no command group 'nosuch'"):
-        registry.command("new", group="nosuch")(lambda session, rest: None)
+        registry.command("new", group="nosuch", args=(), examples=())(lambda session, rest: None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import keyword
-import shlex
 
 from layerstep._torch import is_transforming
 from layerstep.engine.events import Resume
@@ -93,15 +92,12 @@ def _run(session: Session, command: Command, rest: str) -> View | Resume | None:
         hint = "`continue` starts the run" if session.pause is not None else "it answers at a stop"
         raise UserError(f"{command.name}: nothing has stopped yet", hint)
     try:
-        if command.parser is None:
-            answer: View | Resume | None = command.function(session, rest)
-        else:
-            answer = command.function(session, command.parser.parse_args(shlex.split(rest)))
+        answer: View | Resume | None = command.function(session, command.parse(rest))
         return answer
     except (BadArguments, BadCondition) as error:
         if error.hint:
             raise
-        raise type(error)(error.message, f"usage: {command.name} {command.usage}".rstrip()) from None
+        raise type(error)(error.message, command.hint(rest)) from None
     except UserError:
         raise
     except Exception as error:
@@ -113,8 +109,6 @@ def _run(session: Session, command: Command, rest: str) -> View | Resume | None:
 
 def _told(command: Command, error: Exception) -> UserError | None:
     """An error that is no bug of ours, in one line."""
-    if isinstance(error, ValueError) and str(error) in ("No closing quotation", "No escaped character"):
-        return BadArguments(str(error), f"usage: {command.name} {command.usage}")  # what shlex has to say
     if isinstance(error, OSError) and error.filename is not None:  # a name that the file system refuses
         return UserError(f"cannot use {error.filename}", error.strerror or "")
     if isinstance(error, RuntimeError) and is_transforming():

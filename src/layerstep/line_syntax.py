@@ -22,7 +22,6 @@ __all__ = [
     "is_expression",
     "is_python_after",
     "joined",
-    "options",
     "read_commands",
     "without_comment",
 ]
@@ -179,28 +178,3 @@ def _is_one(piece: str) -> bool:
         return False
     node = ast.parse(rewrite(piece.strip()), mode="eval").body  # it compiles, so it parses
     return not isinstance(node, ast.Tuple) or piece.lstrip().startswith("(")
-
-
-def options(text: str, flags: str = "", valued: str = "") -> tuple[str, dict[str, str]]:
-    """What is left of a line without its `--flag` and `--name VALUE` words, and those."""
-    found: dict[str, str] = {}
-    words = re.split(r"(\s+)", text)
-    left: list[str] = []
-    while words:
-        whole = words.pop(0)
-        word, _, value = whole.partition("=")
-        name = word.removeprefix("--")
-        if word == name or not name:
-            left.append(whole)
-        elif name in flags.split():
-            found[name] = "on"
-        elif name in valued.split():
-            while not value and words:
-                value = words.pop(0).strip()
-            if not value:
-                raise BadArguments(f"{word} needs a value")
-            found[name] = value
-        else:
-            known = ", ".join(f"--{each}" for each in f"{flags} {valued}".split())
-            raise BadArguments(f"no option {word}", f"there is {known}")
-    return "".join(left).strip(), found

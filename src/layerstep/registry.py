@@ -7,25 +7,24 @@ same names are loaded, so that other people's distributions add to the same tabl
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
+from layerstep.argument_parsing import hint_of, parse
+from layerstep.arguments import Declared, Form, Given, forms_of, usage_of
 from layerstep.documentation import documentation
-from layerstep.errors import BadArguments, MissingExtra, UnknownCommand
+from layerstep.errors import MissingExtra, UnknownCommand
 from layerstep.imports import installed_entry_points, our_imports
 
 __all__ = [
     "GROUPS",
-    "Arguments",
     "Command",
-    "Completer",
     "Export",
     "all_commands",
     "all_exports",
@@ -40,30 +39,46 @@ __all__ = [
 GROUPS = ("run", "stop", "look", "train", "cost", "keep", "self")
 """The order of `help` and of the reference."""
 
-Completer = Callable[[Any, str], Iterable[str]]
-"""(session, the argument text so far) -> candidates for its last word."""
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: what it is called, how it is used, and the function that answers."""
+    """A command: what it is called, what it takes, and the function that answers."""
 
     name: str
-    function: Callable[[Any, Any], Any]
+    function: Callable[[Any, Given], Any]
+    """(session, what was typed) -> a view, or a `Resume` that lets the run go on."""
     group: str
-    usage: str = ""
+    """Which of `GROUPS` it is listed in. Ctrl-C cancels a command, except one of the group `run`."""
+    forms: tuple[Form, ...]
+    """What it takes, in each of the ways to use it."""
+    _: KW_ONLY
     aliases: tuple[str, ...] = ()
+    """Other names; they are found only if they are typed whole."""
     examples: tuple[str, ...] = ()
-    complete: str | Completer = ""
-    parser: argparse.ArgumentParser | None = None
+    """Lines that `help` shows and the tests type."""
     repeats: bool = False
+    """An empty line runs it once more."""
     needs_pause: bool = False
+    """It is refused while nothing has stopped, so the function finds a pause with a stack."""
     whole_word: bool = False
     """It is named only by its whole name, so that a prefix of an older command stays unique."""
-    block: str = field(default="", kw_only=True)
-    """The word that ends a multi-line form, if there is one."""
+    block: str = ""
+    """It has a form over several lines, which this word ends."""
+
+    @property
+    def usage(self) -> str:
+        """What may follow the name, made of the declaration."""
+        return usage_of(self.forms)
+
+    def parse(self, text: str) -> Given:
+        """What a line gives to the function; a `BadArguments` with a hint if it does not fit."""
+        return parse(self.name, self.forms, text)
+
+    def hint(self, text: str) -> str:
+        """The usage that fits a line, for a mistake that the function finds in it."""
+        return hint_of(self.name, self.forms, text)
 
     @property
     def summary(self) -> str:
@@ -95,16 +110,6 @@ class Export:
             raise MissingExtra(self.extra) from None
 
 
-class Arguments(argparse.ArgumentParser):
-    """argparse for one command: a mistake is a `BadArguments`, never an exit."""
-
-    def __init__(self, usage: str = "") -> None:
-        super().__init__(usage=usage, add_help=False, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        raise BadArguments(message)
-
-
 _commands: dict[str, Command] = {}
 _exports: dict[str, Export] = {}
 _loaded: set[str] = set()
@@ -112,14 +117,17 @@ _plugins: dict[str, str] = {}
 _troubles: list[str] = []
 
 
-def command(name: str, *aliases: str, group: str, **options: Any) -> Callable[[F], F]:
-    """Register a function `(session, argument) -> View | Resume` as the command `name`.
+def command(
+    name: str, *aliases: str, group: str, args: Declared, examples: tuple[str, ...], **options: Any
+) -> Callable[[F], F]:
+    """Register a function `(session, given) -> View | Resume` as the command `name`.
 
-    `argument` is the rest of the line as typed, or a namespace if `parser=` is given.
+    `args` declares what it takes: an argument of `layerstep.arguments`, or several; `()` for nothing. `given`
+    has their values as attributes. A function that reads its line itself declares `Rest("TEXT")`.
     """
 
     def register(function: F) -> F:
-        new = Command(name, function, group, aliases=aliases, **options)
+        new = Command(name, function, group, forms_of(args), aliases=aliases, examples=examples, **options)
         if group not in GROUPS:
             raise ValueError(f"{name}: no command group {group!r}; there are {', '.join(GROUPS)}")
         for word in (name, *aliases):

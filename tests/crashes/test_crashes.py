@@ -442,7 +442,7 @@ def test_a_module_called_while_an_exception_is_handled_does_not_stop() -> None:
 @pytest.mark.parametrize(
     "line, said",
     [
-        ("catch exception in", "in what?"),
+        ("catch exception in", "in needs WHERE"),
         ("catch exception ValueError KeyError", "is too much"),
         ("catch exception in nosuch", "no module 'nosuch'"),
     ],

@@ -69,18 +69,52 @@ def texts(line: str) -> list[str]:
     return [candidate.text for candidate in offered(line)[0]]
 
 
-def test_every_option_that_a_usage_names_is_offered() -> None:
+def test_every_declared_option_is_offered() -> None:
     lines, wanted = [], []
     for command in all_commands():
-        words = [word.strip("[]|()=") for word in command.usage.split()]
-        options = {word for word in words if word.startswith("--") and len(word) > 2}
-        if options:
-            lines.append(f"{command.name} --")
-            wanted.append(options)
-    assert len(lines) > 5
+        for form in command.forms:
+            options = {f"--{item.name}" for item in form.options if item.sign}
+            first = form.arguments[:1] if form.usage and not form.names and len(command.forms) > 1 else ()
+            if options:
+                lines.append(" ".join([command.name, *form.names[:1], *("5" for _ in first), "--"]))
+                wanted.append(options)
+    assert len(lines) > 12
     for line, found, options in zip(lines, offered(*lines), wanted, strict=True):
-        assert options <= {candidate.text for candidate in found}, line
+        assert options == {candidate.text for candidate in found}, line
         assert all(candidate.length == 2 for candidate in found)
+
+
+@pytest.mark.parametrize(
+    "line, first",
+    [
+        ("profile rep", ["report"]),
+        ("profile report --by ", ["module", "type", "op"]),
+        ("profile report --by=t", []),
+        ("activations --sort s", ["std", "saturated"]),
+        ("stats out --sort b", ["bytes"]),
+        ("info ", ["breaks", "locals", "models", "threads", "backward", "cost"]),
+        ("step ", ["op", "line"]),
+        ("grad record e", ["every"]),
+        ("catch nan in h.0 f", ["forward"]),
+        ("break h.0 b", ["backward"]),
+        ("shadow fp64 in h.0.", ["h.0.proj"]),
+        ("leaks o", ["on", "off"]),
+    ],
+)
+def test_forms_choices_and_keywords_come_from_the_declaration(line: str, first: list[str]) -> None:
+    assert texts(line)[: len(first)] == first
+
+
+def test_an_option_is_offered_once() -> None:
+    assert "--exact" not in texts("hist out --exact --") and "--log" in texts("hist out --exact --")
+
+
+def test_names_that_the_session_keeps_are_offered() -> None:
+    console = DebugConsole(nn.Linear(1, 1))
+    console.execute("memory snapshot before")
+    console.execute("watch 1 + 1")
+    assert [one.text for one in complete(console.session, "memory diff ")] == ["before"]
+    assert [one.text for one in complete(console.session, "unwatch ")][:1] == ["1"]
 
 
 def test_options_are_offered_behind_other_words() -> None:

@@ -324,7 +324,7 @@ def test_repeated_layers_fold_and_long_answers_are_cut() -> None:
     [
         ("weights nosuch", "no module 'nosuch'"),
         ("weights --sort", "--sort needs a value"),
-        ("weights --sort colour", "no column 'colour'"),
+        ("weights --sort colour", "--sort 'colour' is unknown"),
         ("weights head norm", "'norm' is too much"),
     ],
 )

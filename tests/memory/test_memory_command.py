@@ -273,10 +273,10 @@ def test_screens() -> None:
 @pytest.mark.parametrize(
     "line, answer",
     [
-        ("memory 0", "nothing to measure"),
+        ("memory 0", "is no number of steps"),
         ("memory on now", "too much"),
-        ("memory snapshot", "needs one name"),
-        ("memory diff", "what is to be compared?"),
+        ("memory snapshot", "needs a name"),
+        ("memory diff", "memory diff needs A"),
         ("memory nosuch", "no module 'nosuch'"),
         ("memory timeline", "no step is measured"),
     ],

@@ -221,9 +221,9 @@ def test_why_says_that_a_value_is_finite() -> None:
     ("line", "answer"),
     [
         ("catch", "catch what?"),
-        ("catch nun", "'nun' is none of it"),
-        ("catch nan in", "WHERE is missing"),
-        ("catch nan sideways", "'sideways' is none of forward, backward, param"),
+        ("catch nun", "catch has no 'nun'; did you mean nan?"),
+        ("catch nan in", "in needs WHERE"),
+        ("catch nan sideways", "no side 'sideways'; there is forward, backward, param"),
         ("catch slow", "slow needs milliseconds"),
         ("catch slow soon", "slow needs milliseconds, not 'soon'"),
         ("catch nan --fast", "no option --fast"),

@@ -326,7 +326,7 @@ def test_mistakes() -> None:
     lines = ["shadow", "shadow fp32", "shadow fp64 in 0", "shadow fp64 --tol no", "shadow fp64 --tol 0"]
     text = _said(nn.Sequential(nn.Linear(64, 64), nn.ReLU()), "break 1", "continue", *lines)
     words = " ".join(text.split())
-    assert "shadow in what precision?" in words and "'fp32' is not known" in words
+    assert "shadow needs fp64" in words and "no precision 'fp32'; there is fp64" in words
     assert "what 0 was called with is not in view" in words
     assert words.count("--tol is a relative error") == 2
     assert "nothing has stopped yet" in " ".join(_said(nn.Linear(64, 64), "shadow fp64").split())

@@ -3,12 +3,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from layerstep.arguments import Choice, Given, Option, Where
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import UserError
 from layerstep.layers.activations import Activation, measure_activation, remarks
 from layerstep.layers.calls import layers_in_view
 from layerstep.layers.weights import histogram
-from layerstep.line_syntax import options
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import dims, human_bytes, number, share
@@ -35,11 +35,13 @@ _KEYS: dict[str, Callable[[Activation], float | None]] = {
 @command(
     "activations",
     group="look",
-    usage="[WHERE] [--sort COLUMN]",
+    args=(
+        Where(optional=True),
+        Option("sort", Choice("COLUMN", of=tuple(_KEYS)), "puts the largest of a column first"),
+    ),
     examples=("activations", "activations ** --sort std", "activations type:RMSNorm --sort dead"),
-    complete="where",
 )
-def activations(session: Session, rest: str) -> Table:
+def activations(session: Session, given: Given) -> Table:
     """Compare the outputs of the layers in view.
 
     A layer is in view if a step, a stop or `record --tensors` has passed it in this forward. A unit is a
@@ -49,12 +51,7 @@ def activations(session: Session, rest: str) -> Table:
     robust sigmas above that of the others. These three columns are there if they say something.
     COLUMN is one of mean, std, zero, dead, constant, saturated, outliers, bytes; the largest come first.
     """
-    text, given = options(rest, valued="sort")
-    where, sort = text or "**", given.get("sort", "")
-    if sort and sort not in _KEYS:
-        raise BadArguments(f"no column {sort!r}", ", ".join(_KEYS))
-    if " " in where:
-        raise BadArguments(f"{where.partition(' ')[2]!r} is too much", "activations [WHERE] [--sort COLUMN]")
+    where, sort = given.where or "**", given.sort
     measured = [
         (layer.path, measure_activation(leaves[0][1], layer.module), sparkline(histogram(leaves[0][1])))
         for layer in layers_in_view(session, where)

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from typing import Any
 
+from layerstep.arguments import Expr, Given
 from layerstep.corefile.core_session import OpenedCore, opened_in
 from layerstep.corefile.reexecution import difference
 from layerstep.engine.events import Kind, Phase, Resume
@@ -25,12 +26,11 @@ _GIVEN = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
 @command(
     "again",
     group="run",
-    usage="[NAME=EXPR …]",
+    args=Expr("NAME=EXPR …", optional=True, name="replaced"),
     examples=("again",),
-    complete="expression",
     needs_pause=True,
 )
-def again(session: Session, rest: str) -> Notice | Resume:
+def again(session: Session, given: Given) -> Notice | Resume:
     """Run the selected module once more, and compare.
 
     At an op, that is the module whose op it is. It runs on the inputs that it was called with; NAME=EXPR
@@ -39,10 +39,10 @@ def again(session: Session, rest: str) -> Notice | Resume:
     random streams and all, and points and steps work in it. Either way it is said whether the output, or the
     exception, is the same.
     """
-    given = _given(session, rest)
+    replaced = _replaced(session, given.replaced)
     opened = opened_in(session)
     if opened is not None:
-        return _of_file(opened, given)
+        return _of_file(opened, replaced)
     pause = session.pause
     frame = _call_around(pause)
     if pause is None or frame is None or frame.module is None or frame.call is not None:
@@ -54,7 +54,7 @@ def again(session: Session, rest: str) -> Notice | Resume:
         session,
         frame.module,
         args=frame.args,
-        kwargs={**frame.kwargs, **given},
+        kwargs={**frame.kwargs, **replaced},
         moment=moment,
         watcher=Watcher(),
     )
@@ -90,34 +90,34 @@ def _unlike(result: Rerun) -> str:
     return "; ".join(words)
 
 
-def _of_file(opened: OpenedCore, given: dict[str, Any]) -> Resume:
+def _of_file(opened: OpenedCore, replaced: dict[str, Any]) -> Resume:
     if opened.again is None:
         raise UserError(
             "a core file has no code to run", "`layerstep open FILE --model package.module:function`"
         )
     if opened.core.selected.call is not None:
         raise UserError("the file was written in the backward pass", "`dump` at a stop in the forward")
-    missing = [text for text in opened.again.missing if text.partition(" ")[0] not in given]
+    missing = [text for text in opened.again.missing if text.partition(" ")[0] not in replaced]
     if missing:
         name = missing[0].partition(" ")[0]
         hint = f"`again {name}=None`, say" if name.isidentifier() and "(weight)" not in missing[0] else ""
         raise UserError(f"the file does not hold {missing[0]}", hint)
-    return Resume(Kind.AGAIN, given=given)
+    return Resume(Kind.AGAIN, given=replaced)
 
 
-def _given(session: Session, rest: str) -> dict[str, Any]:
+def _replaced(session: Session, text: str) -> dict[str, Any]:
     found = {}
-    for text in _pieces(rest):
-        match = _GIVEN.fullmatch(text)
+    for piece in _pieces(text):
+        match = _GIVEN.fullmatch(piece)
         if match is None:
-            raise BadArguments(f"{text!r} replaces nothing")
+            raise BadArguments(f"{piece!r} replaces nothing")
         found[match[1]] = session.evaluate(match[2])[0]
     return found
 
 
-def _pieces(rest: str) -> list[str]:
+def _pieces(text: str) -> list[str]:
     """`a=1 b=(2, 3)` as two: each begins with a name and a sign."""
-    starts = [match.start() for match in re.finditer(r"(?<!\S)[A-Za-z_]\w*=(?!=)", rest)]
+    starts = [match.start() for match in re.finditer(r"(?<!\S)[A-Za-z_]\w*=(?!=)", text)]
     if not starts or starts[0]:
-        return expressions(rest)
-    return [rest[start:end].strip(" ,") for start, end in zip(starts, [*starts[1:], None], strict=True)]
+        return expressions(text)
+    return [text[start:end].strip(" ,") for start, end in zip(starts, [*starts[1:], None], strict=True)]

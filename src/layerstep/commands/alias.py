@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+from layerstep.arguments import Given, Rest
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
 from layerstep.registry import command, find_command
 from layerstep.views import Column, Notice, Table, View
 
 
-@command("alias", group="self", usage="[NAME [= LINE]]", examples=("alias so = stats out", "alias"))
-def alias(session: Session, rest: str) -> View:
+@command(
+    "alias",
+    group="self",
+    args=Rest("NAME [= LINE]", optional=True),
+    examples=("alias so = stats out", "alias"),
+)
+def alias(session: Session, given: Given) -> View:
     """Give a line a name of your own.
 
     `%1` to `%9` in the line are the arguments, `%*` all of them. Without LINE: drop the alias. Without
     NAME: list them. The names of commands are not taken.
     """
+    rest = given.name
     if not rest:
         rows = tuple(session.aliases.items())
         return Table(

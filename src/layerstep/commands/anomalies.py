@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from layerstep._torch import own_parameters
+from layerstep.arguments import Given, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
+from layerstep.engine.where import Where as WherePattern
 from layerstep.errors import UserError
 from layerstep.layers.anomalies import anomalies_in
 from layerstep.registry import command
@@ -23,11 +24,10 @@ MOST = 1_000
 @command(
     "anomalies",
     group="look",
-    usage="[WHERE]",
+    args=Where(optional=True),
     examples=("anomalies", "anomalies blocks.*"),
-    complete="where",
 )
-def anomalies(session: Session, rest: str) -> View:
+def anomalies(session: Session, given: Given) -> View:
     """Find what is odd in all tensors in view.
 
     NaN, Inf, extremes, constants, dead features, saturated squashing layers, outliers: in the inputs and the
@@ -37,7 +37,7 @@ def anomalies(session: Session, rest: str) -> View:
     rows: list[tuple[str, str, str]] = []
     looked = bad = screened = 0
     with observing():
-        for name, tensor, made_by in _in_view(session, rest or "**"):
+        for name, tensor, made_by in _in_view(session, given.where or "**"):
             looked += 1
             if looked > MOST and is_finite(tensor):
                 screened += 1  # a NaN or an Inf would make the sum one
@@ -66,7 +66,7 @@ def _below(session: Session, found: list[tuple[str, nn.Module]]) -> list[tuple[s
 
 def _in_view(session: Session, where: str) -> Iterator[tuple[str, torch.Tensor, nn.Module | None]]:
     """(name, tensor, the module that gave it out) of everything that can be looked at now."""
-    modules = _below(session, Where.parse(where).look_up(session.models))
+    modules = _below(session, WherePattern.parse(where).look_up(session.models))
     frame = session.pause.frame if session.pause is not None else None
     here = frame.module if frame is not None else None
     if frame is not None and any(module is here for _, module in modules):

@@ -4,6 +4,7 @@ import inspect
 from types import FrameType
 from typing import Any
 
+from layerstep.arguments import Given
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame, function_label
 from layerstep.errors import UserError
@@ -12,8 +13,8 @@ from layerstep.tensors.present import brief
 from layerstep.views import Fields, Span
 
 
-@command("args", "a", group="look", examples=("args",), needs_pause=True)
-def args(session: Session, rest: str) -> Fields:
+@command("args", "a", group="look", args=(), examples=("args",), needs_pause=True)
+def args(session: Session, given: Given) -> Fields:
     """Show the arguments of the call that runs here.
 
     At a module they are those of its forward, by their names; at a line, those of the function.

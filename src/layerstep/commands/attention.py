@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,9 +7,9 @@ from torch import Tensor, nn
 
 from layerstep._torch import below_everything
 from layerstep._torch.tensors import is_tensor
+from layerstep.arguments import Expr, Flag, Given, Number, Option, Where
 from layerstep.attention.capture import Attention, AttentionWatcher
 from layerstep.attention.heads import Head, Pattern, difference, findings, look_at_heads
-from layerstep.commands.heatmap import without_log
 from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
@@ -35,23 +33,19 @@ TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
 HALF_TOLERANCE = 3e-2
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    where: str
-    head: int | None
-    batch: int | None
-    tokens: str
-    log: bool
-
-
 @command(
     "attention",
     group="look",
-    usage="[WHERE] [--head N] [--batch N] [--tokens EXPR] [--log]",
+    args=(
+        Where(optional=True),
+        Option("head", Number("N"), "shows one head, counted from 0"),
+        Option("batch", Number("N"), "looks at one element of the batch, counted from 0"),
+        Option("tokens", Expr("EXPR"), "names the positions on the axes of the maps"),
+        Flag("log"),
+    ),
     examples=("attention", "attention blocks.1 --head 0 --log", 'attention blocks.1 --tokens "a b c d e"'),
-    complete="where",
 )
-def attention(session: Session, rest: str) -> View:
+def attention(session: Session, wish: Given) -> View:
     """Show what the heads of an attention look at.
 
     WHERE is an attention module, or one that contains some, in view at this stop: running, or passed by a
@@ -65,7 +59,6 @@ def attention(session: Session, rest: str) -> View:
     EXPR is text, or a list of words or ids: the tokens on the axes of the maps. `--log` shades the maps by
     powers of ten: small weights are seen next to large ones.
     """
-    wish = _parse(rest)
     calls = calls_at(session, wish.where) if wish.where else calls_here(session)
     if not calls:
         raise UserError("nothing has stopped yet", "`continue` to a stop")
@@ -93,7 +86,7 @@ def attention(session: Session, rest: str) -> View:
     return views[0] if len(views) == 1 else Group(tuple(views))
 
 
-def _run_again(session: Session, call: Call, wish: _Wish) -> tuple[AttentionWatcher, Rerun]:
+def _run_again(session: Session, call: Call, wish: Given) -> tuple[AttentionWatcher, Rerun]:
     watcher = AttentionWatcher(batch=wish.batch, head=wish.head)
     done = rerun(
         session, call.module, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=watcher
@@ -104,22 +97,7 @@ def _run_again(session: Session, call: Call, wish: _Wish) -> tuple[AttentionWatc
     return watcher, done
 
 
-def _parse(rest: str) -> _Wish:
-    rest, log = without_log(rest)
-    where, *pairs = re.split(r"(?:^|\s+)--(head|batch|tokens)(?:\s+|=|$)", rest)
-    options = dict(zip(pairs[::2], pairs[1::2], strict=True))
-    if len(where.split()) > 1 or where.startswith("-"):
-        raise BadArguments(
-            f"{where!r} is too much", "attention [WHERE] [--head N] [--batch N] [--tokens EXPR] [--log]"
-        )
-    for name in ("head", "batch"):
-        if name in options and not options[name].strip().isdecimal():
-            raise BadArguments(f"--{name} needs a number, from 0", f"--{name} 0")
-    head, batch = (int(options[name]) if name in options else None for name in ("head", "batch"))
-    return _Wish(where.strip(), head, batch, options.get("tokens", "").strip(), log)
-
-
-def _shown(session: Session, wish: _Wish, call: Call, done: Rerun, seen: Attention, alone: bool) -> View:
+def _shown(session: Session, wish: Given, call: Call, done: Rerun, seen: Attention, alone: bool) -> View:
     tokens = _tokens(session, wish) if wish.tokens else []
     with observing():
         weights, allowed = _chosen(wish, seen)
@@ -140,7 +118,7 @@ def _shown(session: Session, wish: _Wish, call: Call, done: Rerun, seen: Attenti
     return Group(tuple(views))
 
 
-def _chosen(wish: _Wish, seen: Attention) -> tuple[Tensor, Tensor]:
+def _chosen(wish: Given, seen: Attention) -> tuple[Tensor, Tensor]:
     """The weights of the batch element that is asked for; its own if no more was worked out."""
     batch, heads = seen.weights.shape[:2]
     for name, index, size, one in (
@@ -254,7 +232,7 @@ def _table(heads: list[Head], notes: list[str], seen: Attention) -> Table:
     return Table(columns, tuple(rows), note="\n".join(notes))
 
 
-def _maps(wish: _Wish, seen: Attention, heads: list[int], tokens: list[str]) -> list[Plot]:
+def _maps(wish: Given, seen: Attention, heads: list[int], tokens: list[str]) -> list[Plot]:
     most = LARGE if len(heads) == 1 else SMALL
     batch = wish.batch or 0 if seen.batch is None else 0
     queries, keys = seen.weights.shape[-2:]
@@ -285,7 +263,7 @@ def _fitting(tokens: list[str], count: int) -> tuple[str, ...]:
     return tuple(tokens[-count:]) if len(tokens) >= count else ()
 
 
-def _tokens(session: Session, wish: _Wish) -> list[str]:
+def _tokens(session: Session, wish: Given) -> list[str]:
     value: Any = value_of(session, wish.tokens)
     if is_tensor(value):
         with below_everything():

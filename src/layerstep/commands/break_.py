@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import re
-
+from layerstep.argument_parsing import parse
+from layerstep.arguments import Choice, Condition, Given, Keyword, Where, Word, forms_of
 from layerstep.engine.events import Phase
 from layerstep.engine.expression import Expression
 from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
+from layerstep.engine.where import Where as WherePattern
 from layerstep.errors import BadArguments
 from layerstep.registry import command
 from layerstep.source_lines.places import Place, find_function, find_place, parse_place
@@ -15,33 +15,37 @@ from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Notice, View
 from layerstep.watchpoints.watchpoint import Watchpoint
 
-__all__ = ["add_point", "described", "place_named", "said", "split_condition"]
+__all__ = ["PHASE", "add_point", "condition_of", "described", "place_named", "said"]
+
+PHASE = Choice("enter|exit|backward", default="exit", name="phase")
+_POINT = (
+    Where("WHERE | FILE:LINE | op:NAME", optional=True, name="where"),
+    Keyword("in", Word("WHERE", name="inside", completes="where")),
+    PHASE,
+    Condition(),
+)
 
 
-def split_condition(text: str) -> tuple[str, Expression | None]:
-    """`WHERE … if EXPR` as its two parts."""
-    match = re.search(r"(?:^|\s)if(?:\s+|$)", text)
-    if match is None:
-        return text.strip(), None
-    return text[: match.start()].strip(), Expression.parse(text[match.end() :])
+def condition_of(given: Given) -> Expression | None:
+    """The condition of a point, if one was typed."""
+    return Expression.parse(given.condition) if given.condition else None
 
 
 def add_point(session: Session, text: str, *, temporary: bool = False) -> Point:
     """Set a breakpoint from `WHERE [enter|exit|backward] [if EXPR]`; without WHERE, at the selected one."""
-    place, condition = split_condition(text)
-    if place.startswith("op:"):
-        return _add_op_point(session, place, condition, temporary=temporary)
-    phase = Phase.EXIT
-    words = place.split()
-    if words and words[-1] in ("enter", "exit", "backward"):
-        phase = Phase(words.pop())
-    line = place_named(session, " ".join(words))
+    return _add(session, parse("break", forms_of(_POINT), text), temporary=temporary)
+
+
+def _add(session: Session, given: Given, *, temporary: bool = False) -> Point:
+    condition, phase = condition_of(given), Phase(given.phase)
+    if given.where.startswith("op:"):
+        return _add_op_point(session, given, condition, temporary=temporary)
+    if given.inside:
+        raise BadArguments(f"'in {given.inside}' is too much", "break op:NAME [in WHERE] [if EXPR]")
+    line = place_named(session, given.where)
     if line is not None:
         return _add_line_point(session, line, phase, condition=condition, temporary=temporary)
-    if len(words) > 1:
-        usage = "break WHERE [enter|exit|backward] [if EXPR]"
-        raise BadArguments(f"{' '.join(words[1:])!r} is too much", usage)
-    where = Where.parse(words[0] if words else _here(session))
+    where = WherePattern.parse(given.where or _here(session))
     point = session.points.add(PointKind.BREAK, where, phase=phase, condition=condition, temporary=temporary)
     set_or_leave_pending(session, point)
     return point
@@ -80,13 +84,15 @@ def _add_line_point(
     return point
 
 
-def _add_op_point(session: Session, place: str, condition: Expression | None, *, temporary: bool) -> Point:
+def _add_op_point(session: Session, given: Given, condition: Expression | None, *, temporary: bool) -> Point:
     """The same from `op:NAME [in WHERE]`."""
-    match = re.fullmatch(r"op:(\S+)(?:\s+in\s+(\S+))?", place)
-    if match is None:
-        raise BadArguments(f"{place!r} is no op", "break op:NAME [in WHERE] [if EXPR]")
-    name, text = match.groups()
-    where = Where.parse(text) if text else None
+    hint = "break op:NAME [in WHERE] [if EXPR]"
+    name = given.where.removeprefix("op:")
+    if not name:
+        raise BadArguments(f"{given.where!r} is no op", hint)
+    if given.phase != "exit":
+        raise BadArguments(f"an op has no {given.phase}", hint)
+    where = WherePattern.parse(given.inside) if given.inside else None
     point = session.points.add(
         PointKind.BREAK, where, phase=Phase.EXIT, op=name, condition=condition, temporary=temporary
     )
@@ -128,7 +134,7 @@ def _modules(point: Point) -> str:
     "break",
     "b",
     group="stop",
-    usage="[WHERE] [enter|exit|backward] [if EXPR] | op:NAME [in WHERE] [if EXPR] | FILE:LINE [if EXPR]",
+    args=_POINT,
     examples=(
         "break blocks.1.attn",
         "break blocks.*.mlp enter",
@@ -138,9 +144,8 @@ def _modules(point: Point) -> str:
         "break op:*norm* in blocks.1 if out.max() > 9",
         "break op:aten.mm in head",
     ),
-    complete="where",
 )
-def break_(session: Session, rest: str) -> View:
+def break_(session: Session, given: Given) -> View:
     """Stop at a module, an op, a line or a function.
 
     WHERE is a path or any unique tail of one (`1.attn`), a glob (`blocks.*.attn`; `**` crosses segments), a
@@ -161,11 +166,11 @@ def break_(session: Session, rest: str) -> View:
     Before a script has made its model a point is pending, and says so when it is set. Without arguments:
     list the points.
     """
-    if not rest:
+    if not given.typed:
         from layerstep.commands.info import breaks  # which asks this file how points are described
 
         return breaks(session)
-    point = add_point(session, rest)
+    point = _add(session, given)
     return said(point, _suffix(point))
 
 
@@ -188,14 +193,13 @@ def _suffix(point: Point) -> str:
 @command(
     "tbreak",
     group="stop",
-    usage="[WHERE] [enter|exit|backward] [if EXPR] | op:NAME [in WHERE] [if EXPR]",
+    args=_POINT,
     examples=("tbreak head", "tbreak op:matmul in blocks.1.attn"),
-    complete="where",
 )
-def tbreak(session: Session, rest: str) -> Notice:
+def tbreak(session: Session, given: Given) -> Notice:
     """Stop once: a breakpoint that is gone after its first stop.
 
     As `break` otherwise.
     """
-    point = add_point(session, rest, temporary=True)
+    point = _add(session, given, temporary=True)
     return said(point, _suffix(point) + " once")

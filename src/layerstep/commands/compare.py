@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from layerstep._torch.tensors import is_tensor
+from layerstep.arguments import Expr, Given
 from layerstep.commands.inspect import value_of
 from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
@@ -37,16 +38,15 @@ COLUMNS = (
 @command(
     "compare",
     group="look",
-    usage="A B",
+    args=Expr("A B", name="both", what="two expressions or files"),
     examples=(
         "compare out inp[0]",
         "compare blocks.0.attn.qkv.weight, blocks.1.attn.qkv.weight",
         "compare blocks.0 blocks.1",
         "save-tensor out out.npy\ncompare out out.npy",
     ),
-    complete="expression",
 )
-def compare_(session: Session, rest: str) -> View:
+def compare_(session: Session, given: Given) -> View:
     """Compare two tensors or modules, or one with a file.
 
     A and B are expressions, with a space or a comma between them, or files: x.npy, x.safetensors:NAME,
@@ -55,7 +55,7 @@ def compare_(session: Session, rest: str) -> View:
     `ulp` counts steps of the coarser dtype; `close` is what torch.testing.assert_close would say. Containers
     and modules are compared tensor by tensor, by name, and what differs most comes first.
     """
-    left, right = _split(session, rest)
+    left, right = _split(session, given.both)
     a, b = (_only_tensor(_value(session, text)) for text in (left, right))
     (a, note), (b, other_note) = as_it_was(session, left, a), as_it_was(session, right, b)
     view = _compared(session, _Side(left, a), _Side(right, b))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from layerstep.arguments import Expr, Given, Word
 from layerstep.engine.expression import Expression
 from layerstep.engine.session import Session
 from layerstep.registry import command
@@ -7,13 +8,15 @@ from layerstep.views import Notice
 
 
 @command(
-    "condition", group="stop", usage="N [EXPR]", examples=("condition 1 out.std() > 2",), complete="point"
+    "condition",
+    group="stop",
+    args=(Word("N", what="a point", completes="point"), Expr("EXPR", optional=True)),
+    examples=("condition 1 out.std() > 2",),
 )
-def condition(session: Session, rest: str) -> Notice:
+def condition(session: Session, given: Given) -> Notice:
     """Give a point a condition, or without EXPR take it away."""
-    number, _, text = rest.partition(" ")
-    point = session.points.get(number)
-    point.condition = Expression.parse(text) if text.strip() else None
+    point = session.points.get(given.n)
+    point.condition = Expression.parse(given.expr) if given.expr else None
     session.rearm()
     if point.condition is None:
         return Notice(f"point {point.number} has no condition now")

@@ -4,6 +4,7 @@ import inspect
 import re
 from dataclasses import fields
 
+from layerstep.arguments import Given, Rest, Word
 from layerstep.config import Config
 from layerstep.engine.session import Session
 from layerstep.registry import command
@@ -21,19 +22,21 @@ def setting_help() -> dict[str, str]:
 @command(
     "config",
     group="self",
-    usage="[NAME [VALUE]]",
+    args=(
+        Word("NAME", optional=True, completes="setting"),
+        Rest("VALUE", optional=True, completes="setting"),
+    ),
     examples=("config", "config recompute on"),
-    complete="setting",
 )
-def config(session: Session, rest: str) -> View:
+def config(session: Session, given: Given) -> View:
     """List the settings, or change one for this session.
 
     The lasting ones are in `config.toml` in the user's configuration directory, or `LAYERSTEP_NAME` in
     the environment.
     """
-    name, _, text = rest.partition(" ")
-    if text.strip():
-        session.config = session.config.with_value(name, text)
+    name = given.name
+    if given.value:
+        session.config = session.config.with_value(name, given.value)
         session.results.budget = session.kept.budget = session.config.keep_bytes
         return Notice(f"{name} is {_shown(getattr(session.config, name))}", level="good")
     words = setting_help()

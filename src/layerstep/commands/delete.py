@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from layerstep.arguments import Given, Text
 from layerstep.commands.break_ import place_named
 from layerstep.commands.enable import points_named
 from layerstep.engine.points import Point
@@ -22,13 +23,20 @@ def _at_line(session: Session, text: str) -> list[Point]:
     return same
 
 
-@command("delete", "clear", group="stop", usage="[N … | FILE:LINE]", examples=("delete 1",), complete="point")
-def delete(session: Session, rest: str) -> Notice:
+@command(
+    "delete",
+    "clear",
+    group="stop",
+    args=Text("N … | FILE:LINE", optional=True, name="points", completes="point"),
+    examples=("delete 1",),
+)
+def delete(session: Session, given: Given) -> Notice:
     """Delete points: those named (`1 3 5-7`), or all.
 
     With FILE:LINE: the points at that line.
     """
-    points = _at_line(session, rest) if ":" in rest else points_named(session, rest)
+    text = given.points
+    points = _at_line(session, text) if ":" in text else points_named(session, text)
     for point in points:
         session.points.delete(point)
     session.rearm()

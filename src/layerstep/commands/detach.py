@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from layerstep.arguments import Given
 from layerstep.engine.events import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
 
 
-@command("detach", group="run", examples=("detach",))
-def detach(session: Session, rest: str) -> Resume:
+@command("detach", group="run", args=(), examples=("detach",))
+def detach(session: Session, given: Given) -> Resume:
     """Take everything off the run and let it go on alone.
 
     Ctrl-D at the prompt and the end of a pipe do the same.

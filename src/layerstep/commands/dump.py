@@ -4,11 +4,11 @@ import os
 import re
 from pathlib import Path
 
+from layerstep.arguments import File, Given, Option, Word
 from layerstep.corefile import MOST_BYTES, SUFFIX, RestoredCore, collect, write_core
 from layerstep.corefile.core_session import opened_in
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
-from layerstep.line_syntax import options
 from layerstep.registry import command
 from layerstep.tensors.format import human_bytes
 from layerstep.views import Fields, Span, Text, View
@@ -21,12 +21,11 @@ _UNITS = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 @command(
     "dump",
     group="keep",
-    usage="[FILE] [--max BYTES]",
+    args=(File(optional=True), Option("max", Word("BYTES"), "limits the size of the file: 100MB, say")),
     examples=("dump", "dump stop.lscore", "dump small.lscore --max 10MB"),
-    complete="file",
     needs_pause=True,
 )
-def dump(session: Session, rest: str) -> View:
+def dump(session: Session, given: Given) -> View:
     """Write this stop to a file, to be opened elsewhere.
 
     The file holds the module tree, the stack with its inputs and outputs, source lines, random streams, the
@@ -35,24 +34,22 @@ def dump(session: Session, rest: str) -> View:
     again. It ends in .lscore; a file that is there is replaced. Above BYTES (512MB) the batch and then the
     weights are left out. Without FILE: what it would hold; at an opened file's stop, what that holds.
     """
-    file, given = options(rest, valued="max")
+    file = given.file
     opened = opened_in(session)
     if opened is not None:
         if file:
             raise UserError(f"this stop is out of {opened.core.path.name} already", "copy that file")
         return facts_of(opened.core)
-    most = _bytes(given["max"]) if "max" in given else MOST_BYTES
+    most = _bytes(given.max) if given.max else MOST_BYTES
     if not file:
         core = collect(session, most=most)
         title = (Span("a core file of this stop", "good"), Span(f"about {human_bytes(core.nbytes)}", "dim"))
         return _contents(title, core.holds, core.left_out)
-    path = Path(os.path.expanduser(file.strip("\"'")))
+    path = Path(os.path.expanduser(file))
     if path.suffix not in ("", SUFFIX) and not os.path.isdir(path):
         raise BadArguments(f"{path.suffix} is no core file", f"dump {path.stem}{SUFFIX}")
     written = write_core(session, path, most=most)
-    name = (
-        str(Path(file.strip("\"'")).with_name(written.path.name)) if not os.path.isdir(path) else written.path
-    )
+    name = str(Path(file).with_name(written.path.name)) if not os.path.isdir(path) else written.path
     title = (Span(f"written to {name}", "good"), Span(human_bytes(written.nbytes), "dim"))
     return _contents(title, list(written.holds), list(written.left_out))
 

@@ -3,8 +3,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from layerstep.arguments import File, Given
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, MissingExtra, UserError
+from layerstep.errors import MissingExtra, UserError
 from layerstep.registry import all_exports, command, find_export
 from layerstep.views import Notice
 
@@ -12,20 +13,17 @@ from layerstep.views import Notice
 @command(
     "export",
     group="keep",
-    usage="FILE",
+    args=File(),
     examples=("hist out\nexport out.svg", "stats out\nexport out.json", "tree\nexport tree.html"),
-    complete="file",
 )
-def export(session: Session, rest: str) -> Notice:
+def export(session: Session, given: Given) -> Notice:
     """Write what was shown last to a file.
 
     Its suffix says how. A .html, .svg, .png or .pdf file holds what the screen shows, a .json file the data,
     and a .csv file the numbers of the last plot or table. .png and .pdf need the extra `plots`. The steps of
     a profile go into a .trace.json file, for Perfetto. A file of that name is written over.
     """
-    if not rest:
-        raise BadArguments("export needs a file")
-    path = Path(os.path.expanduser(rest))
+    path = Path(os.path.expanduser(given.file))
     kind = find_export(path.name)
     if kind is None:
         known = ", ".join(each.suffix for each in all_exports())
@@ -37,5 +35,5 @@ def export(session: Session, rest: str) -> Notice:
     except MissingExtra as missing:
         raise UserError(str(missing)) from None
     except OSError as error:
-        raise UserError(f"cannot write {rest}", error.strerror or "") from None
-    return Notice(f"written to {rest}", level="good")
+        raise UserError(f"cannot write {given.file}", error.strerror or "") from None
+    return Notice(f"written to {given.file}", level="good")

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from layerstep.arguments import Given
 from layerstep.engine.events import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
 
 
-@command("finish", "r", "return", group="run", examples=("finish",), repeats=True, needs_pause=True)
-def finish(session: Session, rest: str) -> Resume:
+@command("finish", "r", "return", group="run", args=(), examples=("finish",), repeats=True, needs_pause=True)
+def finish(session: Session, given: Given) -> Resume:
     """Run until the enclosing module has finished.
 
     After a module has finished that is the one that called it; at its entry it is the module itself. At a

@@ -4,6 +4,7 @@ from collections import Counter
 
 import torch
 
+from layerstep.arguments import Given, Path
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.memory.views import OUTSIDE
@@ -20,11 +21,10 @@ _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 @command(
     "flops",
     group="cost",
-    usage="[PATH]",
+    args=Path(optional=True),
     examples=("flops", "flops blocks.1"),
-    complete="path",
 )
-def flops(session: Session, rest: str) -> View:
+def flops(session: Session, given: Given) -> View:
     """Count the floating-point operations, module by module.
 
     The outermost call of this stop is run once more on copies, forward and (where gradients are on) backward,
@@ -36,7 +36,7 @@ def flops(session: Session, rest: str) -> View:
     outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)
     if outer is None or outer.module is None:
         raise UserError("no call of a model is running here", "`break PATH`, `continue`, then `flops`")
-    inside = session.models.find(rest)[0] if rest else ""
+    inside = session.models.find(given.path)[0] if given.path else ""
     found = count_flops(
         session, outer.module, args=outer.args, kwargs=outer.kwargs, backward=torch.is_grad_enabled()
     )

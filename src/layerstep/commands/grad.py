@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import nn
 
+from layerstep.arguments import Choice, Expr, Flag, Form, Given, Keyword, Number, Path, Real, Where
 from layerstep.commands import grad_faults, grad_steps
 from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
@@ -35,30 +36,37 @@ BINS = 32
 CELLS = 8
 NORM_WORDS = "the norm probably takes this bias away again, so its gradient is about zero by construction"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_PARTS: dict[str, Callable[[Session, str], View]] = {
-    "flow": lambda session, rest: _flow(session),
+_PARTS: dict[str, Callable[[Session, Given], View]] = {
+    "flow": lambda session, given: _flow(session),
     "record": grad_steps.record,
-    "trend": grad_steps.trend,
-    "animate": grad_steps.animate,
-    "clip": grad_steps.clip,
-    "none": grad_faults.none,
-    "dead": grad_faults.dead,
-    "check": grad_faults.check,
+    "trend": lambda session, given: grad_steps.trend(session, given.path),
+    "animate": lambda session, given: grad_steps.animate(session),
+    "clip": lambda session, given: grad_steps.clip(session, given.max_norm),
+    "none": lambda session, given: grad_faults.none(session),
+    "dead": lambda session, given: grad_faults.dead(session, given.where),
+    "check": lambda session, given: grad_faults.check(session, given.path),
 }
-
-
-def _candidates(session: Session, rest: str) -> Iterable[str]:
-    first, _, last = rest.rpartition(" ")
-    words = () if first else _PARTS
-    paths = (path for path, _ in session.models.everything())
-    return [word for word in (*words, *paths) if word.startswith(last)]
 
 
 @command(
     "grad",
     group="train",
-    usage="[X] | flow | record [every N] [--updates] | record off | trend [PATH] | animate\n"
-    "     | clip [MAX_NORM] | none | dead [WHERE] | check [PATH]",
+    args=(
+        Expr("X", optional=True, completes="path"),
+        Form("flow"),
+        Form(
+            "record",
+            Choice("off", optional=True, name="off"),
+            Keyword("every", Number("N", least=1, default=1)),
+            Flag("updates"),
+        ),
+        Form("trend", Path(optional=True)),
+        Form("animate"),
+        Form("clip", Real("MAX_NORM", optional=True, what="norm")),
+        Form("none"),
+        Form("dead", Where(optional=True)),
+        Form("check", Path(optional=True)),
+    ),
     examples=(
         "grad",
         "grad head.weight",
@@ -72,9 +80,8 @@ def _candidates(session: Session, rest: str) -> Iterable[str]:
         "grad dead type:GELU",
         "grad check",
     ),
-    complete=_candidates,
 )
-def grad(session: Session, rest: str) -> View:
+def grad(session: Session, given: Given) -> View:
     """Show gradients, how they flow and trend, and what is wrong.
 
     `grad X`: that of a parameter, or those of a module's parameters. Without X: at a stop in the backward
@@ -92,12 +99,12 @@ def grad(session: Session, rest: str) -> View:
     `grad check`: run the module of this stop or at PATH again on copies of its input, and compare autograd's
     gradient with central differences on a sample of elements.
     """
-    word, _, more = rest.partition(" ")
     with observing():
-        if word in _PARTS:
-            return _PARTS[word](session, more.strip())
-        if not rest:
+        if given.form:
+            return _PARTS[given.form](session, given)
+        if not given.x:
             return _here(session)
+    rest: str = given.x
     value = _named(session, rest)
     value = value_of(session, rest) if value is None else value
     with observing():

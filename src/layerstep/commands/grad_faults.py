@@ -9,7 +9,7 @@ from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
-from layerstep.errors import BadArguments, UnknownPath, UserError
+from layerstep.errors import UnknownPath, UserError
 from layerstep.gradients.check import Check, Checked, GradCheck
 from layerstep.gradients.no_gradient import missing_gradients, outside_optimizers
 from layerstep.layers.activity import ENOUGH, Activity, ActivityCount, Units
@@ -29,10 +29,8 @@ def listed(names: Sequence[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
-def none(session: Session, rest: str) -> View:
+def none(session: Session) -> View:
     """`grad none`."""
-    if rest:
-        raise BadArguments(f"{rest!r} is too much", "grad none")
     if session.models.main is None:
         raise UserError("no model has run yet", "`continue` starts the run")
     missing = missing_gradients(session, log_of(session))
@@ -54,26 +52,26 @@ def none(session: Session, rest: str) -> View:
     return Table(columns, tuple(rows[: session.config.max_lines]), note="\n".join(notes))
 
 
-def dead(session: Session, rest: str) -> View:
+def dead(session: Session, where: str) -> View:
     """`grad dead [WHERE]`."""
     counted = session.instruments.get(ActivityCount)
     point, activity = counted.point, counted.activity
-    if activity is not None and not rest:
+    if activity is not None and not where:
         return _silent(activity, is_on=point in list(session.points))
     if point is not None:
         session.points.delete(point)
     activity = Activity(session)
     point = session.points.add(
         PointKind.RECORD,
-        Where.parse(rest or RELUS),
+        Where.parse(where or RELUS),
         phase=Phase.EXIT,
         action=activity.see,
-        set_by=f"grad dead {rest}".rstrip(),
+        set_by=f"grad dead {where}".rstrip(),
     )
     try:
         set_or_leave_pending(session, point)
     except UnknownPath:
-        if rest:
+        if where:
             raise
         raise UserError(
             "no module is a ReLU", "functions such as F.relu are not seen; `grad dead WHERE` names layers"
@@ -119,9 +117,9 @@ def _row(units: Units) -> tuple[str, ...]:
     )
 
 
-def check(session: Session, rest: str) -> View:
+def check(session: Session, path: str) -> View:
     """`grad check [PATH]`."""
-    call = _call(session, rest)
+    call = _call(session, path)
     probe = GradCheck(call.module)
     try:
         done = rerun(
@@ -152,16 +150,16 @@ def check(session: Session, rest: str) -> View:
     return Table(columns, tuple(rows), title=title, note="\n".join(_notes(found, done)))
 
 
-def _call(session: Session, rest: str) -> Call:
+def _call(session: Session, name: str) -> Call:
     frame = session.pause.frame if session.pause is not None else None
     if frame is not None and frame.call is not None:
-        path, module = session.models.find(rest or frame.path.partition("|")[0])
+        path, module = session.models.find(name or frame.path.partition("|")[0])
         kept = session.kept.get(module)
         if kept is None:
             raise UserError(f"the input of {path} is not at hand in the backward pass", f"`break {path}`")
         return Call(path, module, *kept, Moment.AFTER)
-    if rest:
-        return calls_at(session, rest)[0]
+    if name:
+        return calls_at(session, name)[0]
     if frame is None or frame.module is None:
         raise UserError("nothing has stopped yet", "`continue` to a stop")
     return next(call for call in calls_here(session) if call.module is frame.module)

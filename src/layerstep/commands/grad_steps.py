@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import math
-import re
 
+from layerstep.arguments import Given
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import UserError
 from layerstep.gradients.flow import Health
 from layerstep.gradients.log import WARM_UP, Clipping, Entry, GradientLog, clipping_of
 from layerstep.gradients.recorder import RecordedGradients, Recorder
@@ -17,7 +17,6 @@ __all__ = ["animate", "clip", "log_of", "record", "trend", "warnings_of"]
 ROWS = 20
 WIDTH = 80
 BARS = 24
-_FORM = re.compile(r"(?:every\s+(?P<every>\S+))?\s*(?P<updates>--updates)?")
 _NOTHING = Notice(
     "no gradients are recorded", "`grad record` measures them at each training step from now on"
 )
@@ -29,24 +28,16 @@ def log_of(session: Session) -> GradientLog | None:
     return recorder.log if recorder is not None else None
 
 
-def record(session: Session, rest: str) -> Notice:
+def record(session: Session, given: Given) -> Notice:
     """`grad record [every N] [--updates]`, `grad record off`."""
     kept = session.instruments.get(RecordedGradients)
     before = kept.recorder
-    if rest == "off":
+    if given.off:
         if before is None or not before.is_on:
             return Notice("gradients are not being recorded")
         before.stop()
         return Notice(f"recording of gradients is off; {len(before.log):,} steps are kept", level="good")
-    match = _FORM.fullmatch(rest)
-    if match is None:
-        raise BadArguments(
-            f"{rest!r} is not understood", "grad record [every N] [--updates], grad record off"
-        )
-    every = match["every"] or "1"
-    if not every.isdecimal() or int(every) < 1:
-        raise BadArguments(f"every how many training steps? {every!r} is no count", "grad record every 10")
-    recorder = Recorder(session, every=int(every), updates=match["updates"] is not None)
+    recorder = Recorder(session, every=given.every, updates=given.updates)
     if before is not None:
         before.stop()
         recorder.log = before.log
@@ -72,12 +63,12 @@ def warnings_of(session: Session) -> list[str]:
     ]
 
 
-def trend(session: Session, rest: str) -> View:
+def trend(session: Session, path: str) -> View:
     """`grad trend [PATH]`."""
     log = log_of(session)
     if log is None or not len(log):
         return _NOTHING
-    return _trend_of(session, log, rest) if rest else _trends(session, log)
+    return _trend_of(session, log, path) if path else _trends(session, log)
 
 
 def _trends(session: Session, log: GradientLog) -> Table:
@@ -159,10 +150,8 @@ def _steps(entries: list[Entry], warnings: list[str]) -> Table:
     return Table(columns, rows, note="\n".join(warnings))
 
 
-def animate(session: Session, rest: str) -> View:
+def animate(session: Session) -> View:
     """`grad animate`."""
-    if rest:
-        raise BadArguments(f"{rest!r} is too much", "grad animate")
     log = log_of(session)
     if log is None or not len(log):
         return _NOTHING
@@ -172,9 +161,8 @@ def animate(session: Session, rest: str) -> View:
     return Text("\n".join(lines[:most] + more))
 
 
-def clip(session: Session, rest: str) -> View:
+def clip(session: Session, bound: float | None) -> View:
     """`grad clip [MAX_NORM]`."""
-    bound = _bound(rest) if rest else None
     log = log_of(session)
     if log is None or not log.totals:
         return _NOTHING
@@ -194,16 +182,6 @@ def clip(session: Session, rest: str) -> View:
         for name in ("optimizer", "steps", "p10", "p50", "p90", "p99", "max", "max_norm")
     )
     return Table(columns, tuple(rows), title="total norm of the gradients", note="\n".join(notes))
-
-
-def _bound(text: str) -> float:
-    try:
-        bound = float(text)
-    except ValueError:
-        bound = math.nan
-    if not bound > 0:
-        raise BadArguments(f"{text!r} is no norm", "grad clip 1.0")
-    return bound
 
 
 def _about(clipping: Clipping, name: str, bound: float | None) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from layerstep.arguments import Given, Rest
 from layerstep.commands.inspect import value_of
 from layerstep.documentation import documentation
 from layerstep.engine.scope import EvaluationFailed
@@ -42,15 +43,21 @@ MOST_DOC = 12
 
 
 @command(
-    "help", "h", "?", group="self", usage="[COMMAND | X]", examples=("help", "help break"), complete="command"
+    "help",
+    "h",
+    "?",
+    group="self",
+    args=Rest("COMMAND | X", optional=True, name="asked", completes="command"),
+    examples=("help", "help break"),
 )
-def help_(session: Session, rest: str) -> View:
+def help_(session: Session, given: Given) -> View:
     """List the commands, or explain a command or a name.
 
     `?` before or behind a word asks the same: `? break`, `break?`, `out.shape?`. X is any expression: what it
     is, where it comes from, and the beginning of its documentation.
     A line that is no command is Python in the paused frame; `!` before a line forces Python.
     """
+    rest = given.asked
     if not rest:
         return _overview()
     word = rest.split()[0]
@@ -74,10 +81,14 @@ def _unknown(text: str, failure: EvaluationFailed) -> UserError:
 
 
 def _command(found: Command) -> View:
-    usage = [Span(" ".join(found.usage.split()), "code")] if found.usage else []
+    usage = [Span(found.usage, "code")] if found.usage else []
     items: list[tuple[str, View]] = []
     if found.aliases:
         items.append(("also", Text(", ".join(found.aliases))))
+    explained = {
+        f"--{item.name}": Text(item.help) for form in found.forms for item in form.options if item.help
+    }
+    items += explained.items()
     items.append(("example", Text("\n".join(found.examples))))
     title = Fields((Span(found.name, "key"), *usage), ())
     return Group((title, Text(flowing(found.help)), Fields((), tuple(items))))
@@ -131,15 +142,17 @@ def _overview() -> Group:
     return Group((*views, Notice("`help COMMAND` says more"), Notice(note)))
 
 
-@command("apropos", group="self", usage="WORD", examples=("apropos gradient", "apropos stop"))
-def apropos(session: Session, rest: str) -> Table:
+@command("apropos", group="self", args=Rest("WORD"), examples=("apropos gradient", "apropos stop"))
+def apropos(session: Session, given: Given) -> Table:
     """Find commands whose help speaks of a word."""
-    word = rest.lower()
+    word = given.word.lower()
     rows = tuple(
         (entry.name, entry.summary)
         for entry in all_commands()
         if word in f"{entry.name} {entry.help}".lower()
     )
     return Table(
-        (Column("command", "key"), Column("")), rows, note="" if rows else f"no command speaks of {rest!r}"
+        (Column("command", "key"), Column("")),
+        rows,
+        note="" if rows else f"no command speaks of {word!r}",
     )

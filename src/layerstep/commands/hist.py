@@ -1,9 +1,8 @@
 from __future__ import annotations
 
+from layerstep.arguments import Expr, Flag, Given, Number, Option
 from layerstep.commands.inspect import one_tensor
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments
-from layerstep.line_syntax import options
 from layerstep.registry import command
 from layerstep.tensors.format import number
 from layerstep.tensors.observing import observing
@@ -12,17 +11,20 @@ from layerstep.tensors.spread import Spread, spread
 from layerstep.views import Column, Group, Plot, Table, View
 
 BINS = 36  # of two characters each on a screen of 80
-MOST_BINS = 1000
 
 
 @command(
     "hist",
     group="look",
-    usage="[X] [--bins N] [--exact] [--log]",
+    args=(
+        Expr("X", optional=True),
+        Option("bins", Number("N", least=1, most=1000, default=BINS), "draws that many bars"),
+        Flag("exact"),
+        Flag("log"),
+    ),
     examples=("hist out", "hist blocks.0.attn.qkv.weight --bins 20", "hist out --exact --log"),
-    complete="expression",
 )
-def hist(session: Session, rest: str) -> View:
+def hist(session: Session, given: Given) -> View:
     """Draw the histogram of a tensor, with its percentiles.
 
     Of the finite elements; of a large tensor, of a sample, and the note says so: `--exact` looks at all of
@@ -30,13 +32,9 @@ def hist(session: Session, rest: str) -> View:
     the first and the last bar hold them. Outliers are more than six robust deviations (1.4826 times the
     median distance from the median) away from the median.
     """
-    text, given = options(rest, "exact log", "bins")
-    bins = given.get("bins", str(BINS))
-    if not bins.isdecimal() or not 1 <= int(bins) <= MOST_BINS:
-        raise BadArguments(f"--bins takes 1 to {MOST_BINS}")
-    name, tensor = one_tensor(session, text)
+    name, tensor = one_tensor(session, given.x)
     with observing():
-        found = spread(tensor, bins=int(bins), exact="exact" in given)
+        found = spread(tensor, bins=given.bins, exact=given.exact)
     line = tensor_view(tensor, limit=session.config.sample_above)
     if found is None:
         return Group((line, Plot("histogram", (), name)))
@@ -46,7 +44,7 @@ def hist(session: Session, rest: str) -> View:
         name,
         x=found.edges,
         note=_ends(found),
-        log="log" in given,
+        log=given.log,
     )
     return Group((line, plot, _percentiles(found)))
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from layerstep.commands.step import count_of
+from layerstep.arguments import Given, Number, Path
 from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
@@ -19,22 +19,21 @@ HEAD = 6  # lines above the table
 @command(
     "history",
     group="keep",
-    usage="[N] | PATH [N]",
+    args=(Path(optional=True), Number("N", least=1, default=ROWS, what="count")),
     examples=("history", "history 5"),
-    complete="path",
 )
-def history(session: Session, rest: str) -> View:
+def history(session: Session, given: Given) -> View:
     """Show the trend of a recorded layer, or the lines typed.
 
     With PATH: how the statistics of its output went over the forwards that `record` has kept, as sparklines
     and as a table of the last N. Without: the last N lines typed in this session; N is 20 if it is left out.
     """
-    words = rest.split()
-    is_path = len(words) == 1 and words[0] in session.recordings.paths  # a layer may be called 0
-    count = count_of(words.pop()) if words and words[-1].isdecimal() and not is_path else ROWS
+    name, count = given.path, given.n
+    if given.typed in session.recordings.paths:  # a layer may be called 0
+        name, count = given.typed, ROWS
     count = min(count, max(1, session.config.max_lines - HEAD))
-    if words:
-        path, _ = session.models.find(" ".join(words))
+    if name:
+        path, _ = session.models.find(name)
         return _trend(session, path, count)
     first = max(len(session.history) - count, 0)
     rows = tuple((str(i + 1), line) for i, line in enumerate(session.history[first:], start=first))

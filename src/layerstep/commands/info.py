@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
+from layerstep.arguments import Choice, Given
 from layerstep.commands.break_ import described
 from layerstep.commands.why_not import defined, silence_of
 from layerstep.engine.events import Phase
@@ -10,7 +11,7 @@ from layerstep.engine.points import Point
 from layerstep.engine.session import Session
 from layerstep.engine.stack import function_label, location_of
 from layerstep.engine.threads import places
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import UserError
 from layerstep.registry import command
 from layerstep.tensors.present import brief
 from layerstep.views import Column, Fields, Notice, Span, Table, Text, View
@@ -21,11 +22,10 @@ __all__ = ["breaks"]
 @command(
     "info",
     group="stop",
-    usage="breaks | locals | models | threads | backward | cost",
+    args=Choice("breaks|locals|models|threads|backward|cost", default="breaks", name="topic"),
     examples=("info breaks", "info locals", "info models", "info threads", "info backward", "info cost"),
-    complete="choice:breaks locals models threads backward cost",
 )
-def info(session: Session, rest: str) -> View:
+def info(session: Session, given: Given) -> View:
     """List points, variables, models, threads, backward, or cost.
 
     `info breaks` says of each point how often it was hit, and of a silent one the reason. `info backward`
@@ -40,10 +40,7 @@ def info(session: Session, rest: str) -> View:
         "backward": _backward,
         "cost": _cost,
     }
-    matches = [topic for topic in topics if topic.startswith(rest or "breaks")]
-    if len(matches) != 1:
-        raise BadArguments(f"no topic {rest!r}")
-    return topics[matches[0]](session)
+    return topics[given.topic](session)
 
 
 def breaks(session: Session) -> Table:

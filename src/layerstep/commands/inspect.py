@@ -9,6 +9,7 @@ from torch.nn.parameter import is_lazy
 
 from layerstep._torch import below_everything, is_lazy_clone
 from layerstep._torch.tensors import is_tensor
+from layerstep.arguments import Expr, Given
 from layerstep.engine.expression import may_act
 from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
@@ -55,17 +56,17 @@ def one_tensor(session: Session, text: str) -> tuple[str, torch.Tensor]:
     "inspect",
     "i",
     group="look",
-    usage="[X]",
+    args=Expr("X", optional=True),
     examples=("inspect out", "inspect blocks.0.attn", "inspect head.weight", "inspect out[0, :4]"),
-    complete="expression",
 )
-def inspect(session: Session, rest: str) -> View:
+def inspect(session: Session, given: Given) -> View:
     """Show everything that is known about a value.
 
     A tensor: its line, then strides, storage and who shares it, version, autograd, hooks, a small histogram
     and a corner of its values. A module: its parameters and buffers. A container: the line of each tensor in
     it. X is any expression or path.
     """
+    rest: str = given.x
     value = value_of(session, rest)
     session.results.keep(value)
     if is_tensor(value):

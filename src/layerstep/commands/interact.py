@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+from layerstep.arguments import Given
 from layerstep.engine.session import Session
 from layerstep.registry import command
 from layerstep.views import Notice
 
 
-@command("interact", group="look", examples=("interact\n1 + 1\nexit()",), needs_pause=True, whole_word=True)
-def interact(session: Session, rest: str) -> Notice:
+@command(
+    "interact",
+    group="look",
+    args=(),
+    examples=("interact\n1 + 1\nexit()",),
+    needs_pause=True,
+    whole_word=True,
+)
+def interact(session: Session, given: Given) -> Notice:
     """Take every line as Python, until Ctrl-D or `exit()`.
 
     The names are those of the prompt, and no word is a command. What is assigned stays at the prompt and

@@ -4,8 +4,8 @@ import time
 
 import torch
 
+from layerstep.arguments import Form, Given
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments
 from layerstep.memory.census import Census, census_of
 from layerstep.memory.holders import holder_of
 from layerstep.memory.leak_lines import growing_line
@@ -30,11 +30,10 @@ COUNTS = 6
 @command(
     "leaks",
     group="cost",
-    usage="[on | off]",
+    args=(Form(""), Form("on"), Form("off")),
     examples=("leaks", "leaks on", "leaks off"),
-    complete=lambda session, text: ["on", "off"],
 )
-def leaks(session: Session, rest: str) -> View:
+def leaks(session: Session, given: Given) -> View:
     """Find tensors that pile up, and who holds them.
 
     `leaks on` counts the live tensors at the end of each training step (without an optimizer, at each
@@ -46,17 +45,15 @@ def leaks(session: Session, rest: str) -> View:
     bytes and with what holds it. What several layers return is one tensor, and counts once in the sum.
     """
     census = census_of(session)
-    if rest == "on":
+    if given.form == "on":
         census.start()
         hint = "`leaks` shows what piles up, after some steps"
         return Notice("counting the live tensors at the end of each step", hint, level="good")
-    if rest == "off":
+    if given.form == "off":
         if not census.is_on:
             return Notice("live tensors are not being counted")
         census.stop()
         return Notice(f"the census is off; {len(census.counts):,} counts are kept", level="good")
-    if rest:
-        raise BadArguments(f"{rest!r} is not understood", "leaks, leaks on, leaks off")
     views: list[View] = []
     if census.was_on:
         views.append(_counted(session, census))

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from layerstep._torch import is_scripted
+from layerstep.arguments import Given, Text
 from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.engine.source import function_lines, source_around
@@ -26,11 +27,10 @@ MOST_LINES = 200
     "list",
     "l",
     group="look",
-    usage="[PATH | LINE[,LAST] | .]",
+    args=Text("PATH | LINE[,LAST] | .", optional=True, name="place", completes="path"),
     examples=("list", "list blocks.0.attn", "list 20,30"),
-    complete="path",
 )
-def list_(session: Session, rest: str) -> Source:
+def list_(session: Session, given: Given) -> Source:
     """Show the source that is running, an arrow at its line.
 
     At a module's exit that is the forward of its caller, at the line of the call; at an entry it is the
@@ -38,6 +38,7 @@ def list_(session: Session, rest: str) -> Source:
     With PATH: the forward of that module. With LINE: the lines around it in the file that runs here; with
     LINE,LAST those lines. `longlist` shows the whole function.
     """
+    rest = given.place
     lines = _RANGE.fullmatch(rest)
     if lines is not None and (lines[2] or not session.models.ending_in(rest)):
         return _lines(session, int(lines[1]), int(lines[2]) if lines[2] else 0)
@@ -45,21 +46,19 @@ def list_(session: Session, rest: str) -> Source:
         path, module = session.models.find(rest)
         return _forward(module, path)
     if _is_entering(session):
-        frame = session.pause.frame if session.pause is not None else None
-        assert frame is not None and frame.module is not None
-        return _forward(frame.module, frame.path, at_start=True)
+        return _entered(session)
     running, line = _running(session)
     return source_around(running, session.config.context, line=line)
 
 
-@command("longlist", "ll", group="look", examples=("longlist",), needs_pause=True, whole_word=True)
-def longlist(session: Session, rest: str) -> Source:
+@command("longlist", "ll", group="look", args=(), examples=("longlist",), needs_pause=True, whole_word=True)
+def longlist(session: Session, given: Given) -> Source:
     """Show the whole function that is running.
 
     An arrow is at its line. It is cut at 200 lines.
     """
     if _is_entering(session):
-        return list_(session, "")
+        return _entered(session)
     running, line = _running(session)
     return source_around(running, MOST_LINES, line=line)
 
@@ -88,6 +87,12 @@ def _is_entering(session: Session) -> bool:
     if pause is None or pause.frame is None:
         return False
     return pause.phase is Phase.ENTER and pause.selected == 0 and pause.frame.module is not None
+
+
+def _entered(session: Session) -> Source:
+    frame = session.pause.frame if session.pause is not None else None
+    assert frame is not None and frame.module is not None
+    return _forward(frame.module, frame.path, at_start=True)
 
 
 def _running(session: Session) -> tuple[FrameType, int]:

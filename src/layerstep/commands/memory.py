@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from layerstep.arguments import Form, Given, Number, Path, Word
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import UserError
 from layerstep.memory.devices import devices
 from layerstep.memory.forecast import forecast
 from layerstep.memory.meter import meter_of
@@ -25,20 +26,26 @@ from layerstep.tensors.observing import observing
 from layerstep.views import Group, Notice, Text, View
 
 ROWS = 20
-_WORDS = ("on", "off", "timeline", "devices", "snapshot", "diff")
 
 
-def _complete(session: Session, text: str) -> list[str]:
-    words = text.split(" ")
-    if len(words) <= 1:
-        return [*_WORDS, *(path for path, _ in session.models.everything())]
-    return list(_snapshots(session)) if words[0] == "diff" else []
+def _names(session: Session) -> Iterable[str]:
+    """Of the snapshots that are kept."""
+    return list(_snapshots(session))
 
 
 @command(
     "memory",
     group="cost",
-    usage="[PATH] | on | off | N | timeline | devices | snapshot NAME | diff A [B]",
+    args=(
+        Path(optional=True),
+        Form("", Number("N", least=1, what="number of steps")),
+        Form("on"),
+        Form("off"),
+        Form("timeline"),
+        Form("devices"),
+        Form("snapshot", Word("NAME", what="a name")),
+        Form("diff", Word("A", completes=_names), Word("B", optional=True, completes=_names)),
+    ),
     examples=(
         "memory",
         "memory blocks.1",
@@ -47,9 +54,8 @@ def _complete(session: Session, text: str) -> list[str]:
         "memory devices",
         "memory snapshot loaded\nmemory diff loaded",
     ),
-    complete=_complete,
 )
-def memory(session: Session, rest: str) -> View:
+def memory(session: Session, given: Given) -> View:
     """Show where memory goes, module by module.
 
     Parameters, gradients and optimizer state are known at once, and so is the process. `memory N` measures
@@ -64,15 +70,11 @@ def memory(session: Session, rest: str) -> View:
 
     `memory snapshot NAME` keeps what is alive now, `memory diff A B` compares two (B left out: now).
     """
-    words = rest.split()
-    if not words:
-        return _everything(session)
-    act = _ACTS.get(words[0])
-    if act is not None:
-        return act(session, words[1:])
-    if words[0].isdecimal() and len(words) == 1:
-        return _start(session, int(words[0]))
-    return _inside(session, rest.strip())
+    if given.form:
+        return _ACTS[given.form](session, given)
+    if given.n is not None:
+        return _start(session, given.n)
+    return _inside(session, given.path) if given.path else _everything(session)
 
 
 def _everything(session: Session) -> View:
@@ -130,8 +132,6 @@ def _last(session: Session) -> MeasuredStep | None:
 
 
 def _start(session: Session, steps: int | None) -> Notice:
-    if steps == 0:
-        raise BadArguments("0 steps are nothing to measure", "memory 1")
     meter_of(session).start(steps)
     count = "every step" if steps is None else "the next step" if steps == 1 else f"the next {steps:,} steps"
     return Notice(
@@ -141,13 +141,11 @@ def _start(session: Session, steps: int | None) -> Notice:
     )
 
 
-def _on(session: Session, words: list[str]) -> Notice:
-    _refuse(words)
+def _on(session: Session, given: Given) -> Notice:
     return _start(session, None)
 
 
-def _off(session: Session, words: list[str]) -> Notice:
-    _refuse(words)
+def _off(session: Session, given: Given) -> Notice:
     meter = meter_of(session)
     if not meter.is_on:
         return Notice("memory is not being measured")
@@ -155,8 +153,7 @@ def _off(session: Session, words: list[str]) -> Notice:
     return Notice(f"measuring is off; {len(meter.steps):,} steps are kept", level="good")
 
 
-def _timeline(session: Session, words: list[str]) -> View:
-    _refuse(words)
+def _timeline(session: Session, given: Given) -> View:
     step = _last(session)
     if step is None:
         return Notice("no step is measured", "`memory 1` measures the next")
@@ -165,8 +162,7 @@ def _timeline(session: Session, words: list[str]) -> View:
     return timeline(step)
 
 
-def _devices(session: Session, words: list[str]) -> View:
-    _refuse(words)
+def _devices(session: Session, given: Given) -> View:
     found = devices()
     lines = device_lines(found)
     if len(found) == 1:
@@ -183,34 +179,24 @@ def _take(session: Session) -> Snapshot:
         return Snapshot(look(session), tuple(devices()))
 
 
-def _snapshot(session: Session, words: list[str]) -> View:
-    if len(words) != 1:
-        raise BadArguments("a snapshot needs one name", "memory snapshot loaded")
-    _snapshots(session)[words[0]] = _take(session)
-    return Notice(f"snapshot {words[0]} is kept", f"`memory diff {words[0]}` compares it with now")
+def _snapshot(session: Session, given: Given) -> View:
+    _snapshots(session)[given.name] = _take(session)
+    return Notice(f"snapshot {given.name} is kept", f"`memory diff {given.name}` compares it with now")
 
 
-def _diff(session: Session, words: list[str]) -> View:
-    if len(words) not in (1, 2):
-        raise BadArguments("what is to be compared?", "memory diff loaded trained")
+def _diff(session: Session, given: Given) -> View:
     kept = _snapshots(session)
-    for name in words:
+    for name in filter(None, (given.a, given.b)):
         if name not in kept:
             raise UserError(
                 f"there is no snapshot {name!r}",
                 f"`memory snapshot {name}` takes one" if not kept else f"there are: {', '.join(kept)}",
             )
-    other = kept[words[1]] if len(words) == 2 else _take(session)
-    names = (words[0], words[1] if len(words) == 2 else "now")
-    return difference(names, kept[words[0]], other, most=_rows(session))
+    other = kept[given.b] if given.b else _take(session)
+    return difference((given.a, given.b or "now"), kept[given.a], other, most=_rows(session))
 
 
-def _refuse(words: list[str]) -> None:
-    if words:
-        raise BadArguments(f"{words[0]!r} is too much", "memory on, memory off, memory 3, memory timeline")
-
-
-_ACTS: dict[str, Callable[[Session, list[str]], View]] = {
+_ACTS: dict[str, Callable[[Session, Given], View]] = {
     "on": _on,
     "off": _off,
     "timeline": _timeline,

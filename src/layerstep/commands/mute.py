@@ -1,36 +1,37 @@
 from __future__ import annotations
 
+from layerstep.arguments import Given, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
+from layerstep.engine.where import Where as WherePattern
 from layerstep.nonfinite.catching import hunt_of
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View
 
 
-@command("mute", group="stop", usage="[WHERE]", examples=("mute blocks.*.attn", "mute"), complete="where")
-def mute(session: Session, rest: str) -> View:
+@command("mute", group="stop", args=Where(optional=True), examples=("mute blocks.*.attn", "mute"))
+def mute(session: Session, given: Given) -> View:
     """Let a module make NaN and Inf: it is meant to.
 
     What is born in a module of WHERE is no alarm for `catch nan`, `inf` and `nonfinite` any more; what comes
     of it elsewhere is traced back to it, and passed over as well. Without WHERE: what is muted.
     """
     hunt = hunt_of(session)
-    if not rest:
+    if not given.where:
         rows = tuple((where.text,) for where in hunt.muted)
         note = f"passed over {hunt.passed_over} times" if rows else "nothing is muted; `mute WHERE`"
         return Table((Column("muted", "path"),), rows, note=note)
-    where = Where.parse(rest)
+    where = WherePattern.parse(given.where)
     if len(session.models):
         where.look_up(session.models)
     hunt.muted.append(where)
-    return Notice(f"what is born in {rest} is no alarm", "`unmute` takes it back", level="good")
+    return Notice(f"what is born in {given.where} is no alarm", "`unmute` takes it back", level="good")
 
 
-@command("unmute", group="stop", usage="[WHERE]", examples=("unmute",))
-def unmute(session: Session, rest: str) -> Notice:
+@command("unmute", group="stop", args=Where(optional=True), examples=("unmute",))
+def unmute(session: Session, given: Given) -> Notice:
     """Take `mute` back, for one WHERE or for all."""
     hunt = hunt_of(session)
-    kept = [where for where in hunt.muted if rest and where.text != rest]
+    kept = [where for where in hunt.muted if given.where and where.text != given.where]
     dropped = len(hunt.muted) - len(kept)
     hunt.muted = kept
     return Notice(f"{dropped} taken back; {len(kept) or 'nothing'} muted now")

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-import shlex
 import sys
 import time
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from layerstep._torch import call_frames, called_module, is_scripted, is_wrapper
+from layerstep.arguments import Flag, Given, Path
 from layerstep.engine.operations import Kernels, Place, is_question, is_whole, name_of, place_of
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import UserError
 from layerstep.layers.calls import Call, calls_at, calls_here
 from layerstep.ops.signatures import named_arguments
 from layerstep.ops.unseen import why_no_ops
@@ -96,21 +95,14 @@ def _listed(tensors: list[Tensor], dtype: Any) -> str:
     return ", ".join(words) + (", …" if len(tensors) > MOST_SHAPES else "")
 
 
-def _candidates(session: Session, rest: str) -> Iterable[str]:
-    last = rest.rpartition(" ")[2]
-    paths = (path for path, _ in session.models.everything())
-    return [word for word in ("--aten", *paths) if word.startswith(last)]
-
-
 @command(
     "ops",
     group="look",
-    usage="[PATH] [--aten]",
+    args=(Path(optional=True), Flag("aten")),
     examples=("ops", "ops blocks.1", "ops --aten"),
-    complete=_candidates,
     needs_pause=True,
 )
-def ops(session: Session, rest: str) -> View:
+def ops(session: Session, given: Given) -> View:
     """List the ops that a module runs, with shapes and time.
 
     PATH is a module in view at this stop: running, or passed by a step or a stop. Without it: the one that
@@ -118,13 +110,8 @@ def ops(session: Session, rest: str) -> View:
     hooks or a trace in the run; the time is that of the one rerun, in µs. `--aten`: the aten ops below.
     Where there are more than `config max_lines` allows, the same op from the same line is one row.
     """
-    words = shlex.split(rest)
-    wants_aten = "--aten" in words
-    paths = [word for word in words if word != "--aten"]
-    if len(paths) > 1 or any(path.startswith("-") for path in paths):
-        raise BadArguments(f"{rest!r} is too much")
-    call = _call(session, paths[0] if paths else "")
-    watcher = _Ops(session, kernels=wants_aten)
+    call = _call(session, given.path)
+    watcher = _Ops(session, kernels=given.aten)
     done = rerun(
         session, call.module, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=watcher
     )
@@ -135,7 +122,7 @@ def ops(session: Session, rest: str) -> View:
     scripted = [path for path, module in session.models.everything() if _is_inside(call, module, path)]
     remarks += [f"{scripted[0]} is TorchScript: one call, its ops are not seen"] if scripted else []
     total = sum(seen.seconds for seen in watcher.found)
-    title = f"{call.path}  {len(watcher.found)} {'aten ops' if wants_aten else 'ops'}, {total * 1e6:,.0f} µs"
+    title = f"{call.path}  {len(watcher.found)} {'aten ops' if given.aten else 'ops'}, {total * 1e6:,.0f} µs"
     found = [seen._replace(path=_below(seen.path, call.path)) for seen in watcher.found]
     return Group(
         (Notice(title, "; ".join(remarks)), _table(found, max(session.config.max_lines - FRAME_LINES, 1)))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from layerstep.arguments import Given
 from layerstep.engine.session import Session
 from layerstep.registry import command
 from layerstep.tensors.observing import observing
@@ -9,8 +10,8 @@ MOST_ROWS = 50
 MOST_NAMES = 6
 
 
-@command("perturbed?", group="self", examples=("perturbed?",))
-def perturbed(session: Session, rest: str) -> View:
+@command("perturbed?", group="self", args=(), examples=("perturbed?",))
+def perturbed(session: Session, given: Given) -> View:
     """Say whether anything of the run was disturbed.
 
     Compares with what was before the first line of this pause that could write: the random streams, all

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from layerstep.arguments import Expr, Given
 from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments
 from layerstep.registry import command
 from layerstep.tensors.present import present
 from layerstep.views import Fields, View
@@ -13,17 +13,14 @@ from layerstep.views import Fields, View
     "p",
     "pp",
     group="look",
-    usage="EXPR",
+    args=Expr("EXPR"),
     examples=("print out[0, 0, :3]", "p name"),
-    complete="expression",
 )
-def print_(session: Session, rest: str) -> View:
+def print_(session: Session, given: Given) -> View:
     """Show the value of an expression and keep it as `$1`, ….
 
     A tensor shows as its line, and one of few elements with its values; `inspect` says more.
     """
-    if not rest:
-        raise BadArguments("print needs an argument")
-    value = value_of(session, rest)
+    value = value_of(session, given.expr)
     number = session.results.keep(value)
     return Fields((), ((f"${number}" if number is not None else "=", present(value)),))

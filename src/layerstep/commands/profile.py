@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from layerstep._torch.profilers import QuietProfiler, is_profiling
+from layerstep.arguments import Choice, Flag, Form, Given, Number, Option, Word
 from layerstep.commands import profile_views
-from layerstep.commands.profile_views import SORTS, check_choice, milliseconds
+from layerstep.commands.profile_views import SORTS, milliseconds
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
-from layerstep.line_syntax import options
+from layerstep.errors import UserError
 from layerstep.profile.compare import Saved, compare_profiles, joined, load, saved_of, store
 from layerstep.profile.profiling import WARM_UP, KernelProfile
 from layerstep.profile.state import State, state_of
@@ -22,29 +22,35 @@ KERNELS = 25
 MOST_STEPS = 100_000
 
 
-def _candidates(session: Session, rest: str) -> Iterable[str]:
-    words = rest.split(" ")
-    first, last = words[0], words[-1]
-    found: Iterable[str] = (*_PARTS,)
-    if first == "report" and len(words) > 1:
-        found = {"--by": ("module", "type", "op"), "--sort": tuple(SORTS)}.get(
-            words[-2], ("--by", "--sort", "--tree", "--flame", "--wide")
-        )
-    elif first == "compare" and len(words) > 1:
-        found = state_of(session).saved
-    return [word for word in found if word.startswith(last)]
+def _names(session: Session) -> Iterable[str]:
+    """Of the profiles that are saved."""
+    return list(state_of(session).saved)
 
 
 @command(
     "profile",
     group="cost",
-    usage="[on | off | N [--report] [--advice]]\n"
-    "        | report [--by module|type|op] [--sort KEY] [--wide] [--tree] [--flame]\n"
-    "        | advice | ops [N] | save NAME [--add] | compare A B",
+    args=(
+        Form(""),
+        Form("", Number("N", least=1, most=MOST_STEPS), Flag("report"), Flag("advice")),
+        Form("on"),
+        Form("off"),
+        Form(
+            "report",
+            Option("by", Choice("module|type|op", default="module")),
+            Option("sort", Choice("KEY", of=tuple(SORTS), default="own")),
+            Flag("wide"),
+            Flag("tree"),
+            Flag("flame"),
+        ),
+        Form("advice"),
+        Form("ops", Number("N", least=1, most=1000, optional=True, what="number of steps")),
+        Form("save", Word("NAME", what="a name", completes=_names), Flag("add")),
+        Form("compare", Word("A", completes=_names), Word("B", completes=_names)),
+    ),
     examples=("profile 10", "profile on", "profile report", "profile advice", "profile ops", "profile off"),
-    complete=_candidates,
 )
-def profile(session: Session, rest: str) -> View:
+def profile(session: Session, given: Given) -> View:
     """Time modules, forward and backward, and say what to do.
 
     `profile N` times the next N training steps, each from one step of the optimizer to the next; without
@@ -67,18 +73,13 @@ def profile(session: Session, rest: str) -> View:
     it; `profile compare A B` tells only differences that are real. `export NAME.trace.json` writes the steps
     for Perfetto or chrome://tracing.
     """
-    word, _, more = rest.partition(" ")
     state = state_of(session)
     with observing():
-        if not word:
-            return _now(state)
-        if word.isdecimal():
-            return _begin(state, rest)
-        if word not in _PARTS:
-            raise BadArguments(f"profile has no {word!r}", f"there is {', '.join(_PARTS)}, or a number")
-        if word in ("report", "advice", "save"):
+        if given.form in ("report", "advice", "save"):
             state.profile.answers = []
-        return _PARTS[word](state, more.strip())
+        if given.form:
+            return _PARTS[given.form](state, given)
+        return _now(state) if given.n is None else _begin(state, given)
 
 
 def _now(state: State) -> View:
@@ -95,29 +96,23 @@ def _nothing(state: State) -> Notice:
     return Notice("nothing is timed", "`profile 10` times the next 10 steps")
 
 
-def _begin(state: State, rest: str) -> Notice:
-    text, chosen = options(rest, "report advice")
-    if not text.isdecimal():
-        raise BadArguments(f"{text.partition(' ')[2]!r} is too much", "profile N [--report] [--advice]")
-    wanted = int(text)
-    if not 0 < wanted <= MOST_STEPS:
-        raise BadArguments(f"{text} steps? From 1 to {MOST_STEPS:,}", "profile 10")
-    notice = _on(state, "", wanted)
-    if chosen:
-        state.profile.answers = [f"profile {each}" for each in ("report", "advice") if each in chosen]
-    state.profile.on_done = partial(_tell, state) if chosen else None
+def _begin(state: State, given: Given) -> Notice:
+    notice = _start(state, given.n)
+    wanted = [word for word in ("report", "advice") if getattr(given, word)]
+    if wanted:
+        state.profile.answers = [f"profile {word}" for word in wanted]
+    state.profile.on_done = partial(_tell, state) if wanted else None
     return notice
 
 
 def _tell(state: State) -> None:
     """The steps are timed: say at once what was asked for."""
     for line in state.profile.answers:
-        state.session.say(_PARTS[line.removeprefix("profile ")](state, ""))
+        state.session.say(_now(state) if line == "profile report" else _advice(state))
     state.profile.answers = []
 
 
-def _on(state: State, rest: str, wanted: int | None = None) -> Notice:
-    _no_more(rest, "profile on")
+def _start(state: State, wanted: int | None = None) -> Notice:
     if state.kernels is not None and state.kernels.is_on:
         raise UserError("`profile ops` is at work", "`profile off` ends it")
     state.start(wanted)
@@ -127,8 +122,7 @@ def _on(state: State, rest: str, wanted: int | None = None) -> Notice:
     return Notice(text, "`profile report` shows them", "good")
 
 
-def _off(state: State, rest: str) -> Notice:
-    _no_more(rest, "profile off")
+def _off(state: State) -> Notice:
     was_on = state.profile.is_on or (state.kernels is not None and state.kernels.is_on)
     state.profile.stop()
     if state.kernels is not None:
@@ -138,32 +132,25 @@ def _off(state: State, rest: str) -> Notice:
     return Notice(f"profile is off; {len(state.profile.steps):,} {state.profile.word} are kept", level="good")
 
 
-def _report(state: State, rest: str) -> View:
-    left, chosen = options(rest, "tree flame wide", "by sort")
-    _no_more(left, "profile report [--by module|type|op] [--sort KEY] [--wide] [--tree] [--flame]")
-    by = check_choice("--by", chosen.get("by", "module"), ("module", "type", "op"))
-    sort = check_choice("--sort", chosen.get("sort", "own"), tuple(SORTS))
+def _report(state: State, given: Given) -> View:
     if not state.profile.steps:
         return _nothing(state)
-    if "tree" in chosen:
+    if given.tree:
         return profile_views.tree(state)
-    if "flame" in chosen:
+    if given.flame:
         return profile_views.flame(state)
-    return profile_views.report(state, by=by, sort=sort, wide="wide" in chosen)
+    return profile_views.report(state, by=given.by, sort=given.sort, wide=given.wide)
 
 
-def _advice(state: State, rest: str) -> View:
-    _no_more(rest, "profile advice")
+def _advice(state: State) -> View:
     if not state.profile.steps:
         return _nothing(state)
     return profile_views.advice_view(state.advice(), state)
 
 
-def _ops(state: State, rest: str) -> View:
-    if not rest:
+def _ops(state: State, steps: int | None) -> View:
+    if steps is None:
         return _kernels(state)
-    if not rest.isdecimal() or not 0 < int(rest) <= 1000:
-        raise BadArguments(f"{rest!r} is no number of steps", "profile ops 3")
     if state.profile.is_on:
         raise UserError("profile is on, and torch's profiler would slow what it times", "`profile off` first")
     if is_profiling():
@@ -172,9 +159,9 @@ def _ops(state: State, rest: str) -> View:
         state.kernels.stop()
     state.kernels = KernelProfile(state.session, recorder=QuietProfiler())
     state.session.instruments.put(state.kernels)
-    state.kernels.start(int(rest), warm_up=1)
+    state.kernels.start(steps, warm_up=1)
     return Notice(
-        f"torch.profiler records the next {rest} steps, after one", "`profile ops` shows them", "good"
+        f"torch.profiler records the next {steps} steps, after one", "`profile ops` shows them", "good"
     )
 
 
@@ -210,14 +197,11 @@ def _kernels(state: State) -> View:
     return Table(columns, rows, note=note)
 
 
-def _save(state: State, rest: str) -> Notice:
-    name, chosen = options(rest, "add")
-    if not name or " " in name:
-        raise BadArguments("profile save needs one name", "profile save before")
+def _save(state: State, name: str, *, add: bool) -> Notice:
     if not state.profile.steps:
         raise UserError("nothing is timed", "`profile 100` first")
     saved = saved_of(state.measured())
-    if "add" in chosen and _is_saved(state, name):
+    if add and _is_saved(state, name):
         saved = joined(_saved(state, name), saved)
     state.saved[name] = saved
     if name.endswith(".json"):
@@ -233,13 +217,8 @@ def _is_saved(state: State, name: str) -> bool:
     return name in state.saved or (name.endswith(".json") and os.path.exists(os.path.expanduser(name)))
 
 
-def _compare(state: State, rest: str) -> View:
-    names = rest.split()
-    if len(names) != 2:
-        raise BadArguments("profile compare needs two names", "profile compare before after")
-    return profile_views.comparison(
-        (names[0], names[1]), compare_profiles(*(_saved(state, n) for n in names))
-    )
+def _compare(state: State, a: str, b: str) -> View:
+    return profile_views.comparison((a, b), compare_profiles(_saved(state, a), _saved(state, b)))
 
 
 def _saved(state: State, name: str) -> Saved:
@@ -251,17 +230,12 @@ def _saved(state: State, name: str) -> Saved:
     raise UserError(f"no profile is saved as {name!r}", f"saved: {known}")
 
 
-def _no_more(rest: str, usage: str) -> None:
-    if rest:
-        raise BadArguments(f"{rest!r} is too much", usage)
-
-
-_PARTS: dict[str, Callable[[State, str], View]] = {
-    "on": _on,
-    "off": _off,
+_PARTS: dict[str, Callable[[State, Given], View]] = {
+    "on": lambda state, given: _start(state),
+    "off": lambda state, given: _off(state),
     "report": _report,
-    "advice": _advice,
-    "ops": _ops,
-    "save": _save,
-    "compare": _compare,
+    "advice": lambda state, given: _advice(state),
+    "ops": lambda state, given: _ops(state, given.n),
+    "save": lambda state, given: _save(state, given.name, add=given.add),
+    "compare": lambda state, given: _compare(state, given.a, given.b),
 }

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from layerstep.errors import BadArguments
 from layerstep.profile.advice import Advice
 from layerstep.profile.compare import LEAST_EFFECT, Change, Comparison
 from layerstep.profile.report import BETWEEN, Measured, Row, Spread, by_type
@@ -327,9 +326,3 @@ def _change(name: str, change: Change) -> tuple[str, ...]:
     interval = f"{_percent(change.low)} … {_percent(change.high)}"
     before, after = milliseconds(change.before), milliseconds(change.after)
     return (name, before, after, _percent(change.ratio), interval)
-
-
-def check_choice(word: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise BadArguments(f"{word} {value!r} is unknown", f"there is {', '.join(known)}")
-    return value

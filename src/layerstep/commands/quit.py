@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from layerstep.arguments import Given
 from layerstep.engine.events import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.registry import command
 
 
-@command("quit", "q", "exit", group="run", examples=("quit",))
-def quit_(session: Session, rest: str) -> Resume:
+@command("quit", "q", "exit", group="run", args=(), examples=("quit",))
+def quit_(session: Session, given: Given) -> Resume:
     """End the program, with exit code 130.
 
     `finally` blocks run; `except Exception` does not hold it up. `detach` lets the program go on instead.

@@ -1,20 +1,20 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import weakref
 from collections.abc import Callable
 
 import torch
 
-from layerstep.commands.break_ import said, split_condition
+from layerstep.arguments import Condition, Flag, Given, Keyword, Number, Where
+from layerstep.commands.break_ import condition_of, said
 from layerstep.engine.events import Phase
 from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import PointKind
 from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame
-from layerstep.engine.where import Where
+from layerstep.engine.where import Where as WherePattern
 from layerstep.errors import BadArguments
 from layerstep.registry import command
 from layerstep.tensors.clones import clone_of
@@ -24,7 +24,6 @@ from layerstep.tensors.shapes import tensors_in
 from layerstep.tensors.summary import Summary, summarize
 from layerstep.views import Column, Table, View
 
-_FORM = re.compile(r"(?P<where>\S+)(?:\s+every\s+(?P<every>\S+))?(?P<tensors>\s+--tensors)?\s*")
 MOST_TENSORS = 8
 """Of one output; a cache with a tensor for each layer is not recorded whole."""
 
@@ -32,11 +31,15 @@ MOST_TENSORS = 8
 @command(
     "record",
     group="keep",
-    usage="[WHERE [every N] [--tensors] [if EXPR]]",
+    args=(
+        Where(optional=True),
+        Keyword("every", Number("N", least=1, default=1)),
+        Flag("tensors"),
+        Condition(),
+    ),
     examples=("record blocks.*.attn", "record head every 10 --tensors", "record"),
-    complete="where",
 )
-def record(session: Session, rest: str) -> View:
+def record(session: Session, given: Given) -> View:
     """Keep statistics of layers over the forwards.
 
     Whenever a module of WHERE has finished, in every N-th forward, the statistics of its output are kept;
@@ -45,31 +48,21 @@ def record(session: Session, rest: str) -> View:
     that are still alive. The oldest are dropped beyond `config track_bytes` and `max_tracked_tensors`.
     A recording is a point: `info breaks` lists it, `delete N` ends it. Without WHERE: what is recorded.
     """
-    if not rest:
+    if not given.typed:
         return _recorded(session)
-    form, condition = split_condition(rest)
-    match = _FORM.fullmatch(form)
-    if match is None:
-        raise BadArguments("record needs WHERE, then `every N` and `--tensors` if you want them")
-    every = _count(match["every"]) if match["every"] else 1
-    with_tensors = match["tensors"] is not None
-    options = [f"every {every}"] if every > 1 else []
+    if not given.where:
+        raise BadArguments("record needs WHERE")
+    options = [f"every {given.every}"] if given.every > 1 else []
     point = session.points.add(
         PointKind.RECORD,
-        Where.parse(match["where"]),
+        WherePattern.parse(given.where),
         phase=Phase.EXIT,
-        condition=condition,
-        action=_recorder(session, every=every, with_tensors=with_tensors),
-        options=" ".join([*options, *(["--tensors"] if with_tensors else [])]),
+        condition=condition_of(given),
+        action=_recorder(session, every=given.every, with_tensors=given.tensors),
+        options=" ".join([*options, *(["--tensors"] if given.tensors else [])]),
     )
     set_or_leave_pending(session, point)
     return said(point, f" {point.options}".rstrip())
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise BadArguments(f"every how many forwards? {text!r} is no count", "every 10")
-    return int(text)
 
 
 def _recorder(session: Session, *, every: int, with_tensors: bool) -> Callable[[Frame], None]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from layerstep.arguments import Given, Rest
 from layerstep.engine.session import Session
 from layerstep.registry import command
 from layerstep.views import Notice
 
 
-@command("jump", "j", group="run", usage="LINE", examples=("jump 12",))
-def jump(session: Session, rest: str) -> Notice:
+@command("jump", "j", group="run", args=Rest("LINE", optional=True), examples=("jump 12",))
+def jump(session: Session, given: Given) -> Notice:
     """Refused: lines are not left out.
 
     Tensors and autograd's graph would then be those of a run that the code does not describe. `until LINE`
@@ -21,8 +22,8 @@ def jump(session: Session, rest: str) -> Notice:
     )
 
 
-@command("restart", group="run", examples=("restart",), whole_word=True)
-def restart(session: Session, rest: str) -> Notice:
+@command("restart", group="run", args=Rest("TEXT", optional=True), examples=("restart",), whole_word=True)
+def restart(session: Session, given: Given) -> Notice:
     """Refused for now: the program cannot begin again.
 
     `save FILE` keeps the points; after `quit`, `layerstep run -x FILE …` sets them in a new run.

@@ -4,21 +4,20 @@ import os
 import re
 from pathlib import Path
 
+from layerstep.arguments import File, Given
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import UserError
 from layerstep.line_syntax import joined, read_commands
 from layerstep.registry import command
 from layerstep.views import Group, Notice, View
 
 
-@command("save", group="stop", usage="FILE", examples=("save points.txt",), complete="file")
-def save(session: Session, rest: str) -> Notice:
+@command("save", group="stop", args=File(), examples=("save points.txt",))
+def save(session: Session, given: Given) -> Notice:
     """Write points, watches and aliases to a file of commands.
 
     `source FILE` sets them again.
     """
-    if not rest:
-        raise BadArguments("save needs a file")
     lines: list[str] = []
     for number, point in enumerate(session.points.shown, start=1):
         lines.append(point.line())
@@ -31,34 +30,31 @@ def save(session: Session, rest: str) -> Notice:
     lines += [f"watch {watch.expression.text}" for watch in session.watches.values()]
     lines += [f"alias {name} = {body}" for name, body in session.aliases.items()]
     try:
-        Path(os.path.expanduser(rest)).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        Path(os.path.expanduser(given.file)).write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write {rest}", error.strerror or "") from None
-    return Notice(f"{len(lines)} lines in {rest}", level="good")
+        raise UserError(f"cannot write {given.file}", error.strerror or "") from None
+    return Notice(f"{len(lines)} lines in {given.file}", level="good")
 
 
-@command(
-    "source", group="stop", usage="FILE", examples=("save points.txt\nsource points.txt",), complete="file"
-)
-def source(session: Session, rest: str) -> View:
+@command("source", group="stop", args=File(), examples=("save points.txt\nsource points.txt",))
+def source(session: Session, given: Given) -> View:
     """Run the commands in a file, as if typed.
 
     Lines that begin with # are passed over. A line that resumes is refused: `-x FILE` on the command
     line runs a whole session.
     """
-    if not rest:
-        raise BadArguments("source needs a file")
-    file = Path(os.path.expanduser(rest)).resolve()
+    name: str = given.file
+    file = Path(os.path.expanduser(name)).resolve()
     running = session.conversation.sourcing
     if file in running:
-        raise UserError(f"{rest} is being run already", "a file cannot source itself")
-    text = read_commands(rest)
+        raise UserError(f"{name} is being run already", "a file cannot source itself")
+    text = read_commands(name)
     running.append(file)
     try:
-        views = _run_lines(session, rest, text)
+        views = _run_lines(session, name, text)
     finally:
         running.remove(file)
-    return Notice(f"{len(views)} commands from {rest}", level="good") if views else Group(())
+    return Notice(f"{len(views)} commands from {name}", level="good") if views else Group(())
 
 
 def _run_lines(session: Session, name: str, text: str) -> list[View]:

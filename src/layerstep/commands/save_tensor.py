@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from layerstep._torch.tensors import is_tensor
+from layerstep.arguments import Expr, File, Given
 from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import UserError
 from layerstep.registry import command
 from layerstep.tensors.files import write_tensors
 from layerstep.tensors.format import human_bytes
@@ -24,24 +25,20 @@ MOST_TENSORS = 10_000
 @command(
     "save-tensor",
     group="keep",
-    usage="X FILE",
+    args=(Expr("X", what="a value"), File()),
     examples=(
         "save-tensor out out.npy",
         "save-tensor blocks.0.attn attn.safetensors",
         "save-tensor inp inp.safetensors",
     ),
-    complete="expression",
 )
-def save_tensor(session: Session, rest: str) -> Notice:
+def save_tensor(session: Session, given: Given) -> Notice:
     """Write a tensor, or all in a container, to a file.
 
     FILE ends in .safetensors or .npy; a file that is there is replaced. Of a container or a module every
     tensor goes into the one .safetensors file, by its name; `compare X FILE:NAME` reads it again.
     """
-    match = re.fullmatch(r"""(?P<what>.+?)[\s,]+(?:"(?P<quoted>[^"]+)"|(?P<file>\S+))""", rest.strip())
-    if match is None:
-        raise BadArguments("save-tensor needs a value and a file", "save-tensor out out.safetensors")
-    what, file = match["what"], match["quoted"] or match["file"]
+    what, file = given.x, given.file
     tensors = _named(value_of(session, what), what)
     path = Path(os.path.expanduser(file))
     write_tensors(tensors, path)

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import math
-import re
 
+from layerstep.arguments import Choice, Given, Keyword, Option, Real, Word
 from layerstep.attention.heads import difference
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import UserError
 from layerstep.layers.calls import Call, calls_here
-from layerstep.line_syntax import options
 from layerstep.precision.lost_digits import Loss, Losses
 from layerstep.precision.shadow_run import Shadower
 from layerstep.registry import command
@@ -20,27 +19,19 @@ from layerstep.tensors.shapes import dtype_name, tensors_in
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
 SECONDS = 30.0
-_FORM = re.compile(r"(?:fp64|f64|float64|double)(?:\s+in\s+(?P<path>\S+))?")
-USAGE = "fp64 [in PATH] [--tol 1e-3]"
-
-
-def _candidates(session: Session, rest: str) -> list[str]:
-    """`fp64`, then `in` and a path, then `--tol`."""
-    words = rest.split(" ")
-    if len(words) > 1 and words[-2] == "in":
-        return [path for path, _ in session.models.everything() if path.startswith(words[-1])]
-    known = ["fp64"] if len(words) == 1 else ["in", "--tol"]
-    return [word for word in known if word.startswith(words[-1]) and word not in words[:-1]]
 
 
 @command(
     "shadow",
     group="look",
-    usage=USAGE,
+    args=(
+        Choice("fp64", also=("f64", "float64", "double"), what="precision"),
+        Keyword("in", Word("PATH", completes="path", name="path")),
+        Option("tol", Real("1e-3", what="relative error", name="tol")),
+    ),
     examples=("shadow fp64", "shadow fp64 in blocks.1", "shadow fp64 in blocks.1 --tol 1e-5"),
-    complete=_candidates,
 )
-def shadow(session: Session, rest: str) -> View:
+def shadow(session: Session, given: Given) -> View:
     """Find the first op that loses digits, by float64.
 
     The module of this stop, or PATH if what it was called with is in view, is run once more, op by op: each
@@ -52,14 +43,8 @@ def shadow(session: Session, rest: str) -> View:
     nothing; other random results, and those of round, floor and sign, are taken from the run. The run is
     not touched.
     """
-    text, given = options(rest, valued="tol")
-    match = _FORM.fullmatch(text)
-    if match is None:
-        raise BadArguments(
-            "shadow in what precision?" if not text else f"{text!r} is not known", f"shadow {USAGE}"
-        )
-    call = _call(session, match["path"] or "")
-    losses = Losses(session.models.path_of, tolerance=_tolerance(given.get("tol")))
+    call = _call(session, given.path)
+    losses = Losses(session.models.path_of, tolerance=given.tol)
     watcher = Shadower(losses.hear, seconds=SECONDS)
     done = rerun(
         session, call.module, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=watcher
@@ -72,18 +57,6 @@ def shadow(session: Session, rest: str) -> View:
     if losses.first is None:
         return _sound(call, losses, notes)
     return Group((_guilty(losses.first, losses), _table(losses.worst, notes)))
-
-
-def _tolerance(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not value > 0:
-        raise BadArguments(f"--tol is a relative error, not {text!r}", "--tol 1e-3")
-    return value
 
 
 def _call(session: Session, path: str) -> Call:

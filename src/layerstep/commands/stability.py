@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch import own_parameters
+from layerstep.arguments import Given, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
-from layerstep.errors import BadArguments, UserError
+from layerstep.engine.where import Where as WherePattern
+from layerstep.errors import UserError
 from layerstep.layers.calls import Call, calls_here
 from layerstep.precision.cancellation import Hazards
 from layerstep.precision.shadow_run import Shadower
@@ -41,11 +42,10 @@ SECONDS = 20.0
 @command(
     "stability",
     group="look",
-    usage="[WHERE]",
+    args=Where(optional=True),
     examples=("stability", "stability blocks.1", "stability **"),
-    complete="where",
 )
-def stability(session: Session, rest: str) -> View:
+def stability(session: Session, given: Given) -> View:
     """Find what is near overflow, underflow or lost digits.
 
     Parameters, gradients and the activations in view are held against the range and the digits of their
@@ -55,15 +55,13 @@ def stability(session: Session, rest: str) -> View:
     modules and all in them; one that is still running is run whole, so `stability **` is the whole forward.
     `record WHERE --tensors` keeps more in view. The run is not touched; dropout does nothing in the reruns.
     """
-    if " " in rest:
-        raise BadArguments(f"{rest.partition(' ')[2]!r} is too much", "stability [WHERE]")
     if session.models.main is None:
         raise UserError("no model has run yet", "`continue` starts the run")
-    chosen = Where.parse(rest or "**").look_up(session.models)
+    chosen = WherePattern.parse(given.where or "**").look_up(session.models)
     parts = {id(part): part for _, module in chosen for part in module.modules()}
     modules = [(session.models.path_of(part), part) for part in parts.values()]
     issues, looked = _values(session, modules)
-    found, notes = _operations(session, _calls(session, chosen if rest else None))
+    found, notes = _operations(session, _calls(session, chosen if given.where else None))
     return _answer(session, [*found, *issues], [f"{looked:,} tensors looked at", *notes])
 
 

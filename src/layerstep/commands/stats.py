@@ -3,13 +3,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from layerstep.arguments import Choice, Expr, Flag, Given, Option
 from layerstep.commands.inspect import value_of
 from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where, WhereKind
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import UserError
 from layerstep.layers.calls import layers_in_view
-from layerstep.line_syntax import expressions, is_expression, options
+from layerstep.line_syntax import expressions, is_expression
 from layerstep.registry import command
 from layerstep.tensors.format import dims, human_bytes, number, share
 from layerstep.tensors.observing import observing
@@ -21,21 +22,26 @@ from layerstep.views import Column, Group, Notice, Table, View
 MOST_TENSORS = 20
 MOST_RANKED = 1_500
 Leaf = tuple[str, torch.Tensor]
+_COLUMNS = ("shape", "mean", "std", "min", "max", "nan", "inf", "zero", "bytes")
 
 
 @command(
     "stats",
     group="look",
-    usage="[X …] | WHERE [--sort COLUMN] [--params] [--exact]",
+    args=(
+        Expr("X …", optional=True),
+        Flag("params"),
+        Option("sort", Choice("COLUMN", of=("name", *_COLUMNS))),
+        Flag("exact"),
+    ),
     examples=(
         "stats out",
         "stats blocks.0.attn.qkv.weight inp",
         "stats blocks.0.* --params --sort std",
         "stats --params",
     ),
-    complete="expression",
 )
-def stats(session: Session, rest: str) -> View:
+def stats(session: Session, given: Given) -> View:
     """Show statistics of tensors, or a table of them over layers.
 
     X is an expression: mean, std, extremes, norms, percentiles, outliers, where the first bad value is, and
@@ -44,9 +50,8 @@ def stats(session: Session, rest: str) -> View:
     `--params` of the parameters. `--sort` takes a column. Tensors of more than 268 million elements are
     sampled, and say so; `--exact` reads all.
     """
-    text, given = options(rest, "params exact", "sort")
-    exact, sort, most = "exact" in given, given.get("sort"), session.config.max_lines
-    if "params" in given:
+    text, exact, sort, most = given.x, given.exact, given.sort, session.config.max_lines
+    if given.params:
         return _table(_parameters(session, text or "**"), sort, exact=exact, most=most)
     if text and not is_expression(text) and Where.parse(text).kind is not WhereKind.PATH and " " not in text:
         return _table(_outputs(session, text), sort, exact=exact, most=most)
@@ -56,7 +61,7 @@ def stats(session: Session, rest: str) -> View:
         value, note = as_it_was(session, piece, value_of(session, piece))
         notes += [Notice(note)] if note else []
         leaves += [((piece or "out") + inner, tensor) for inner, tensor in _tensors(value, piece)]
-    if len(leaves) == 1 and sort is None:
+    if len(leaves) == 1 and not sort:
         limit = None if exact else limit_for([leaves[0][1]])
         view: View = report(leaves[0][1], limit=limit, exact=exact).view(leaves[0][0])
     else:
@@ -92,17 +97,12 @@ def _outputs(session: Session, where: str) -> list[Leaf]:
     ]
 
 
-_COLUMNS = ("shape", "mean", "std", "min", "max", "nan", "inf", "zero", "bytes")
-
-
-def _table(leaves: list[Leaf], sort: str | None, *, exact: bool, most: int) -> View:
-    if sort not in (None, "name", *_COLUMNS):
-        raise BadArguments(f"no column {sort!r}", f"there are name, {', '.join(_COLUMNS)}")
-    looked = leaves[:most] if sort is None else leaves[:: -(-len(leaves) // MOST_RANKED)]
+def _table(leaves: list[Leaf], sort: str, *, exact: bool, most: int) -> View:
+    looked = leaves[:most] if not sort else leaves[:: -(-len(leaves) // MOST_RANKED)]
     limit = None if exact else limit_for([tensor for _, tensor in looked])
     with observing():
         rows = [(name, summarize(tensor, limit=limit, brief=True)) for name, tensor in looked]
-    if sort is not None:
+    if sort:
         rows.sort(key=lambda row: _rank(row[1], sort, row[0]))
     kinds = {summary.dtype for _, summary in rows}
     shown = [(name, *_cells(summary, with_dtype=len(kinds) > 1)) for name, summary in rows[:most]]

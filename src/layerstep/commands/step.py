@@ -1,28 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from layerstep.arguments import Form, Given, Number
 from layerstep.engine.events import Kind, Resume
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import UserError
 from layerstep.registry import command
 from layerstep.source_lines.watcher import SourceLines
 
-__all__ = ["count_of", "step_ops"]
+__all__ = ["COUNT", "step_ops"]
+
+COUNT = Number("N", least=1, default=1, what="count")
 
 
-def count_of(text: str) -> int:
-    """The N of `step N`: a whole number from 1, 1 if it is left out."""
-    if not text:
-        return 1
-    if not text.isdigit() or int(text) < 1:
-        raise BadArguments(f"{text!r} is no count")
-    return int(text)
-
-
-def step_ops(session: Session, kind: Kind, text: str) -> Resume:
+def step_ops(session: Session, kind: Kind, count: int) -> Resume:
     """To the N-th next op of the module that the run is stopped in, or to its end."""
-    count = count_of(text)
     pause = session.pause
     if pause is None or not pause.stack:
         raise UserError("nothing has stopped yet", "`break WHERE enter`, then `continue`")
@@ -37,20 +28,15 @@ def step_ops(session: Session, kind: Kind, text: str) -> Resume:
     return Resume(kind, count)
 
 
-def _candidates(session: Session, rest: str) -> Iterable[str]:
-    return [word for word in ("op", "line") if word.startswith(rest)]
-
-
 @command(
     "step",
     "s",
     group="run",
-    usage="[N] | op [N] | line [N]",
+    args=(COUNT, Form("op", COUNT), Form("line", COUNT)),
     examples=("step", "step 3", "step op", "step op 3", "step line"),
-    complete=_candidates,
     repeats=True,
 )
-def step(session: Session, rest: str) -> Resume:
+def step(session: Session, given: Given) -> Resume:
     """Run until the next module, op or line.
 
     Each step computes one more module output, at any depth. With N, that many of them. An empty line
@@ -62,10 +48,9 @@ def step(session: Session, rest: str) -> Resume:
     `step line` stops at the next line of the program's own code: in a function that it calls, in the forward
     of a module, or in the caller. Torch, Python's own library and installed packages run without a stop.
     """
-    word, _, more = rest.partition(" ")
-    if word == "op":
-        return step_ops(session, Kind.OP, more.strip())
-    if word == "line":
+    if given.form == "op":
+        return step_ops(session, Kind.OP, given.n)
+    if given.form == "line":
         session.instruments.get(SourceLines).check_thread()
-        return Resume(Kind.LINE, count_of(more.strip()))
-    return Resume(Kind.STEP, count_of(rest))
+        return Resume(Kind.LINE, given.n)
+    return Resume(Kind.STEP, given.n)

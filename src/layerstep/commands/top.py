@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from layerstep.arguments import Expr, Given, Number
 from layerstep.commands.inspect import one_tensor
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
@@ -15,22 +16,20 @@ from layerstep.views import Column, Group, Table, View
 @command(
     "top",
     group="look",
-    usage="[X] [K]",
+    args=(Expr("X", optional=True), Number("K", default=5)),
     examples=("top out", "top blocks.0.attn.qkv.weight 3", "top out[0] 8"),
-    complete="expression",
 )
-def top(session: Session, rest: str) -> View:
+def top(session: Session, given: Given) -> View:
     """List the largest and smallest values of a tensor.
 
     K of each, 5 if it is left out, with their indices; equal values by the lowest index. NaN is left out,
     infinities are not.
     """
-    pieces = expressions(rest)
-    count = int(pieces.pop()) if pieces and pieces[-1].isdecimal() else 5
+    pieces = expressions(given.x)
     if len(pieces) > 1:
         raise UserError(f"{pieces[1]!r} is too much", "one tensor, then a count")
     _, value = one_tensor(session, pieces[0] if pieces else "")
-    count = min(count, session.config.max_lines)
+    count = min(given.k, session.config.max_lines)
     with observing():
         ends = [extremes(value, count, largest=largest) for largest in (True, False)]
     rows = []

@@ -4,6 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from layerstep.arguments import File, Given
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
@@ -13,15 +14,15 @@ from layerstep.views import Notice
 @command(
     "transcript",
     group="self",
-    usage="[FILE]",
+    args=File(optional=True),
     examples=("transcript session.txt", "transcript"),
-    complete="file",
 )
-def transcript(session: Session, rest: str) -> Notice:
+def transcript(session: Session, given: Given) -> Notice:
     """Write what is typed and shown to a file as well.
 
     From here on; without FILE, that ends.
     """
+    rest: str = given.file
     if not rest:
         before, session.transcript = session.transcript, None
         return Notice(f"{before} is complete" if before else "no transcript is being written")

@@ -6,9 +6,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from layerstep._torch import is_scripted
+from layerstep.arguments import Given, Number, Path
 from layerstep.engine.models import Model
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import UserError
 from layerstep.registry import command
 from layerstep.views import Group, Node, Tree, View
 
@@ -21,23 +22,21 @@ MOST_MARKS = 24
 @command(
     "tree",
     group="look",
-    usage="[PATH] [DEPTH]",
+    args=(Path(optional=True), Number("DEPTH", optional=True)),
     examples=("tree", "tree blocks.0", "tree 2"),
-    complete="path",
 )
-def tree(session: Session, rest: str) -> View:
+def tree(session: Session, given: Given) -> View:
     """Draw the modules, their points, and where the run is.
 
     Equal neighbours are folded into one line. `tree PATH` begins at a module; a number limits the depth.
     """
-    words = rest.split()
-    depth = int(words.pop()) if words and words[-1].isdigit() and _is_depth(session, rest) else 0
-    if len(words) > 1:
-        raise BadArguments(f"{' '.join(words[1:])!r} is too much")
+    begin, depth = given.path, given.depth or 0
+    if not begin and depth and session.models.at(given.typed) is not None:  # a module may be called 2
+        begin, depth = given.typed, 0
     drawing = _Drawing(session, depth)
-    if words:
-        path, module = session.models.find(words[0])
-        return Tree(drawing.node(module, path, words[0], 1), drawing.note)
+    if begin:
+        path, module = session.models.find(begin)
+        return Tree(drawing.node(module, path, begin, 1), drawing.note)
     models = [model for model in session.models if not model.is_helper] or list(session.models)
     if not models:
         raise UserError("no model has run yet", "`continue` starts the run")
@@ -48,11 +47,6 @@ def tree(session: Session, rest: str) -> View:
     )
     last = Tree(trees[-1].root, drawing.note)
     return last if len(trees) == 1 else Group((*trees[:-1], last))
-
-
-def _is_depth(session: Session, rest: str) -> bool:
-    """`tree 2` is a depth unless there is a module called 2."""
-    return len(rest.split()) > 1 or session.models.at(rest) is None
 
 
 def _prefix(session: Session, model: Model) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from layerstep.commands.break_ import place_named
+from layerstep.arguments import Expr, Form, Given, Number
+from layerstep.commands.break_ import PHASE, place_named
 from layerstep.engine.events import Kind, Phase, Resume
 from layerstep.engine.expression import Expression
 from layerstep.engine.points import PointKind
@@ -13,11 +14,15 @@ from layerstep.registry import command
 @command(
     "until",
     group="run",
-    usage="PATH [enter|exit|backward] | forward N | step N | LINE | FILE:LINE | EXPR",
+    args=(
+        Expr("LINE | FILE:LINE | EXPR | PATH", optional=True, name="target", completes="where"),
+        PHASE,
+        Form("forward", Number("N", least=1, what="forward number")),
+        Form("step", Number("N", what="number of training steps")),
+    ),
     examples=("until blocks.1.attn", "until forward 2", "until step 1", "until out.std() > 0.5"),
-    complete="where",
 )
-def until(session: Session, rest: str) -> Resume:
+def until(session: Session, given: Given) -> Resume:
     """Run until a module, a line, a forward, a step, or EXPR.
 
     `until PATH` stops when the module there has finished next. `until forward N` stops at the entry of
@@ -27,31 +32,28 @@ def until(session: Session, rest: str) -> Resume:
     LINE, at a line below this one, so that a loop is run to its end. `until FILE:LINE` and `until FUNCTION`
     stop there, wherever the run comes from.
     """
-    words = rest.split()
-    by_line = _line(session, rest)
+    if given.form == "forward":
+        return _forward(session, given.n)
+    if given.form == "step":
+        return _step(session, given.n)
+    by_line = _line(session, given.typed)
     if by_line is not None:
         return by_line
-    if not words:
+    if not given.target:
         raise BadArguments("until needs an argument")
-    if words[0] == "forward" and len(words) == 2:
-        return _forward(session, words[1])
-    if words[0] == "step" and len(words) == 2 and words[1].isdigit():
-        return _step(session, int(words[1]))
-    names_phase = len(words) == 2 and words[1] in ("enter", "exit", "backward")
-    phase = Phase(words.pop()) if names_phase else Phase.EXIT
-    if len(words) == 1:
-        rest = words[0]
-        where = Where.parse(rest)
+    text = given.target
+    if len(text.split()) == 1:
+        where = Where.parse(text)
         try:
             targets = where.look_up(session.models)
         except UnknownPath:
-            if where.kind is not WhereKind.PATH or not _is_expression(session, rest):
+            if where.kind is not WhereKind.PATH or not _is_expression(session, text):
                 raise
         else:
-            point = session.points.add(PointKind.UNTIL, where, phase=phase)
+            point = session.points.add(PointKind.UNTIL, where, phase=Phase(given.phase))
             point.place(targets, session.models)
             return Resume(Kind.CONTINUE)
-    session.points.add(PointKind.UNTIL, None, condition=Expression.parse(rest))
+    session.points.add(PointKind.UNTIL, None, condition=Expression.parse(given.typed))
     return Resume(Kind.CONTINUE)
 
 
@@ -70,13 +72,11 @@ def _line(session: Session, rest: str) -> Resume | None:
     return Resume(Kind.CONTINUE)
 
 
-def _forward(session: Session, text: str) -> Resume:
-    if not text.isdigit():
-        raise BadArguments(f"{text!r} is no forward number")
+def _forward(session: Session, number: int) -> Resume:
     main = session.models.main
-    if main is not None and int(text) <= main.forwards:
-        raise BadArguments(f"forward {text} has begun already", f"this is forward {main.forwards}")
-    return Resume(Kind.FORWARD, forward=int(text))
+    if main is not None and number <= main.forwards:
+        raise BadArguments(f"forward {number} has begun already", f"this is forward {main.forwards}")
+    return Resume(Kind.FORWARD, forward=number)
 
 
 def _step(session: Session, number: int) -> Resume:

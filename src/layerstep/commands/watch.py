@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from layerstep.arguments import Expr, Flag, Given
 from layerstep.engine.expression import Expression
 from layerstep.engine.messages import Watch
 from layerstep.engine.session import Session
@@ -16,11 +19,10 @@ STOP = "--stop"
     "watch",
     "display",
     group="look",
-    usage="[--stop] [EXPR]",
+    args=(Flag("stop"), Expr("EXPR", optional=True)),
     examples=("watch out.std()", "watch", "watch --stop head.weight", "watch --stop out"),
-    complete="expression",
 )
-def watch(session: Session, rest: str) -> View:
+def watch(session: Session, given: Given) -> View:
     """Show an expression at every stop; --stop: who writes it.
 
     With --stop EXPR is a tensor (a parameter, a buffer, a gradient, `out`, a part of one), and the run stops
@@ -29,15 +31,14 @@ def watch(session: Session, rest: str) -> View:
     only counted. What torch does not see (numpy, another thread, compiled code) is found at the next forward,
     training step or stop, and said to be so. Without EXPR: list what is watched.
     """
-    if not rest:
+    if not given.typed:
         return _listed(session)
-    word, _, text = rest.partition(" ")
-    if word != STOP:
-        expression = Expression.parse(rest)
+    text = given.expr
+    if not given.stop:
+        expression = Expression.parse(text)
         number = session.points.next_number()
         session.watches[number] = Watch(expression)
-        return Notice(f"watch {number}: {rest}", level="good")
-    text = text.strip()
+        return Notice(f"watch {number}: {text}", level="good")
     if not text:
         raise BadArguments("which tensor?", "watch --stop head.weight")
     Expression.parse(as_expression(text))
@@ -73,18 +74,23 @@ def _watchpoints(session: Session) -> list[Watchpoint]:
     return [point for point in session.points if isinstance(point, Watchpoint)]
 
 
-def _numbers(session: Session, rest: str) -> list[str]:
-    numbers = [*session.watches, *(point.number for point in _watchpoints(session))]
-    return [str(number) for number in numbers if str(number).startswith(rest)]
+def _numbers(session: Session) -> Iterable[str]:
+    return map(str, (*session.watches, *(point.number for point in _watchpoints(session))))
 
 
-@command("unwatch", "undisplay", group="look", usage="[N | EXPR]", examples=("unwatch",), complete=_numbers)
-def unwatch(session: Session, rest: str) -> Notice:
+@command(
+    "unwatch",
+    "undisplay",
+    group="look",
+    args=(Flag("stop", "names one of `watch --stop`"), Expr("N | EXPR", optional=True, completes=_numbers)),
+    examples=("unwatch",),
+)
+def unwatch(session: Session, given: Given) -> Notice:
     """Stop watching an expression or a tensor, or all of them.
 
     A tensor of `watch --stop` is a point: `delete N` drops it, too.
     """
-    points = _watchpoints(session)
+    points, rest = _watchpoints(session), given.typed
     if not rest:
         count = len(session.watches) + len(points)
         session.watches.clear()

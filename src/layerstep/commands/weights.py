@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from layerstep.arguments import Choice, Given, Option, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where, WhereKind
-from layerstep.errors import BadArguments, UnknownPath, UserError
+from layerstep.engine.where import Where as WherePattern
+from layerstep.engine.where import WhereKind
+from layerstep.errors import UnknownPath, UserError
 from layerstep.layers.initialisation import Verdict, judge
 from layerstep.layers.weights import Weight, collect, histogram, measure_all
-from layerstep.line_syntax import options
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.finite import is_finite
@@ -75,11 +76,13 @@ _SORTS: dict[str, Callable[[_Row], float]] = {
 @command(
     "weights",
     group="look",
-    usage="[WHERE] [--sort COLUMN]",
+    args=(
+        Where(optional=True, completes="path"),
+        Option("sort", Choice("COLUMN", of=tuple(_SORTS)), "puts the largest of a column first"),
+    ),
     examples=("weights", "weights blocks.0", "weights **.attn.qkv.weight", "weights type:Linear --sort std"),
-    complete="path",
 )
-def weights(session: Session, rest: str) -> Table:
+def weights(session: Session, given: Given) -> Table:
     """Show the parameters: figures, dead rows, initialisation.
 
     WHERE as for `break`, also the name of a parameter; without it, the whole model. `dead` counts rows
@@ -88,12 +91,7 @@ def weights(session: Session, rest: str) -> Table:
     that fit none are as trained, which is no fault. A `!` marks what is one: NaN, all zero or constant, a
     std above 3 times He's or below a hundredth of it. COLUMN is size, mean, std, max, zero, dead or init.
     """
-    text, given = options(rest, valued="sort")
-    sort = given.get("sort", "")
-    if sort and sort not in _SORTS:
-        raise BadArguments(f"no column {sort!r}", ", ".join(_SORTS))
-    if " " in text:
-        raise BadArguments(f"{text.partition(' ')[2]!r} is too much", "weights [WHERE] [--sort COLUMN]")
+    text, sort = given.where, given.sort
     with observing():
         found = _meant(session, text)
         if not found:
@@ -123,7 +121,7 @@ def _meant(session: Session, text: str) -> list[Weight]:
     every = collect(session.models.everything())
     if not text:
         return every
-    where = Where.parse(text)
+    where = WherePattern.parse(text)
     named = {id(weight) for weight in every if any(_is_called(where, name) for name in weight.names)}
     try:
         found = {id(part) for _, module in where.look_up(session.models) for part in module.modules()}
@@ -134,7 +132,7 @@ def _meant(session: Session, text: str) -> list[Weight]:
     return [w for w in every if id(w) in named or any(id(module) in found for module in w.modules)]
 
 
-def _is_called(where: Where, name: str) -> bool:
+def _is_called(where: WherePattern, name: str) -> bool:
     if where.kind is WhereKind.PATH:
         return name == where.text or name.endswith("." + where.text)
     return where.kind is not WhereKind.TYPE and where.pattern is not None and bool(where.pattern.search(name))

@@ -4,23 +4,21 @@ import inspect
 
 import torch
 
+from layerstep.arguments import Expr, Given
 from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments
 from layerstep.registry import command
 from layerstep.tensors.shapes import shape_line
 from layerstep.views import Text
 
 
-@command("whatis", group="look", usage="EXPR", examples=("whatis out", "whatis mod"), complete="expression")
-def whatis(session: Session, rest: str) -> Text:
+@command("whatis", group="look", args=Expr("EXPR"), examples=("whatis out", "whatis mod"))
+def whatis(session: Session, given: Given) -> Text:
     """Say of which type a value is.
 
     A tensor with its shape, a function with its signature. `inspect` says more.
     """
-    if not rest:
-        raise BadArguments("whatis needs an argument")
-    value = value_of(session, rest)
+    value = value_of(session, given.expr)
     if issubclass(type(value), torch.Tensor):
         return Text(f"{type(value).__name__} {shape_line(value)}")
     if inspect.isroutine(value):

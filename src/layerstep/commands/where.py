@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from layerstep.arguments import Given
 from layerstep.engine.backward import Call
 from layerstep.engine.operations import Op
 from layerstep.engine.session import Session
@@ -12,8 +13,8 @@ from layerstep.views import Stack, StackFrame
 __all__ = ["stack_row"]
 
 
-@command("where", "w", "bt", group="look", examples=("where",), needs_pause=True)
-def where(session: Session, rest: str) -> Stack:
+@command("where", "w", "bt", group="look", args=(), examples=("where",), needs_pause=True)
+def where(session: Session, given: Given) -> Stack:
     """Show the modules that are running, innermost first.
 
     Each with its type, the shapes in and out, and the line that called it. `up`, `down` and `frame N`

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import torch
 
+from layerstep.arguments import Expr, Form, Given, Text
 from layerstep.commands.inspect import value_of
 from layerstep.crashes.raised import Raised
 from layerstep.crashes.views import crash_view
@@ -22,11 +23,10 @@ MOST = 20
 @command(
     "why",
     group="look",
-    usage="[EXPR] | shape | none [NAME]",
+    args=(Expr("EXPR", optional=True), Form("shape"), Form("none", Text("NAME", optional=True))),
     examples=("why out", "why none"),
-    complete="expression",
 )
-def why(session: Session, rest: str) -> View:
+def why(session: Session, given: Given) -> View:
     """Say where a NaN or Inf was born; explain a crash.
 
     `why EXPR`: a value that is not finite is followed back to the operation that made it, with its operands
@@ -34,19 +34,18 @@ def why(session: Session, rest: str) -> View:
     that; without it the inputs are taken as they are now. `why` alone: what was caught last, or the exception
     at this stop. `why shape`: that exception, explained. `why none`: parameters without a gradient, and why.
     """
-    word, _, name = rest.partition(" ")
-    if word == "none":
-        return _none(session, name.strip())
+    if given.form == "none":
+        return _none(session, given.name)
     cause = session.pause.stop.cause if session.pause is not None else None
     crash = cause.crash if isinstance(cause, Raised) else None
-    if word == "shape" or (not rest and crash is not None):
+    if given.form == "shape" or (not given.expr and crash is not None):
         if crash is None:
             raise UserError("nothing was raised here", "`catch exception` stops where it is")
         return crash_view(crash)
     hunt, limit = hunt_of(session), session.config.sample_above
-    if not rest and hunt.found is not None:
+    if not given.expr and hunt.found is not None:
         return origin_view(hunt.found, session.models, limit=limit)
-    text = rest or "out"
+    text = given.expr or "out"
     tensor, bad, unread = _bad_value(session, text)
     if tensor is None and unread:
         return Notice(f"{text} cannot be read here: {unread}", level="warn")

@@ -7,11 +7,11 @@ import textwrap
 from torch import nn
 
 from layerstep._torch.compiling import graph_calls
+from layerstep.arguments import Given, Text
 from layerstep.commands.break_ import place_named
 from layerstep.engine.models import Model, why_one_call
 from layerstep.engine.points import Point
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments
 from layerstep.ops.silence import why_silent
 from layerstep.registry import command
 from layerstep.source_lines.places import Place
@@ -25,18 +25,16 @@ __all__ = ["defined", "silence_of"]
 @command(
     "why-not",
     group="look",
-    usage="PATH | FILE:LINE | N",
+    args=Text("PATH | FILE:LINE | N", completes="path"),
     examples=("why-not blocks.0.attn", "why-not blocks"),
-    complete="path",
 )
-def why_not(session: Session, rest: str) -> Notice:
+def why_not(session: Session, given: Given) -> Notice:
     """Say why a module or a point does not stop.
 
     Never called, called past its hooks, used by its parent, scripted, compiled, not reached yet: PATH is a
     module, FILE:LINE a line, N the number of a point.
     """
-    if not rest:
-        raise BadArguments("why-not needs an argument")
+    rest = given.path
     if rest.isdigit():
         point = session.points.get(rest)
         return Notice(silence_of(session, point) or f"point {rest} has stopped or logged {point.hits} times")

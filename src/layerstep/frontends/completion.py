@@ -13,13 +13,15 @@ from typing import get_args, get_type_hints
 
 import torch
 
+from layerstep.arguments import Completes
 from layerstep.config import Config
 from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
+from layerstep.frontends.expected import expected
 from layerstep.frontends.members import member, members_of
 from layerstep.ops.stepping import OpSteps
-from layerstep.registry import Command, all_commands, find_command
+from layerstep.registry import all_commands, find_command
 from layerstep.source_lines.places import function_names, known_files
 from layerstep.source_lines.statements import read_source
 from layerstep.source_lines.watcher import SourceLines
@@ -57,9 +59,14 @@ def complete(session: Session, line: str) -> list[Candidate]:
         return []
     if command is None:
         return _expression(session, line)
-    option = re.search(r"(?:^|\s)(--?[\w-]*)$", rest)
-    options = _words(option[1], _options(command)) if option else []
-    return options or _argument(session, command, rest)[:MOST]
+    wanted = expected(command.forms, rest)
+    options = _words(wanted.last, wanted.options)
+    if wanted.last.startswith("-") and options:
+        return options
+    found = _words(wanted.last, wanted.forms)
+    for kind in wanted.kinds:
+        found += _of_kind(session, kind, rest, wanted.last)
+    return (found + _words(wanted.last, wanted.words) + options)[:MOST]
 
 
 def _first_word(session: Session, word: str) -> list[Candidate]:
@@ -70,16 +77,16 @@ def _first_word(session: Session, word: str) -> list[Candidate]:
     return (commands + aliases + _expression(session, word))[:MOST]
 
 
-def _argument(session: Session, command: Command, rest: str) -> list[Candidate]:
-    kind = command.complete
-    last = _LAST_WORD.search(rest)[0]  # type: ignore[index]
+def _of_kind(session: Session, kind: Completes, rest: str, word: str) -> list[Candidate]:
+    """What the session knows of a kind."""
     if callable(kind):
-        return [Candidate(text, len(last)) for text in kind(session, rest)]
-    if re.search(r"(?:^|\s)if\s", rest) or kind == "expression":
-        return _expression(session, rest)
-    match kind.partition(":")[0]:
+        return _words(word, kind(session))
+    last = _LAST_WORD.search(rest)[0]  # type: ignore[index]
+    match kind:
+        case "expression":
+            return _expression(session, rest)
         case "where":
-            return _where(session, rest, last)
+            return _where(session, last)
         case "path":
             return _paths(session, last)
         case "point":
@@ -89,8 +96,6 @@ def _argument(session: Session, command: Command, rest: str) -> list[Candidate]:
         case "setting":
             name, space, _ = rest.partition(" ")
             return _words(last, _values(name) if space else (field.name for field in fields(Config)))
-        case "choice":
-            return _words(last, kind.partition(":")[2].split())
         case "file":
             return _files(last)
         case _:
@@ -99,14 +104,6 @@ def _argument(session: Session, command: Command, rest: str) -> list[Candidate]:
 
 def _words(last: str, words: Iterable[str]) -> list[Candidate]:
     return [Candidate(word, len(last)) for word in words if word.startswith(last)]
-
-
-def _options(command: Command) -> Iterable[str]:
-    """`--log`, `--sort`: those that its parser knows or its usage and help speak of."""
-    actions = command.parser._actions if command.parser is not None else []
-    known = [name for action in actions for name in action.option_strings]
-    spoken = re.findall(r"(?<![\w-])--[a-z][\w-]*", f"{command.usage}\n{command.help}")
-    return dict.fromkeys(name for name in (*known, *spoken) if name.startswith("--"))
 
 
 def _values(setting: str) -> Iterable[str]:
@@ -121,9 +118,7 @@ def _files(last: str) -> list[Candidate]:
     return [Candidate(path + end, len(last), shown=os.path.basename(path) + end) for path, end in ends[:MOST]]
 
 
-def _where(session: Session, rest: str, last: str) -> list[Candidate]:
-    if len(rest.split()) > (0 if rest.endswith(" ") or not rest else 1):
-        return _words(last, ("enter", "exit", "if"))
+def _where(session: Session, last: str) -> list[Candidate]:
     if last.startswith("type:"):
         kinds = sorted({type(module).__name__ for _, module in session.models.everything()})
         return _words(last, (f"type:{kind}" for kind in kinds))
