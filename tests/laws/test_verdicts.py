@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from layerstep import DebugConsole
 from layerstep.frontends.terminal.prompt import status_of
+from layerstep.layers.anomalies import anomalies_in
 from layerstep.render.screen import to_text
-from layerstep.tensors.anomalies import anomalies_in
 from layerstep.views import View
 
 DRAW = torch.Generator().manual_seed(0)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import layerstep
 from layerstep import TensorInspector, UserError
-from layerstep.tensors.anomalies import anomalies_in
+from layerstep.layers.anomalies import anomalies_in
 
 
 def test_a_report_knows_the_values() -> None:

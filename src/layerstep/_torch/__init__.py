@@ -9,7 +9,7 @@ import contextlib
 import functools
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -22,8 +22,19 @@ from layerstep._torch.graphs import (
     current_node,
     graph_task,
     is_in_backward,
+    node_number,
     run_backward,
     will_run,
+)
+from layerstep._torch.wrappers import (
+    has_met_wrappers,
+    is_compiled,
+    is_module_call,
+    is_replica,
+    is_scripted,
+    is_wrapper,
+    own_parameters,
+    unwrap,
 )
 
 __all__ = [
@@ -33,6 +44,7 @@ __all__ = [
     "call_frames",
     "called_module",
     "current_node",
+    "drop_backward_hooks",
     "entered_with_hooks",
     "foreach_norm",
     "foreach_subtract",
@@ -49,14 +61,19 @@ __all__ = [
     "is_functional",
     "is_in_backward",
     "is_lazy_clone",
+    "is_module_call",
+    "is_replica",
     "is_scripted",
     "is_tracing",
     "is_transformed",
     "is_transforming",
     "is_vmapped",
     "is_wrapper",
+    "jit_trace",
     "modes_off",
     "module_call_code",
+    "module_file",
+    "node_number",
     "own_parameters",
     "restore_stance",
     "run_backward",
@@ -70,6 +87,10 @@ __all__ = [
 
 module_call_code: CodeType = nn.Module._call_impl.__code__
 """`Module._call_impl` runs once per module call; its frames are the module stack."""
+module_file = module_call_code.co_filename
+"""The file of torch that defines `nn.Module`."""
+jit_trace: Callable[[], Any] = torch._C._get_tracing_state
+"""The trace that `torch.jit.trace` records in this thread; None where it records none."""
 
 
 def call_frames(frame: FrameType | None, until: FrameType | None = None) -> Iterator[FrameType]:
@@ -131,6 +152,13 @@ def hooks_hidden(module: nn.Module) -> Iterator[list[Any]]:
     finally:
         for part, tables in hidden:
             part.__dict__.update(tables)
+
+
+def drop_backward_hooks(module: nn.Module) -> None:
+    """Take every backward hook off a copy of a model."""
+    for part in module.modules():
+        for table in _tables(part, _BACKWARD_TABLES).values():
+            table.clear()
 
 
 def functions_on() -> contextlib.AbstractContextManager[Any]:
@@ -303,69 +331,6 @@ def functorch_inner(tensor: Any) -> Any:
 def vmap_inner(tensor: Any) -> Any:
     """The tensor with the batch below one `vmap`."""
     return torch._C._functorch.get_unwrapped(tensor)
-
-
-_WRAPPERS = {
-    "torch.nn.parallel.distributed.DistributedDataParallel": "module",
-    "torch.nn.parallel.data_parallel.DataParallel": "module",
-    "torch._dynamo.eval_frame.OptimizedModule": "_orig_mod",
-}
-"""Modules that only wrap another: their own segment is not part of a path."""
-
-
-_wrapped_names: dict[type, str | None] = {}
-_met: set[str | None] = set()
-
-
-def _wrapped_name(kind: type) -> str | None:
-    if kind not in _wrapped_names:
-        bases = (f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__)
-        _wrapped_names[kind] = name = next((_WRAPPERS[base] for base in bases if base in _WRAPPERS), None)
-        _met.update({name} - {None})
-    return _wrapped_names[kind]
-
-
-def has_met_wrappers() -> bool:
-    """Was there any module so far that only wraps another? Those of a model are looked at as it is met."""
-    return bool(_met)
-
-
-def is_wrapper(module: nn.Module) -> bool:
-    """Is this DDP, DataParallel or torch.compile's wrapper around the real module?"""
-    return _wrapped_name(type(module)) is not None
-
-
-def unwrap(module: nn.Module) -> nn.Module:
-    """The module inside DDP's `module.` and compile's `_orig_mod.`."""
-    kind = type(module)
-    name = _wrapped_names[kind] if kind in _wrapped_names else _wrapped_name(kind)
-    if name is None:
-        return module
-    inner = module._modules.get(name)
-    return unwrap(inner) if inner is not None else module
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """Is this module called through torch.compile, by wrapper or by `module.compile()`?"""
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return True
-    return _wrapped_name(type(module)) == "_orig_mod"
-
-
-_scripted: dict[type, bool] = {}
-
-
-def is_scripted(module: nn.Module) -> bool:
-    """A TorchScript module is one call: nothing inside it can be stopped at."""
-    kind = type(module)
-    if kind not in _scripted:
-        _scripted[kind] = issubclass(kind, torch.jit.ScriptModule)
-    return _scripted[kind]
-
-
-def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters that belong to the path of a module: of a TorchScript module all that are in it."""
-    yield from module.named_parameters(recurse=is_scripted(module))
 
 
 def take_eager_stance() -> Any:

@@ -18,7 +18,7 @@ from torch import nn
 
 from layerstep._torch.dynamo import keep_dynamo_out
 
-__all__ = ["StandIn", "stand_in_of"]
+__all__ = ["StandIn", "compiled_call_of", "set_compiled_call", "stand_in_of"]
 
 _torchs_call: Callable[..., Any] = nn.Module._call_impl
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -71,6 +71,16 @@ def stand_in_of(module: nn.Module) -> StandIn | None:
     """The stand-in for the calls of a module."""
     found = _placed.get(id(module))
     return found if found is not None and found.module() is module else None
+
+
+def compiled_call_of(module: nn.Module | None) -> Any:
+    """What `module.compile()` has put on a module, which its calls run; None without it."""
+    return module.__dict__.get("_compiled_call_impl") if module is not None else None
+
+
+def set_compiled_call(module: nn.Module, call: Any) -> None:
+    """Let the calls of a module that was compiled in place run this. Copies and files leave it out."""
+    module._compiled_call_impl = call
 
 
 def _call_impl(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

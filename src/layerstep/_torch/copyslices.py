@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from layerstep._torch.saved import key_of, saved_by
 from layerstep._torch.tensors import is_tensor
+from layerstep._torch.trees import tree_leaves, tree_map
 
 __all__ = ["Kept", "kept_inside"]
 

@@ -13,6 +13,7 @@ __all__ = [
     "current_node",
     "graph_task",
     "is_in_backward",
+    "node_number",
     "run_backward",
     "will_run",
 ]
@@ -41,6 +42,14 @@ def autograd_count() -> int:
     input is that of the whole graph below it.
     """
     return _count() if _count is not None else 0
+
+
+def node_number(node: Any) -> int:
+    """The place of a node among those of its thread, in the order they were made. Fallback: 0."""
+    try:
+        return node._sequence_nr()  # type: ignore[no-any-return]
+    except AttributeError:
+        return 0
 
 
 def current_node() -> Any:

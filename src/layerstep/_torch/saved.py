@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["CLOSED", "is_closed", "is_written_view", "key_of", "memory_of", "number_of", "saved_by"]
+__all__ = ["CLOSED", "is_closed", "is_written_view", "key_of", "memory_of", "saved_by"]
 
 _RAW = "_raw_saved_"
 _names: dict[type, tuple[str, ...]] = {}
@@ -79,12 +79,6 @@ def _enclosed(function: Any, *, depth: int) -> Iterator[Any]:
         yield value
         if depth > 1 and callable(value):
             yield from _enclosed(value, depth=depth - 1)
-
-
-def number_of(node: Any) -> int:
-    """The place of a node among those of its thread, in the order they were made. Fallback: 0."""
-    number = getattr(node, "_sequence_nr", None)
-    return int(number()) if number is not None else 0
 
 
 def is_closed(node: Any) -> bool:

@@ -10,8 +10,8 @@ from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import UserError
+from layerstep.layers.anomalies import anomalies_in
 from layerstep.registry import command
-from layerstep.tensors.anomalies import anomalies_in
 from layerstep.tensors.finite import is_finite
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Column, Notice, Table, View

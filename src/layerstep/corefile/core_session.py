@@ -136,7 +136,7 @@ def _frame(models: Models, call: RestoredCall) -> Frame:
     )
     if call.has_output:
         frame.output = call.output
-    frame._path = call.path
+    frame.path = call.path
     if call.within is not None:
         frame.within, frame.within_line = call.within, call.within.f_lineno
     return frame

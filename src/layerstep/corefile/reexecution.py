@@ -28,6 +28,7 @@ from layerstep.engine.events import Phase
 from layerstep.engine.guard import observing
 from layerstep.engine.names import Names
 from layerstep.engine.scope import stdout_of_this_thread
+from layerstep.engine.taps import replacing_forward
 from layerstep.errors import UserError
 from layerstep.tensors.kinds import readable
 
@@ -140,17 +141,16 @@ class Again:
         args, kwargs = self._inputs(given)
         stop = _Stop()
         inner = self._inner(trial)
-        if inner is not None:
-            stop.put_on(inner, before=self.core.phase is Phase.ENTER)
-        try:
-            with under_modes(self.core.contents["modes"]), stdout_of_this_thread():
-                stored.restore()
-                with contextlib.suppress(Exception):
-                    trial(*args, **kwargs)
-                return stop.streams or Streams()
-        finally:
+        with contextlib.ExitStack() as stack:
             if inner is not None:
-                inner.__dict__.pop("forward", None)
+                forward = stop.forward(inner, before=self.core.phase is Phase.ENTER)
+                stack.enter_context(replacing_forward(inner, forward))
+            stack.enter_context(under_modes(self.core.contents["modes"]))
+            stack.enter_context(stdout_of_this_thread())
+            stored.restore()
+            with contextlib.suppress(Exception):
+                trial(*args, **kwargs)
+            return stop.streams or Streams()
 
     def _inner(self, trial: nn.Module) -> nn.Module | None:
         """The module at which the run stood, if the selected one was still running around it."""
@@ -217,7 +217,8 @@ class _Stop:
     def __init__(self) -> None:
         self.streams: Streams | None = None
 
-    def put_on(self, module: nn.Module, *, before: bool) -> None:
+    def forward(self, module: nn.Module, *, before: bool) -> Callable[..., Any]:
+        """A forward that ends the trial, `before` the module's own has run or after it."""
         forward = module.forward
 
         def until(*args: Any, **kwargs: Any) -> Any:
@@ -226,7 +227,7 @@ class _Stop:
             self.streams = Streams()
             raise _Reached
 
-        module.__dict__["forward"] = until
+        return until
 
 
 def load_state(stored: nn.Module, module: nn.Module) -> None:

@@ -21,7 +21,14 @@ from layerstep._torch import (
     is_lazy_clone,
     is_vmapped,
 )
-from layerstep._torch.tensors import as_numpy
+from layerstep._torch.tensors import (
+    as_numpy,
+    indices_of_sparse,
+    is_zero_tensor,
+    jagged,
+    local_shard,
+    values_of_sparse,
+)
 from layerstep.rerun.copies import is_freed
 
 __all__ = ["LEFT_OUT", "Segment", "TensorTable"]
@@ -233,7 +240,7 @@ def _has_no_memory(tensor: Tensor) -> bool:
     """A subclass that wraps others has a storage of the right size and nothing in it: to read it crashes."""
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested or _is_dtensor(tensor):
         return False
-    if not tensor.numel() or is_lazy_clone(tensor) or tensor._is_zerotensor():
+    if not tensor.numel() or is_lazy_clone(tensor) or is_zero_tensor(tensor):
         return False
     try:
         return not tensor.untyped_storage().data_ptr()
@@ -251,7 +258,7 @@ def _is_dtensor(tensor: Tensor) -> bool:
 def _plain(tensor: Tensor) -> Tensor:
     """The values in ordinary memory, strides as they are."""
     if _is_dtensor(tensor):
-        tensor = tensor._local_tensor  # type: ignore[attr-defined]
+        tensor = local_shard(tensor)
     tensor = tensor.detach().as_subclass(Tensor)
     if tensor.is_mkldnn:
         return tensor.to_dense()
@@ -259,7 +266,7 @@ def _plain(tensor: Tensor) -> Tensor:
         return tensor.resolve_conj().resolve_neg()
     if is_lazy_clone(tensor):  # asking for its address would copy it in the run
         return tensor.clone()
-    return torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor._is_zerotensor() else tensor
+    return torch.zeros(tensor.shape, dtype=tensor.dtype) if is_zero_tensor(tensor) else tensor
 
 
 Packer = Callable[[Tensor], tuple[Entry, dict[str, Tensor]]]
@@ -269,17 +276,17 @@ def _pack_nested(tensor: Tensor) -> tuple[Entry, dict[str, Tensor]]:
     if tensor.layout is torch.strided:
         parts = {str(number): part for number, part in enumerate(tensor.detach().unbind())}
         return {"kind": "nested", "shape": []}, parts
-    jagged: Any = tensor  # below its subclass there is no memory: its parts are asked for by name
-    parts = {"values": jagged._values, "offsets": jagged._offsets}
-    parts |= {"lengths": jagged._lengths} if jagged._lengths is not None else {}
-    return {"kind": "jagged", "shape": [], "dim": int(jagged._ragged_idx)}, parts
+    inner = jagged(tensor)
+    parts = {"values": inner.values, "offsets": inner.offsets}
+    parts |= {"lengths": inner.lengths} if inner.lengths is not None else {}
+    return {"kind": "jagged", "shape": [], "dim": inner.ragged}, parts
 
 
 def _pack_sparse(tensor: Tensor) -> tuple[Entry, dict[str, Tensor]]:
     tensor = tensor.detach()
     if tensor.layout is torch.sparse_coo:
         entry: Entry = {"kind": "sparse", "layout": "sparse_coo", "coalesced": tensor.is_coalesced()}
-        return entry, {"indices": tensor._indices(), "values": tensor._values()}
+        return entry, {"indices": indices_of_sparse(tensor), "values": values_of_sparse(tensor)}
     by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
     first, second = (
         (tensor.crow_indices, tensor.col_indices)

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from layerstep._torch.jit_tracing import off_in_traces, on_in_traces
 from layerstep._torch.modes import LEAVING, Leaving, lay_below, lies_below, take_out
 from layerstep._torch.saved import key_of
-from layerstep._torch.tensors import is_tensor
+from layerstep._torch.tensors import base_of, is_tensor, version_of
 from layerstep.engine.operations import Place, is_question, name_of, place_of
 
 __all__ = ["Ledger", "Write"]
@@ -76,16 +76,16 @@ class Ledger(TorchFunctionMode):
         if is_question(func):
             return func(*args, **(kwargs or {}))
         before = [
-            (tensor, version) for tensor in _tensors(args, kwargs) if (version := _version(tensor)) >= 0
+            (tensor, version) for tensor in _tensors(args, kwargs) if (version := version_of(tensor)) >= 0
         ]
         result = func(*args, **(kwargs or {}))
         for tensor, version in before:
-            if (now := _version(tensor)) > version:
+            if (now := version_of(tensor)) > version:
                 self._note(func, tensor, now)
         return result
 
     def _note(self, func: Any, tensor: torch.Tensor, version: int) -> None:
-        base = tensor._base
+        base = base_of(tensor)
         shapes = (tuple(tensor.shape),) + ((tuple(base.shape),) if base is not None else ())
         dtype = str(tensor.dtype).removeprefix("torch.")
         place = place_of(sys._getframe(2))
@@ -101,10 +101,3 @@ def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[torch
         elif type(value) in (list, tuple):
             found += [each for each in value if is_tensor(each)]
     return found
-
-
-def _version(tensor: torch.Tensor) -> int:
-    try:
-        return tensor._version
-    except RuntimeError:  # inference tensors keep no version counter
-        return -1

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from layerstep._torch import is_in_backward, is_wrapper, unwrap
-from layerstep._torch.tensors import is_tensor
+from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.engine import stepper
 from layerstep.engine.backward import Backward, Call, State
 from layerstep.engine.events import Event, Kind, Phase
@@ -150,7 +150,7 @@ _NONE = (0, 0)
 def _stamp(parameter: nn.Parameter) -> tuple[int, int]:
     """What changes when something is added to a gradient: the tensor, or its count of writes."""
     gradient = parameter.grad
-    return (id(gradient), gradient._version) if gradient is not None else _NONE
+    return (id(gradient), version_of(gradient)) if gradient is not None else _NONE
 
 
 def tensors_of(value: Any, depth: int = 5) -> list[torch.Tensor]:

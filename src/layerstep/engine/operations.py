@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from layerstep._torch.operators import schema_of
 from layerstep._torch.persistent_mode import LastingMode
 from layerstep.engine.stack import is_ours
 
@@ -172,7 +173,7 @@ def name_of(func: Any) -> str:
 
 
 def _find_name(func: Any) -> str:
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     if schema is not None:
         return str(schema.name).replace("::", ".")
     full: str = resolve_name(func) or getattr(func, "__name__", str(func))
@@ -219,7 +220,7 @@ class Op(NamedTuple):
 
     @property
     def is_kernel(self) -> bool:
-        return getattr(self.func, "_schema", None) is not None
+        return schema_of(self.func) is not None
 
 
 def plain_name(name: str) -> str:
@@ -236,7 +237,7 @@ def matches(pattern: str, name: str) -> bool:
 
 def writes(func: Any) -> bool:
     """Does it write to an operand? Then that is shown as it is after the op."""
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     if schema is not None:
         return bool(schema.is_mutable)
     name = getattr(func, "__name__", "")

@@ -25,7 +25,7 @@ from layerstep.engine.fused import FusedForward, has_kernel
 if TYPE_CHECKING:
     from layerstep.engine.points import Point
 
-__all__ = ["Sink", "Taps", "Wanted", "watching_calls", "watching_output"]
+__all__ = ["Sink", "Taps", "Wanted", "replacing_forward", "watching_calls", "watching_output"]
 
 Wanted = Mapping[Phase, tuple["Point", ...]]
 """What a plan wants at a module: the points to ask at each phase (none: only the stepper)."""
@@ -263,6 +263,16 @@ def _put_before(module: nn.Module, tap: _Tap) -> Unseen:
     # Called through the class, as in `_install`: a ScriptModule refuses its own register methods, yet runs
     # hooks that are registered this way (its outermost call, which is the leaf we want).
     return Unseen(module, nn.Module.register_forward_pre_hook(module, tap, with_kwargs=True))  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def replacing_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module run another forward meanwhile; for copies of a model, which the program does not call."""
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        module.__dict__.pop("forward", None)
 
 
 @contextlib.contextmanager

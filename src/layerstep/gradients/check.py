@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from layerstep._torch import drop_backward_hooks
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep._torch.tensors import is_tensor
+from layerstep._torch.trees import tree_flatten, tree_leaves, tree_unflatten
 from layerstep.engine.random_streams import RandomState
 from layerstep.errors import UserError
 
@@ -118,7 +119,7 @@ class _Trial:
     def __init__(self, module: nn.Module, args: Any, kwargs: Any, *, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self._module = _twin(module).to(dtype)
-        self._flat, self._form = pytree.tree_flatten((args, kwargs))
+        self._flat, self._form = tree_flatten((args, kwargs))
         self._inputs = self._inputs_by_id()
         parameters = {name: p for name, p in self._module.named_parameters() if _is_float(p)}
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in self._module.buffers()]
@@ -150,9 +151,9 @@ class _Trial:
             for buffer, content in self._buffers:
                 buffer.copy_(content)
         given = {key: leaf.clone() for key, (_, leaf) in self._inputs.items()}  # it may write to its input
-        args, kwargs = pytree.tree_unflatten([given.get(id(v), v) for v in self._flat], self._form)
+        args, kwargs = tree_unflatten([given.get(id(v), v) for v in self._flat], self._form)
         output = self._module(*args, **kwargs)
-        outputs = [value for value in pytree.tree_leaves(output) if _is_float(value)]
+        outputs = [value for value in tree_leaves(output) if _is_float(value)]
         if not outputs:
             raise UserError("its output holds no floating tensor")
         if not self._weights:
@@ -235,7 +236,5 @@ def _twin(module: nn.Module) -> nn.Module:
     except Exception as error:  # it holds something that refuses to be copied
         line = str(error).partition("\n")[0]
         raise UserError(f"it cannot be copied: {line}", "name a part of it") from None
-    for part in twin.modules():
-        for table in ("_backward_hooks", "_backward_pre_hooks"):
-            part.__dict__.get(table, {}).clear()
+    drop_backward_hooks(twin)
     return twin

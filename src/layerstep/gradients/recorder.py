@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from layerstep._torch import below_everything, foreach_subtract, is_tracing, own_parameters
+from layerstep._torch.tensors import version_of
 from layerstep.engine.session import Session
 from layerstep.engine.training import Stepped
 from layerstep.gradients.log import GradientLog
@@ -174,14 +175,14 @@ def _ids_of(stepped: Stepped) -> dict[int, torch.Tensor]:
 def _probe(name: str, parameter: torch.Tensor) -> _Probe:
     gradient = parameter.grad
     assert gradient is not None
-    return _Probe(name, weakref.ref(parameter), weakref.ref(gradient), gradient._version)
+    return _Probe(name, weakref.ref(parameter), weakref.ref(gradient), version_of(gradient))
 
 
 def _was_only_added_to(probe: _Probe) -> bool:
     parameter, gradient = probe.parameter(), probe.gradient()
     if parameter is None or gradient is None or parameter.grad is not gradient:
         return False
-    return gradient._version == probe.version + 1
+    return version_of(gradient) == probe.version + 1
 
 
 def _is_nonzero(probe: _Probe) -> bool:

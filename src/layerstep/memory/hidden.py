@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from layerstep._torch import autograd_count
 from layerstep._torch.copyslices import kept_inside
 from layerstep._torch.saved import key_of
-from layerstep._torch.tensors import is_tensor
+from layerstep._torch.tensors import is_tensor, is_view
+from layerstep._torch.trees import tree_leaves
 from layerstep.memory.ledger import Ledger, Piece
 
 __all__ = ["Hidden"]
@@ -32,7 +32,7 @@ class Hidden:
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, ledger: Ledger) -> None:
         """An operation has written its first operand."""
         written = args[0]
-        if not (torch.is_grad_enabled() and is_tensor(written) and written._is_view()):
+        if not (torch.is_grad_enabled() and is_tensor(written) and is_view(written)):
             return
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if is_tensor(leaf)]
         if not any(operand.requires_grad for operand in operands):

@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from layerstep._torch.saved import key_of, number_of
+from layerstep._torch import node_number
+from layerstep._torch.saved import key_of
 from layerstep.engine.models import Models
 from layerstep.memory.census import Census, Count
 from layerstep.memory.holders import holder_of
@@ -97,7 +98,7 @@ def _kept(census: Census, models: Models) -> Iterator[_Found]:
     owned = {key_of(tensor) for _, tensor in parameters_of(models)}
     covered, held = set[Any](), set[int]()
     with_graph = [tensor for tensor in census.others() if tensor.grad_fn is not None]
-    for tensor in sorted(with_graph, key=lambda t: -number_of(t.grad_fn)):
+    for tensor in sorted(with_graph, key=lambda t: -node_number(t.grad_fn)):
         if tensor.grad_fn in covered:
             continue
         nodes, _ = nodes_behind([tensor.grad_fn])

@@ -12,8 +12,14 @@ from types import FrameType
 
 from torch import nn
 
-from layerstep._torch import autograd_count, current_node, is_in_backward, module_call_code, unwrap
-from layerstep._torch.saved import number_of
+from layerstep._torch import (
+    autograd_count,
+    current_node,
+    is_in_backward,
+    module_call_code,
+    node_number,
+    unwrap,
+)
 from layerstep.engine.models import Models
 
 __all__ = ["Places", "module_at"]
@@ -79,7 +85,7 @@ class Places:
         if is_in_backward():
             node = current_node()
             inner = module_at(frame) if node is None or self._is_recomputing(frame) else None
-            path = self.path_of(inner) if inner is not None else self.owner(number_of(node)) if node else ""
+            path = self.path_of(inner) if inner is not None else self.owner(node_number(node)) if node else ""
             if inner is not None:
                 self.note(path)  # a reentrant checkpoint makes nodes that a pass inside of this one comes by
             return path, "backward"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from layerstep._torch import graph_task, modes_off
+from layerstep._torch import graph_task, modes_off, node_number
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.backward_pass import tensors_of
@@ -104,7 +104,7 @@ class Aftermath:
         known = any(each.snapshot is snapshot for each in self._passed)
         if known or not torch.is_grad_enabled() or all(t is None for t in outputs):
             return
-        passed = Passed(snapshot, {t.grad_fn._sequence_nr() for t in outputs if t is not None and t.grad_fn})
+        passed = Passed(snapshot, {node_number(t.grad_fn) for t in outputs if t is not None and t.grad_fn})
         if len(self._passed) == FORWARDS:
             self._passed.popleft().let_go()
         self._passed.append(passed)

@@ -27,6 +27,7 @@ from layerstep._torch import (
     is_in_backward,
     is_tracing,
     modes_off,
+    node_number,
     will_run,
 )
 from layerstep._torch.forward_swap import swap_forward
@@ -351,7 +352,7 @@ class Opstep:
         calls = [call for call in self._session.backpass.graph.calls if call.state is State.ENTERED]
         if node is None or not calls:
             return None
-        number = node._sequence_nr()
+        number = node_number(node)
         inside = [call for call in calls if call.start <= number < (call.end or number + 1)]
         return max(inside or calls, key=lambda call: call.depth if inside else -call.depth)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from layerstep._torch import below_everything
+from layerstep._torch.operators import given_arguments, schema_of
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.operations import Kernels, name_of
 from layerstep.precision.shadow_values import Shadows, has_shadow
@@ -228,7 +229,7 @@ class _Twin:
 
     def __init__(self, shadows: Shadows, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.shadows, self.func, self.args, self.kwargs = shadows, func, args, kwargs
-        self._home, _, name = str(func._schema.name).partition("::")
+        self._home, _, name = str(schema_of(func).name).partition("::")
         self.name = name.removesuffix("_")
         self.operands: list[Operand] = []
         self.written: list[Tensor] = []
@@ -241,7 +242,7 @@ class _Twin:
         self._spare: dict[int, Tensor] = {}
         """Room for what the kernel writes that is not followed: the integers of a `topk(…, out=…)`."""
         self._keys: set[StorageWeakRef] = set()
-        for name, value, writes in _arguments(func, args, kwargs):
+        for name, value, writes in given_arguments(func, args, kwargs):
             for tensor in _tensors(value):
                 self._take(name, tensor, writes)
 
@@ -306,7 +307,7 @@ class _Twin:
             return True
         if torch.Tag.nondeterministic_seeded not in self.func.tags:
             return False
-        given = {name: value for name, value, _ in _arguments(self.func, self.args, self.kwargs)}
+        given = {name: value for name, value, _ in given_arguments(self.func, self.args, self.kwargs)}
         return "scaled_dot_product" not in self.name or bool(given.get("dropout_p"))
 
     def take_real(self) -> None:
@@ -339,16 +340,6 @@ class _Twin:
         if value is True and self.name in ("_softmax", "_log_softmax"):
             return False
         return value
-
-
-def _arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any, bool]]:
-    """(name, value, does it write there?) of each argument that is given."""
-    for place, argument in enumerate(func._schema.arguments):
-        writes = argument.alias_info is not None and argument.alias_info.is_write
-        if place < len(args):
-            yield argument.name, args[place], writes
-        elif argument.name in kwargs:
-            yield argument.name, kwargs[argument.name], writes
 
 
 def _tensors(value: Any) -> list[Tensor]:

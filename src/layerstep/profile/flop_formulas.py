@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from layerstep._torch.operators import arguments_of
+
 __all__ = ["FORMULAS", "count"]
 
 _aten = torch.ops.aten
@@ -38,7 +40,7 @@ def _multi_head(
 
 
 def _encoder_layer(src: Any, embed_dim: int, num_heads: int, *rest: Any, **named: Any) -> int:
-    names = [argument.name for argument in _aten._transformer_encoder_layer_fwd.default._schema.arguments]
+    names = [each.name for each in arguments_of(_aten._transformer_encoder_layer_fwd.default)]
     given = {**dict(zip(names[3:], rest, strict=False)), **named}
     tokens = src.numel() // embed_dim
     hidden = given["ffn_weight_1"].shape[0]

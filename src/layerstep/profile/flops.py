@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
 from layerstep._torch import functions_on, is_in_backward, is_transforming
+from layerstep._torch.operators import is_composite, packet_of, schema_of
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep.engine.guard import observing
 from layerstep.engine.operations import Kernels
@@ -93,7 +94,7 @@ class _Counter:
         self.mode = Kernels(self._around)
 
     def _around(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        packet = getattr(func, "_overloadpacket", None)
+        packet = packet_of(func)
         if packet is None:  # a higher-order operator: it calls the kernels inside
             return func(*args, **kwargs)
         if self._has_parts(func, packet):
@@ -120,9 +121,7 @@ class _Counter:
         known = self._parts.get(func)
         if known is None:
             has_formula = packet in flop_registry or packet in flop_formulas.FORMULAS
-            known = self._parts[func] = not has_formula and func.has_kernel_for_dispatch_key(
-                torch._C.DispatchKey.CompositeImplicitAutograd
-            )
+            known = self._parts[func] = not has_formula and is_composite(func)
         return known
 
     def _is_cheap(self, packet: Any) -> bool:
@@ -141,7 +140,7 @@ def _is_cheap(packet: Any) -> bool:
     is_heavy = any(word in str(packet) for word in _HEAVY_WORDS)
     if not is_heavy and (tags & set(_CHEAP_TAGS) or any(word in str(packet) for word in _CHEAP_WORDS)):
         return True
-    returns = overload._schema.returns
+    returns = schema_of(overload).returns
     return bool(returns) and all(each.alias_info is not None for each in returns)
 
 

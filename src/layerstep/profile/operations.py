@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
 from layerstep._torch import unwrap
+from layerstep._torch.operators import packet_of
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.guard import observing
 from layerstep.engine.operations import Kernels, Place, is_question, name_of, place_of, plain_name
@@ -228,7 +229,7 @@ class _Inspection(Watcher):
             )
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        packet = getattr(func, "_overloadpacket", None)
+        packet = packet_of(func)
         if packet not in flop_registry and func is not torch.ops.prim.device.default:
             with self._kernels:  # in inference mode a product arrives whole; torch's counter opens it, too
                 result = func.decompose(*args, **kwargs)

@@ -14,15 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep._torch import at_end_of_backward, autograd_count, graph_task
-from layerstep._torch.call_replacement import StandIn, stand_in_of
+from layerstep._torch import at_end_of_backward, autograd_count, graph_task, jit_trace, node_number
+from layerstep._torch.call_replacement import StandIn, compiled_call_of, set_compiled_call, stand_in_of
 from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.tensors import is_tensor
 from layerstep.profile.stamps import HostStamps, Mark, Stamps
 
 __all__ = ["MOST_MARKS", "Clock", "Kind", "TimedCall", "TimedCompiled", "timed_call_of"]
 
-_tracing = torch._C._get_tracing_state
 _is_grad_enabled = torch.is_grad_enabled
 _thread = threading.get_ident
 _RAISED = object()
@@ -153,7 +152,7 @@ class Clock:
         latest, node = -1, None
         for value in values:
             if is_tensor(value) and (made_by := value.grad_fn) is not None:
-                number = made_by._sequence_nr()
+                number = node_number(made_by)
                 if number > latest:
                     latest, node = number, made_by
         if node is not None and latest not in self._marked:
@@ -216,7 +215,7 @@ class TimedCall(StandIn):
 
     def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         clock = self.clock
-        if _tracing() is not None:
+        if jit_trace() is not None:
             return self.inner(module, *args, **kwargs)
         if clock.is_silent():
             if clock.inspect is not None:
@@ -266,27 +265,24 @@ class TimedCall(StandIn):
 
 
 class TimedCompiled(TimedCall):
-    """The same for a module that was compiled in place: its calls run what `module.compile()` has put on it.
-
-    No copy and no file has that attribute: torch leaves it out.
-    """
+    """The same for a module that was compiled in place: its calls run what `module.compile()` put on it."""
 
     __slots__ = ("_compiled",)
 
     def place(self) -> None:
         module = self.module()
         if module is not None:
-            compiled: Any = module._compiled_call_impl
+            compiled = compiled_call_of(module)
             self._compiled = compiled
             self.inner = lambda module, *args, **kwargs: compiled(*args, **kwargs)
-            module._compiled_call_impl = _Bound(self)
+            set_compiled_call(module, _Bound(self))
 
     def remove(self) -> None:
-        """Put back what was there; what somebody has put over it since stays."""
+        """Put back what was there; what was put over it since stays."""
         module = self.module()
-        now = module._compiled_call_impl if module is not None else None
+        now = compiled_call_of(module)
         if module is not None and isinstance(now, _Bound) and now.timed is self:
-            module._compiled_call_impl = self._compiled
+            set_compiled_call(module, self._compiled)
 
 
 class _Bound:
@@ -305,7 +301,7 @@ class _Bound:
 
 def timed_call_of(module: nn.Module, clock: Clock) -> TimedCall | None:
     """The stand-in by which this clock times the module."""
-    compiled = module.__dict__.get("_compiled_call_impl")
+    compiled = compiled_call_of(module)
     found: Any = compiled.timed if isinstance(compiled, _Bound) else stand_in_of(module)
     while isinstance(found, TimedCall):
         if found.clock is clock:

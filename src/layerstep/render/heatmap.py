@@ -15,7 +15,7 @@ from layerstep.render.names import shortened_all
 from layerstep.render.scale import Scale
 from layerstep.tensors.bars import position
 from layerstep.tensors.format import number
-from layerstep.tensors.grid import block_means
+from layerstep.tensors.pooling import block_means
 from layerstep.views import Plot
 
 __all__ = ["Shading", "block_note", "draw_heatmap", "shading_of"]

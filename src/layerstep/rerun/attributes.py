@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerstep._torch import set_version
-from layerstep._torch.tensors import is_tensor
+from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.engine.guard import observing
 from layerstep.rerun.copies import clone_of
 
@@ -68,7 +68,7 @@ class _State:
         self._seen.add(id(value))
         if _is_own_tensor(value):
             with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
-                self._tensors.append((value, clone_of(value), value._version))
+                self._tensors.append((value, clone_of(value), version_of(value)))
         elif isinstance(value, _CONTAINERS):
             self._containers.append((value, copy.copy(value)))
             for item in (value.values() if isinstance(value, dict) else value) if depth else ():
@@ -91,7 +91,7 @@ class _State:
                 (container.update if isinstance(container, dict | set) else container.extend)(contents)
         with observing():
             for tensor, content, version in self._tensors:
-                if tensor._version != version:
+                if version_of(tensor) != version:
                     tensor.data.copy_(content)
                     set_version(tensor, version)
         return grew

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from layerstep._torch.tensors import is_tensor
+from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.engine.random_streams import copy_of_generator, is_generator
 from layerstep.errors import UserError
 from layerstep.rerun.kv_caches import CacheBefore, Caches, Moment, is_cache
@@ -113,7 +113,7 @@ def _clone_of_input(tensor: Tensor) -> Tensor:
 
 
 def _differ(before: Tensor, after: Tensor) -> bool:
-    if not after.is_inference() and not after._version:
+    if version_of(after) == 0:
         return False
     try:
         return before.shape != after.shape or not bool(((before == after) | (before != before)).all())

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from layerstep._torch import below_everything
-from layerstep._torch.tensors import is_tensor
+from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.errors import UserError
 
 __all__ = ["CacheBefore", "Caches", "Moment", "is_cache"]
@@ -98,9 +98,7 @@ _OWN = frozenset(("keys", "values", "cumulative_length"))
 
 def _others(layer: Any) -> dict[str, tuple[int, int]]:
     tensors = {name: value for name, value in vars(layer).items() if is_tensor(value) and name not in _OWN}
-    return {
-        name: (id(value), -1 if value.is_inference() else value._version) for name, value in tensors.items()
-    }
+    return {name: (id(value), version_of(value)) for name, value in tensors.items()}
 
 
 def _cut(cache: Any, noted: _Noted) -> Any:

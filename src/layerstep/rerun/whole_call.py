@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch import modes_off, set_version
-from layerstep._torch.tensors import size_of
+from layerstep._torch.tensors import size_of, version_of
 from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.guard import observing
 from layerstep.engine.random_streams import Generators, RandomState
@@ -142,7 +142,7 @@ def replaying(session: Session, snapshot: Snapshot) -> Iterator[None]:
 def _buffers_at_start(snapshot: Snapshot) -> Iterator[None]:
     """Through `.data` and with the old count of writes: autograd may have saved a buffer."""
     with observing():
-        now = [(buffer, clone_of(buffer), buffer._version) for buffer, _ in snapshot.buffers]
+        now = [(buffer, clone_of(buffer), version_of(buffer)) for buffer, _ in snapshot.buffers]
         for buffer, value in snapshot.buffers:
             buffer.data.copy_(value)
     try:

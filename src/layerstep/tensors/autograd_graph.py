@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from layerstep._torch.saved import is_closed, is_written_view, key_of, number_of, saved_by
+from layerstep._torch import node_number
+from layerstep._torch.saved import is_closed, is_written_view, key_of, saved_by
 from layerstep._torch.tensors import is_tensor
 
 __all__ = ["Graph", "Held", "inner_tensors", "nodes_behind", "size_of", "walk"]
@@ -59,7 +60,7 @@ def walk(
     """
     seen, is_cut = nodes_behind(roots, most=most)
     graph, known = Graph(len(seen), is_cut=is_cut), set[int]()
-    for number, _, node in sorted((number_of(node), id(node), node) for node in seen):
+    for number, _, node in sorted((node_number(node), id(node), node) for node in seen):
         for key, size in _unshown(node, number, graph, hidden) if is_closed(node) else ():
             if not key or key not in known:
                 known.add(key)

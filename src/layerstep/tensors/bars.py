@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["pooled", "position", "sparkline"]
+from layerstep.tensors.pooling import pooled
+
+__all__ = ["position", "sparkline"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -31,16 +33,3 @@ def sparkline(values: Sequence[float], *, width: int = 0) -> str:
         return _BARS[round(position(value, low, high) * 7)]
 
     return "".join(map(bar, shown))
-
-
-def pooled(values: Sequence[float], width: int) -> list[float]:
-    """No more than `width` values (0: as many as there are): the means of neighbours that are numbers."""
-    if width <= 0 or len(values) <= width:
-        return list(values)
-    size = -(-len(values) // width)
-    return [_mean(values[at : at + size]) for at in range(0, len(values), size)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(value / len(known) for value in known) if known else math.nan

@@ -12,8 +12,9 @@ import torch
 from layerstep._torch import below_everything
 from layerstep._torch.tensors import as_numpy
 from layerstep.tensors.kinds import COPY_LIMIT, Part, open_values
+from layerstep.tensors.pooling import block_means
 
-__all__ = ["Grid", "block_means", "grid_of"]
+__all__ = ["Grid", "grid_of"]
 
 Matrix = npt.NDArray[np.float64]
 
@@ -126,17 +127,3 @@ def _numbers(part: Part) -> Matrix:
         values = (values - affine[0]) * affine[1]
     numbers: Matrix = as_numpy(values)
     return numbers
-
-
-def block_means(matrix: Matrix, down: int, across: int) -> Matrix:
-    """The mean of each block of so many rows and columns; those at the edges may be smaller."""
-    if down == across == 1:
-        return matrix
-    rows, columns = (
-        np.arange(0, size, step) for size, step in zip(matrix.shape, (down, across), strict=True)
-    )
-    for axis, starts in enumerate((rows, columns)):
-        sizes = np.diff(starts, append=matrix.shape[axis])
-        weights = np.repeat(1 / sizes, sizes)  # first: a sum of 1e308 and 1e308 is no number
-        matrix = np.add.reduceat(matrix * np.expand_dims(weights, 1 - axis), starts, axis=axis)
-    return matrix

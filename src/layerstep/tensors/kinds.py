@@ -16,7 +16,17 @@ from layerstep._torch import (
     is_vmapped,
     vmap_inner,
 )
-from layerstep._torch.tensors import attempt, dim, is_tensor, is_torch
+from layerstep._torch.tensors import (
+    attempt,
+    dim,
+    indices_of_sparse,
+    is_tensor,
+    is_torch,
+    is_zero_tensor,
+    jagged,
+    local_shard,
+    values_of_sparse,
+)
 
 __all__ = ["Part", "Values", "bytes_of", "dense_values", "inner_parts", "open_values", "readable"]
 
@@ -82,7 +92,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def _is_ordinary(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
         return False
-    return not (is_transformed(tensor) or is_functional(tensor) or tensor._is_zerotensor())
+    return not (is_transformed(tensor) or is_functional(tensor) or is_zero_tensor(tensor))
 
 
 def inner_parts(tensor: Any) -> list[torch.Tensor]:
@@ -111,7 +121,7 @@ def _absent(tensor: torch.Tensor) -> str:
 
 
 def _plain(tensor: torch.Tensor) -> Values:
-    if tensor._is_zerotensor():  # claims a storage that is not there
+    if is_zero_tensor(tensor):  # claims a storage that is not there
         tensor = torch.zeros((), dtype=torch.float32, device="cpu").expand(tensor.shape)
     return Values([(tensor.detach().as_subclass(torch.Tensor),)])
 
@@ -123,29 +133,30 @@ def _vmapped(tensor: torch.Tensor) -> Values:
 
 
 def _local(tensor: Any) -> Values:
-    values = open_values(tensor._local_tensor)
+    values = open_values(local_shard(tensor))
     return values._replace(note=f"local shard {values.note}".strip())
 
 
 def _sparse(tensor: torch.Tensor) -> Values:
     note, tensor = "stored values", tensor.detach()
-    if tensor.is_sparse and not tensor.is_coalesced() and not _absent(tensor._values()):
+    if tensor.is_sparse and not tensor.is_coalesced() and not _absent(values_of_sparse(tensor)):
         if bytes_of(tensor, "sparse_coo") > COPY_LIMIT:
             note = "stored values, duplicates not added up"
         else:
             tensor = tensor.coalesce()
-    stored = tensor._values() if tensor.is_sparse else tensor.values()
+    stored = values_of_sparse(tensor) if tensor.is_sparse else tensor.values()
     return Values([(stored,)], note, max(0, tensor.numel() - stored.numel()))
 
 
 def _nested(tensor: Any) -> Values:
     if tensor.layout == torch.strided:
         return Values([(part,) for part in tensor.detach().unbind()])
-    values = tensor._values.detach()
-    if tensor._lengths is None:
+    parts = jagged(tensor)
+    values = parts.values.detach()
+    if parts.lengths is None:
         return Values([(values,)])
-    spans = zip(tensor._offsets.tolist(), tensor._lengths.tolist(), strict=False)
-    return Values([(values.narrow(tensor._ragged_idx - 1, at, n),) for at, n in spans])
+    spans = zip(parts.offsets.tolist(), parts.lengths.tolist(), strict=False)
+    return Values([(values.narrow(parts.ragged - 1, at, n),) for at, n in spans])
 
 
 def _quantized(tensor: torch.Tensor) -> Values:
@@ -191,16 +202,20 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Values] | str], 
 )
 
 
+def _sparse_parts(tensor: Any, layout: str) -> list[torch.Tensor]:
+    if layout == "sparse_coo":
+        return [values_of_sparse(tensor), indices_of_sparse(tensor)]
+    if layout.endswith("r"):
+        return [tensor.values(), tensor.crow_indices(), tensor.col_indices()]
+    return [tensor.values(), tensor.ccol_indices(), tensor.row_indices()]
+
+
 def bytes_of(tensor: Any, layout: str) -> int:
     """What the shape asks for, or the storage if that is smaller (expanded, freed)."""
     if layout == "dtensor":
-        return bytes_of(tensor._local_tensor, "")
+        return bytes_of(local_shard(tensor), "")
     if layout.startswith("sparse_"):
-        index = {"o": "_indices", "r": "crow_indices col_indices", "c": "ccol_indices row_indices"}[
-            layout[-1]
-        ]
-        names = ["_values" if layout == "sparse_coo" else "values", *index.split()]
-        return sum(bytes_of(getattr(tensor, name)(), "") for name in names)
+        return sum(bytes_of(part, "") for part in _sparse_parts(tensor, layout))
     tensor = functorch_inner(tensor)
     full = dim(tensor.numel()) * tensor.element_size()
     if full < 0:

@@ -12,6 +12,7 @@ from typing import Any
 
 from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.kernel_keys import run_kernel
+from layerstep._torch.operators import arguments_of, written_arguments
 from layerstep._torch.persistent_mode import LastingMode
 from layerstep.engine.operations import Place, name_of, user_frame
 from layerstep.watchpoints.tensor_locator import PLAIN, plain_of
@@ -40,9 +41,8 @@ _UNDECLARED = ("running_mean", "running_var")
 
 
 def _learn(func: Any) -> _Slots | None:
-    schema = getattr(func, "_schema", None)
-    arguments = list(schema.arguments) if schema is not None else []
-    declared = [each for each in arguments if each.alias_info is not None and each.alias_info.is_write]
+    arguments = arguments_of(func)
+    declared = [each for _, each in written_arguments(func)]
     hidden = [each for each in arguments if each.name in _UNDECLARED and each not in declared]
     names = {each.name for each in (*declared, *hidden)}
     positions = [i for i, each in enumerate(arguments) if each.name in names and not each.kwarg_only]
