@@ -23,7 +23,7 @@ from layerstep.corefile.environment import MOST_TEXT, under_modes
 from layerstep.corefile.rebuild import RestoredCore
 from layerstep.corefile.streams import Streams
 from layerstep.corefile.tree import own_tensors
-from layerstep.corefile.values import tensors_of, without_home
+from layerstep.corefile.values import tensors_with_places, without_home
 from layerstep.engine.events import Phase
 from layerstep.engine.guard import observing
 from layerstep.engine.names import Names
@@ -298,7 +298,7 @@ def _made_elsewhere(core: RestoredCore) -> str:
 
 def difference(stored: Any, output: Any) -> str:
     """In what two values differ, to the bit; empty if they do not."""
-    one, other = list(tensors_of(stored)), list(tensors_of(output))
+    one, other = list(tensors_with_places(stored)), list(tensors_with_places(output))
     if len(one) != len(other):
         return f"{len(other)} tensors, and {len(one)} in the run"
     for (place, was), (_, now) in zip(one, other, strict=True):

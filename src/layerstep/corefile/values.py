@@ -18,7 +18,7 @@ from layerstep.corefile.restored_tensors import RestoredTensors
 from layerstep.corefile.tensors import TensorTable
 from layerstep.errors import RecordingError
 
-__all__ = ["NotInCore", "Record", "Values", "decode", "missing_in", "tensors_of", "without_home"]
+__all__ = ["NotInCore", "Record", "Values", "decode", "missing_in", "tensors_with_places", "without_home"]
 
 DEPTH, VISITS, TEXT = 24, 50_000, 10_000
 """Bounds of a walk through containers, and of a string."""
@@ -224,7 +224,7 @@ def _items(value: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def tensors_of(value: Any, place: str = "", *, depth: int = DEPTH) -> Iterator[tuple[str, Tensor]]:
+def tensors_with_places(value: Any, place: str = "", *, depth: int = DEPTH) -> Iterator[tuple[str, Tensor]]:
     """(place, tensor) of every tensor in a value, in its order."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(np.array(value))
@@ -232,7 +232,7 @@ def tensors_of(value: Any, place: str = "", *, depth: int = DEPTH) -> Iterator[t
         yield place, value
     elif depth:
         for name, item in _items(value):
-            yield from tensors_of(item, f"{place}.{name}" if place else name, depth=depth - 1)
+            yield from tensors_with_places(item, f"{place}.{name}" if place else name, depth=depth - 1)
 
 
 def missing_in(value: Any, place: str = "", *, depth: int = DEPTH) -> list[str]:

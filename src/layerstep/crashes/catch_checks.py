@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.events import Event, Phase
 from layerstep.errors import BadArguments
+from layerstep.tensors.containers import tensors_of
 
 __all__ = ["CHECKS", "Check"]
 

@@ -18,8 +18,9 @@ from torch.overrides import TorchFunctionMode
 from layerstep._torch.jit_tracing import off_in_traces, on_in_traces
 from layerstep._torch.modes import LEAVING, Leaving, lay_below, lies_below, take_out
 from layerstep._torch.saved import key_of
-from layerstep._torch.tensors import base_of, is_tensor, version_of
+from layerstep._torch.tensors import base_of, version_of
 from layerstep.engine.operations import Place, is_question, name_of, place_of
+from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Ledger", "Write"]
 
@@ -76,7 +77,9 @@ class Ledger(TorchFunctionMode):
         if is_question(func):
             return func(*args, **(kwargs or {}))
         before = [
-            (tensor, version) for tensor in _tensors(args, kwargs) if (version := version_of(tensor)) >= 0
+            (tensor, version)
+            for tensor in tensors_of((args, kwargs or {}), 3)
+            if (version := version_of(tensor)) >= 0
         ]
         result = func(*args, **(kwargs or {}))
         for tensor, version in before:
@@ -90,14 +93,3 @@ class Ledger(TorchFunctionMode):
         dtype = str(tensor.dtype).removeprefix("torch.")
         place = place_of(sys._getframe(2))
         self.writes.append(Write(name_of(func), place, shapes, dtype, version, key_of(tensor) or id(tensor)))
-
-
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[torch.Tensor]:
-    """The tensors that a call is given, also in lists, as the optimizers' kernels take them."""
-    found = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if is_tensor(value):
-            found.append(value)
-        elif type(value) in (list, tuple):
-            found += [each for each in value if is_tensor(each)]
-    return found

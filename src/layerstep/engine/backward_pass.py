@@ -7,15 +7,15 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from layerstep._torch import is_in_backward, is_wrapper, unwrap
-from layerstep._torch.tensors import is_tensor, version_of
+from layerstep._torch.tensors import version_of
 from layerstep.engine import stepper
 from layerstep.engine.backward import Backward, Call, State
 from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.stack import backward_stack, caller_of
+from layerstep.tensors.containers import tensors_of
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -151,20 +151,3 @@ def _stamp(parameter: nn.Parameter) -> tuple[int, int]:
     """What changes when something is added to a gradient: the tensor, or its count of writes."""
     gradient = parameter.grad
     return (id(gradient), version_of(gradient)) if gradient is not None else _NONE
-
-
-def tensors_of(value: Any, depth: int = 5) -> list[torch.Tensor]:
-    """The tensors in nested containers, in their order."""
-    if is_tensor(value):
-        return [value]
-    if not depth:
-        return []
-    if isinstance(value, dict):
-        items: Any = value.values()
-    elif isinstance(value, list | tuple):
-        items = value
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    else:
-        return []
-    return [tensor for item in items for tensor in tensors_of(item, depth - 1)]

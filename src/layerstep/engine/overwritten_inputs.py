@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.guard import observing, version_of
 from layerstep.rerun.copies import clone_of
+from layerstep.tensors.containers import tensors_of
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

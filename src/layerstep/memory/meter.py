@@ -32,6 +32,7 @@ from layerstep.memory.owned import buffers_of, gradients_of, kept_by, parameters
 from layerstep.memory.places import Places
 from layerstep.memory.step import MeasuredStep, Savings, close_step, sum_savings
 from layerstep.tensors.autograd_graph import inner_tensors, walk
+from layerstep.tensors.containers import with_attributes
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class Meter:
                 if self.is_on:
                     self._mode.lay_for(sys._getframe(1), module)
             elif phase is Phase.EXIT and not self._reads_at_backward:
-                self._read_graph([t.grad_fn for t in inner_tensors(_plain(output))])
+                self._read_graph([t.grad_fn for t in inner_tensors(with_attributes(output))])
         except Exception as error:
             self._session.fail(error)
 
@@ -320,13 +321,6 @@ class Meter:
             hint = "`memory` shows the forwards until now"
             self._session.say(Notice("memory: waiting for the optimizer's first step", hint))
         return self._waits
-
-
-def _plain(output: Any) -> Any:
-    """What is in an output object, by its attributes."""
-    if isinstance(output, Tensor | tuple | list | dict | set):
-        return output
-    return tuple(getattr(output, "__dict__", {}).values())
 
 
 def _ignore(*_: Any) -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.events import Event, Phase
 from layerstep.engine.operations import Op, user_frame
 from layerstep.engine.pause import Pause
@@ -31,6 +30,7 @@ from layerstep.nonfinite.loss_and_backward import Aftermath
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.ops.frames import op_frame
 from layerstep.rerun.whole_call import Snapshot, take
+from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, why_unread
 from layerstep.views import Notice
 

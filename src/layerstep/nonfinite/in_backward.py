@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from layerstep._torch import functions_on, run_backward
-from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.operations import Place
 from layerstep.engine.stack import OURS
 from layerstep.nonfinite.bad_nodes import Blamed, Ledger, Nodes, nodes_between
 from layerstep.nonfinite.kernel_trace import Replayed
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.whole_call import Snapshot, replaying
+from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite
 
 if TYPE_CHECKING:

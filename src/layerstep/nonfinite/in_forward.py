@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from layerstep._torch import modes_off
 from layerstep._torch.modes import autograd_on
-from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.operations import name_of
 from layerstep.engine.taps import watching_output
 from layerstep.nonfinite.kernel_trace import Link, Reached, Trail, storage_key
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.other_ranks import about_source
 from layerstep.rerun.whole_call import Snapshot, replaying
+from layerstep.tensors.containers import tensors_of
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

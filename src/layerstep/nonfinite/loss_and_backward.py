@@ -21,7 +21,6 @@ from torch import Tensor
 from layerstep._torch import graph_task, modes_off, node_number
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.events import Event
 from layerstep.engine.operations import place_of
 from layerstep.nonfinite.bad_nodes import Ledger, Nodes, nodes_between
@@ -30,6 +29,7 @@ from layerstep.nonfinite.kernel_mode import Beside
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.other_ranks import about_gradients
 from layerstep.rerun.whole_call import Snapshot
+from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, not_finite
 from layerstep.views import Notice
 

@@ -14,12 +14,12 @@ from layerstep._torch import (
     is_scripted,
     is_wrapper,
 )
-from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.events import Event
 from layerstep.engine.fused import may_be_one_kernel
 from layerstep.engine.models import Models
 from layerstep.engine.operations import Op
 from layerstep.engine.stack import Frame
+from layerstep.tensors.containers import tensors_of
 
 __all__ = ["node_name", "op_frame", "running_modules", "why_no_ops"]
 

@@ -19,6 +19,7 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.engine.operations import Kernels, name_of
 from layerstep.precision.shadow_values import Shadows, has_shadow
 from layerstep.rerun.module_call import Watcher
+from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Operand", "Shadower", "Step", "is_masked_twice", "relative_error"]
 
@@ -243,7 +244,7 @@ class _Twin:
         """Room for what the kernel writes that is not followed: the integers of a `topk(…, out=…)`."""
         self._keys: set[StorageWeakRef] = set()
         for name, value, writes in given_arguments(func, args, kwargs):
-            for tensor in _tensors(value):
+            for tensor in tensors_of(value):
                 self._take(name, tensor, writes)
 
     def _take(self, name: str, tensor: Tensor, writes: bool) -> None:
@@ -267,7 +268,7 @@ class _Twin:
 
     def run(self, result: Any) -> Step | None:
         """Follow the kernel with the shadows; None where there is nothing to follow."""
-        fresh = [each for each in _tensors(result) if has_shadow(each)]
+        fresh = [each for each in tensors_of(result) if has_shadow(each)]
         if not self.written and all(StorageWeakRef(each.untyped_storage()) in self._keys for each in fresh):
             return None  # a view, or no floats: the shadow of it is there already
         if self.is_half_seen or self._is_of_the_run():
@@ -279,7 +280,7 @@ class _Twin:
         for tensor in self.written:
             self.shadows.was_written(tensor)
         pairs = []
-        for real, shadow in zip(_tensors(result), _tensors(answer), strict=True):
+        for real, shadow in zip(tensors_of(result), tensors_of(answer), strict=True):
             if not has_shadow(real):
                 continue
             key = StorageWeakRef(real.untyped_storage())
@@ -297,7 +298,7 @@ class _Twin:
         """Has a number come out of what is not followed, or gone into it?"""
         if self._is_of_the_run():
             return False
-        made = [each for each in _tensors(result) if each.is_floating_point() or each.is_complex()]
+        made = [each for each in tensors_of(result) if each.is_floating_point() or each.is_complex()]
         own = [each for each in made if not (has_shadow(each) and self.shadows.has(each))]
         return bool(own) and (self.is_half_seen or any(each.is_complex() for each in own))
 
@@ -331,7 +332,7 @@ class _Twin:
             return self._spare.get(id(value), value) if real is None else real.to(torch.float64, copy=True)
 
         answer = self.func(*_mapped(self.args, cast), **_mapped(self.kwargs, cast))
-        return [each for each in _tensors(answer) if each.is_floating_point()]
+        return [each for each in tensors_of(answer) if each.is_floating_point()]
 
     def _plain(self, value: Any) -> Any:
         """A float dtype is asked for as float64; `half_to_float` of a softmax has no such form."""
@@ -340,14 +341,6 @@ class _Twin:
         if value is True and self.name in ("_softmax", "_log_softmax"):
             return False
         return value
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if is_tensor(value):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:

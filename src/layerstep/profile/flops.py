@@ -28,6 +28,7 @@ from layerstep.rerun.copies import Copies, is_freed
 from layerstep.rerun.kv_caches import Moment
 from layerstep.rerun.module_call import leaving_no_trace, length_of
 from layerstep.tensors.autograd_graph import inner_tensors, nodes_behind
+from layerstep.tensors.containers import with_attributes
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -194,8 +195,7 @@ class _BothWays(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         output = self.module(*args, **kwargs)
-        plain = output if isinstance(output, Tensor | tuple | list | dict) else tuple(vars(output).values())
-        ends = [tensor for tensor in inner_tensors(plain) if tensor.requires_grad]
+        ends = [tensor for tensor in inner_tensors(with_attributes(output)) if tensor.requires_grad]
         wanted = [tensor for tensor in self.leaves if tensor.requires_grad]
         if not ends or not wanted:
             return

@@ -15,6 +15,7 @@ from layerstep.engine.guard import observing
 from layerstep.profile.stamps import Mark
 from layerstep.profile.timing import Kind
 from layerstep.tensors.autograd_graph import inner_tensors, size_of, walk
+from layerstep.tensors.containers import with_attributes
 
 __all__ = ["Needed", "saved_by_module"]
 
@@ -38,18 +39,11 @@ def saved_by_module(marks: Iterable[Mark], module: nn.Module, inputs: Any, outpu
     with observing():
         there = {key_of(x) for x in (*module.parameters(), *module.buffers(), *inner_tensors(inputs))}
         found = Counter[int]()
-        for held in walk([tensor.grad_fn for tensor in inner_tensors(_parts(output))]).held:
+        for held in walk([tensor.grad_fn for tensor in inner_tensors(with_attributes(output))]).held:
             at = bisect_right(numbers, held.node) - 1
             if held.key not in there and at >= 0 and owners[at] >= 0:
                 found[owners[at]] += held.bytes
     return found
-
-
-def _parts(output: Any) -> Any:
-    """What is in an output object, by its attributes."""
-    if isinstance(output, Tensor | tuple | list | dict | set):
-        return output
-    return tuple(getattr(output, "__dict__", {}).values())
 
 
 class _Storage(weakref.ref[Any]):

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from layerstep._torch import modes_off, set_version
 from layerstep._torch.tensors import size_of, version_of
-from layerstep.engine.backward_pass import tensors_of
 from layerstep.engine.guard import observing
 from layerstep.engine.random_streams import Generators, RandomState
 from layerstep.engine.reachable import Reach
 from layerstep.rerun.copies import Copies, clone_of
 from layerstep.rerun.kv_caches import Moment
 from layerstep.rerun.module_call import leaving_no_trace, length_of
+from layerstep.tensors.containers import tensors_of
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

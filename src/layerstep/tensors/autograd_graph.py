@@ -12,6 +12,7 @@ from torch import Tensor
 from layerstep._torch import node_number
 from layerstep._torch.saved import is_closed, is_written_view, key_of, saved_by
 from layerstep._torch.tensors import is_tensor
+from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Graph", "Held", "inner_tensors", "nodes_behind", "size_of", "walk"]
 
@@ -100,19 +101,13 @@ def _unshown(
     return inside or ()
 
 
-def inner_tensors(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
-    """The tensors in a value; a sparse one has two."""
-    if is_tensor(value):
-        if not key_of(value) and _has_parts(value):
-            yield from _parts(value)
+def inner_tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in a value that have memory of their own; a sparse one has two inside it."""
+    for tensor in tensors_of(value, DEPTH):
+        if not key_of(tensor) and _has_parts(tensor):
+            yield from _parts(tensor)
         else:
-            yield value
-    elif depth and isinstance(value, tuple | list | set):
-        for each in value:
-            yield from inner_tensors(each, depth - 1)
-    elif depth and isinstance(value, dict):
-        for each in value.values():
-            yield from inner_tensors(each, depth - 1)
+            yield tensor
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
