@@ -49,8 +49,8 @@ __all__ = [
     "foreach_norm",
     "foreach_subtract",
     "function_modes",
-    "functions_off",
-    "functions_on",
+    "function_modes_off",
+    "function_modes_on",
     "functorch_inner",
     "graph_task",
     "has_met_wrappers",
@@ -139,7 +139,7 @@ _BACKWARD_TABLES = ("_backward_hooks", "_backward_pre_hooks")
 
 @contextlib.contextmanager
 def hooks_hidden(module: nn.Module) -> Iterator[list[Any]]:
-    """No hook on or in the module is called meanwhile; those that are there.
+    """Meanwhile no hook of the module or its parts is called. Gives these hooks.
 
     The tables are swapped, not emptied: a hook that is removed meanwhile stays removed.
     """
@@ -161,22 +161,25 @@ def drop_backward_hooks(module: nn.Module) -> None:
             table.clear()
 
 
-def functions_on() -> contextlib.AbstractContextManager[Any]:
-    """Let function modes see again: at a pause they are off, so that the user's see nothing of ours.
+def function_modes_on() -> contextlib.AbstractContextManager[Any]:
+    """Turn function modes on again. At a pause they are off, so that the user's see nothing of ours.
 
-    Fallback: they stay off, and who looks for a function sees none.
+    Fallback: they stay off, and a mode that looks for functions sees none.
     """
     on = getattr(torch._C, "_EnableTorchFunction", contextlib.nullcontext)
     return on()
 
 
-def functions_off() -> contextlib.AbstractContextManager[Any]:
-    """No function mode sees what is called."""
+def function_modes_off() -> contextlib.AbstractContextManager[Any]:
+    """Turn function modes off: none sees what is called."""
     return torch._C.DisableTorchFunction()
 
 
 def function_modes() -> list[Any]:
-    """The function modes of the user's; a default device is one too, but has to act. Fallback: none."""
+    """The user's function modes, without a default device: that is a mode too, but must act.
+
+    Fallback: none.
+    """
     stack = getattr(torch.overrides, "_get_current_function_mode_stack", list)
     return [mode for mode in stack() if type(mode).__name__ != "DeviceContext"]
 
@@ -236,7 +239,7 @@ def _can_leave_modes() -> bool:
     try:
         from torch.utils._python_dispatch import _disable_current_modes
 
-        with _disable_current_modes():  # a mode of the user's may be on: it must not see the self-test
+        with _disable_current_modes():  # a mode of the user must not see the self-test
             one = torch.ones((), device="cpu")
             with Probe(), _disable_current_modes():  # type: ignore[no-untyped-call]
                 one.add(1)
@@ -261,7 +264,7 @@ def modes_off() -> Iterator[None]:
 
 
 def transforms_off() -> contextlib.AbstractContextManager[Any]:
-    """Leave vmap and grad: plain tensors are then plain. Fallback: they stay on."""
+    """Leave vmap and grad, so that plain tensors are plain. Fallback: they stay on."""
     off = getattr(torch._C, "_DisableFuncTorch", contextlib.nullcontext)
     return off()
 
@@ -269,7 +272,7 @@ def transforms_off() -> contextlib.AbstractContextManager[Any]:
 def below_everything() -> contextlib.ExitStack:
     """No gradient, no function or dispatch mode, no functorch level: plain kernels only.
 
-    Fallback: a switch that torch has lost is left out; then a mode may see the debugger read.
+    Fallback: a switch that torch no longer has is left out, and a mode may then see what the debugger reads.
     """
     stack = contextlib.ExitStack()
     stack.enter_context(torch.no_grad())
@@ -291,7 +294,7 @@ def set_version(tensor: torch.Tensor, version: int) -> None:
 
 
 def has_saved_tensor_hooks() -> bool:
-    """Does somebody (activation checkpointing, say) handle what autograd saves? Fallback: yes."""
+    """Do hooks, as of activation checkpointing, handle what autograd saves? Fallback: yes."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top is None or top(True) is not None
 
@@ -307,12 +310,12 @@ def is_vmapped(tensor: torch.Tensor) -> bool:
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:
-    """Is it a value inside vmap, grad or another transform of torch.func?"""
+    """Is it a value in vmap, grad or another transform of torch.func?"""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def is_transforming() -> bool:
-    """Does this thread run inside vmap, grad or another transform of torch.func? Fallback: no."""
+    """Does this thread run vmap, grad or another transform of torch.func? Fallback: no."""
     peek = getattr(torch._C._functorch, "peek_interpreter_stack", None)
     return peek is not None and peek() is not None
 
@@ -334,7 +337,7 @@ def vmap_inner(tensor: Any) -> Any:
 
 
 def take_eager_stance() -> Any:
-    """Make compiled code run eagerly; the stance that was in force, None where dynamo is not there.
+    """Make compiled code run eagerly. Gives the stance that was in force, None where dynamo is not loaded.
 
     Hooks added after `torch.compile` never fire in compiled code (measured on 2.13), and only the stance
     `force_eager` wakes them without a recompilation. Importing dynamo costs over a second, so it is left
@@ -349,7 +352,7 @@ def take_eager_stance() -> Any:
 
 
 def restore_stance(before: Any) -> None:
-    """Take a stance again that was in force. Fallback: the default one."""
+    """Put back the stance that was in force. Fallback: the default one."""
     dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")
     if hasattr(dynamo, "_set_stance") and before != "default":
         dynamo._set_stance(before)

@@ -1,7 +1,7 @@
-"""Torch's stacks of function and dispatch modes: to lie below all others, and to see normally from inside.
+"""Torch's stacks of function and dispatch modes: push below all others, pop from anywhere.
 
-A mode that stays on beyond a `with` block must lie at the bottom of its stack: the user's own blocks pop
-whatever is on top. Seen on torch 2.13.0.
+A mode that stays on beyond a `with` block must be at the bottom of its stack, because the user's own blocks
+pop whatever is on top. Seen on torch 2.13.0.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["LEAVING", "Leaving", "autograd_on", "functions_out", "lay_below", "lies_below", "take_out"]
+__all__ = [
+    "DEFERRED_POP",
+    "DeferredPop",
+    "autograd_on",
+    "is_on_stack",
+    "pop_mode",
+    "push_below",
+    "without_function_modes",
+]
 
 Mode = TorchFunctionMode | TorchDispatchMode
 
 
-def lay_below(mode: Mode) -> bool:
-    """Put a mode under all others of this thread. Fallback: it is not put there, and the answer is no."""
+def push_below(mode: Mode) -> bool:
+    """Push a mode below all others of this thread. Fallback: it is not pushed, and the answer is False."""
     try:
         before = _stack(mode)
         _pop_all(mode, len(before))
@@ -31,9 +39,9 @@ def lay_below(mode: Mode) -> bool:
     return True
 
 
-def take_out(mode: Mode) -> bool:
-    """Take a mode out of this thread's stack, wherever in it it lies; no if it does not."""
-    if not lies_below(mode):
+def pop_mode(mode: Mode) -> bool:
+    """Remove a mode from anywhere in this thread's stack; False if it is not there."""
+    if not is_on_stack(mode):
         return False
     before = _stack(mode)
     _pop_all(mode, len(before))
@@ -44,19 +52,19 @@ def take_out(mode: Mode) -> bool:
 
 
 @contextlib.contextmanager
-def functions_out(kind: type[TorchFunctionMode]) -> Iterator[None]:
-    """Function modes of that class are out of this thread's stack meanwhile."""
+def without_function_modes(kind: type[TorchFunctionMode]) -> Iterator[None]:
+    """Meanwhile no function mode of that class is on this thread's stack."""
     stack: Any = getattr(torch.overrides, "_get_current_function_mode_stack", tuple)
-    modes = [mode for mode in stack() if isinstance(mode, kind) and take_out(mode)]
+    modes = [mode for mode in stack() if isinstance(mode, kind) and pop_mode(mode)]
     try:
         yield
     finally:
         for mode in modes:
-            lay_below(mode)
+            push_below(mode)
 
 
-def lies_below(mode: Mode) -> bool:
-    """Is this mode on in this thread?"""
+def is_on_stack(mode: Mode) -> bool:
+    """Is this mode on this thread's stack?"""
     try:
         return any(each is mode for each in _stack(mode))
     except AttributeError:
@@ -84,33 +92,33 @@ def _push(mode: Any) -> None:
         torch._C._push_on_torch_dispatch_stack(mode)
 
 
-class Leaving:
-    """Lets a mode that nobody needs leave its thread's stack, as soon as torch has put it back there.
+class DeferredPop:
+    """Pops a mode from its own handler.
 
-    Torch takes a mode off its stack while its handler runs and puts it back after it; the handler's keyword
-    arguments are let go of only then, and this object with them, if it is put there as `LEAVING`. Seen on
-    2.13.0; should torch change the order, the mode stays until the next boundary, and does nothing.
+    Torch takes a mode off the stack while its handler runs, and puts it back afterwards. Only then does it
+    release the handler's keyword arguments, and with them this object if it is there as `DEFERRED_POP`. Seen
+    on 2.13.0; should torch change the order, the mode stays until the next boundary, and does nothing.
     """
 
-    __slots__ = ("_leave",)
+    __slots__ = ("_pop",)
 
-    def __init__(self, leave: Callable[[], object]) -> None:
-        self._leave = leave
+    def __init__(self, pop: Callable[[], object]) -> None:
+        self._pop = pop
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
-            self._leave()
+            self._pop()
 
 
-LEAVING = "layerstep"
-"""The name of a keyword that no kernel has."""
+DEFERRED_POP = "layerstep"
+"""A keyword that no kernel takes."""
 
 
 @contextlib.contextmanager
 def autograd_on() -> Iterator[None]:
-    """Inside of a dispatch mode one is below autograd; meanwhile ops are recorded as outside of it.
+    """Let autograd record operations in the handler of a dispatch mode, which runs below autograd.
 
-    Fallback: they are not, and a result that is looked at there says that it needs no gradient.
+    Fallback: it does not record them, and a result that is shown there says that it needs no gradient.
     """
     guard = getattr(torch._C, "_PreserveDispatchKeyGuard", None)
     keys = getattr(torch._C, "DispatchKey", None)
@@ -127,10 +135,10 @@ def autograd_on() -> Iterator[None]:
 
 
 def _renew_keys() -> None:
-    """Make the dispatch key by which torch asks the mode stack agree with what lies there.
+    """Make the dispatch key by which torch asks the modes agree with the stack.
 
-    The guard puts that key back to what it was: a mode that was laid meanwhile would see nothing, nor would
-    any that is put on top of it. The first push sets the key, the last pop takes it back.
+    The guard set that key back to what it was, so a mode that was pushed meanwhile would see nothing, nor
+    would any above it. The first push sets the key, the last pop clears it.
     """
     probe = TorchDispatchMode()
     before = _stack(probe)

@@ -1,4 +1,4 @@
-"""What is a tensor, and its memory as numpy sees it; on torch 2.13.0."""
+"""What counts as a tensor, and what torch keeps in private attributes of one. Seen on torch 2.13.0."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def is_tensor(value: object) -> TypeGuard[Tensor]:
 
 
 def as_numpy(tensor: Tensor) -> npt.NDArray[Any]:
-    """The memory of a plain CPU tensor as an array, to be read and let go of.
+    """The memory of a plain CPU tensor as an array, to be read and released.
 
     Not `tensor.numpy()`: after it torch refuses to resize the storage for good, which FSDP and `resize_` do.
     An array by DLPack only keeps the memory alive. Fallback: a copy, for the dtypes that DLPack lacks.

@@ -43,7 +43,7 @@ def _wrapped_name(kind: type) -> str | None:
 
 
 def has_met_wrappers() -> bool:
-    """Was there any module so far that only wraps another? Those of a model are looked at as it is met."""
+    """Has any model so far had a module that only wraps another?"""
     return bool(_met)
 
 
@@ -83,7 +83,7 @@ _scripted: dict[type, bool] = {}
 
 
 def is_scripted(module: nn.Module) -> bool:
-    """A TorchScript module is one call: nothing inside it can be stopped at."""
+    """Is this a TorchScript module? Its call is one piece: the run cannot stop in it."""
     kind = type(module)
     if kind not in _scripted:
         _scripted[kind] = issubclass(kind, torch.jit.ScriptModule)
@@ -91,5 +91,5 @@ def is_scripted(module: nn.Module) -> bool:
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters that belong to the path of a module: of a TorchScript module all that are in it."""
+    """The parameters of a module without its children; of a TorchScript module also those of its parts."""
     yield from module.named_parameters(recurse=is_scripted(module))

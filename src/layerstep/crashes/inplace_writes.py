@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from layerstep._torch.jit_tracing import off_in_traces, on_in_traces
-from layerstep._torch.modes import LEAVING, Leaving, lay_below, lies_below, take_out
+from layerstep._torch.modes import DEFERRED_POP, DeferredPop, is_on_stack, pop_mode, push_below
 from layerstep._torch.saved import key_of
 from layerstep._torch.tensors import base_of, version_of
 from layerstep.engine.operations import Place, is_question, name_of, place_of
@@ -56,15 +56,15 @@ class Ledger(TorchFunctionMode):
     def start(self) -> None:
         """Begin to note in this thread."""
         if not self._is_wanted:
-            self._is_wanted = lay_below(self)
+            self._is_wanted = push_below(self)
             off_in_traces(self)
 
     def stop(self) -> None:
         """Note no more; from another thread the mode cannot be taken away, but does nothing."""
         self._is_wanted = False
         on_in_traces(self)
-        if lies_below(self):
-            take_out(self)
+        if is_on_stack(self):
+            pop_mode(self)
         self.writes.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -73,7 +73,7 @@ class Ledger(TorchFunctionMode):
                 return func(*args, **(kwargs or {}))
             finally:
                 if kwargs is not None:
-                    kwargs[LEAVING] = Leaving(partial(take_out, self))
+                    kwargs[DEFERRED_POP] = DeferredPop(partial(pop_mode, self))
         if is_question(func):
             return func(*args, **(kwargs or {}))
         before = [

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from layerstep._torch import hook_tables, hooks_hidden, is_tracing
-from layerstep._torch.modes import functions_out
+from layerstep._torch.modes import without_function_modes
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.operations import Functions
 
@@ -75,7 +75,7 @@ class FusedForward:
         forward = self._forward
         if not self._is_fused(args, kwargs):
             return forward(*args, **kwargs)
-        with hooks_hidden(self._module), functions_out(Functions):
+        with hooks_hidden(self._module), without_function_modes(Functions):
             result = forward(*args, **kwargs)
         inside = list(self._module.modules())[1:]
         if any(hooks for module in inside for hooks in hook_tables(module).values()):

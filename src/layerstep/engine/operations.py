@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from layerstep._torch.operators import schema_of
-from layerstep._torch.persistent_mode import LastingMode
+from layerstep._torch.persistent_mode import PersistentMode
 from layerstep.engine.stack import is_ours
 
 __all__ = [
@@ -55,7 +55,7 @@ class Functions(TorchFunctionMode):
         return self._around(func, args, kwargs or {})
 
 
-class Kernels(LastingMode):
+class Kernels(PersistentMode):
     """Hands on each kernel, with the arguments of its schema; below autograd, autocast and functorch."""
 
     def __init__(self, around: Around) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from layerstep._torch import autograd_count
-from layerstep._torch.copyslices import kept_inside
+from layerstep._torch.copyslices import saved_inside
 from layerstep._torch.saved import key_of
 from layerstep._torch.tensors import is_tensor, is_view
 from layerstep._torch.trees import tree_leaves
@@ -37,7 +37,7 @@ class Hidden:
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if is_tensor(leaf)]
         if not any(operand.requires_grad for operand in operands):
             return
-        kept = kept_inside(func, args, kwargs)
+        kept = saved_inside(func, args, kwargs)
         if kept is None:
             return
         held: list[tuple[int, int, Piece | None]] = [(0, size, None) for size in kept.own]

@@ -106,7 +106,7 @@ class Meter:
         self._listen(True)
         self._mode.is_on = True
         if not self._session.is_silent or self._session.pause is None:
-            self._mode.lay()
+            self._mode.push_below()
 
     def clear(self) -> None:
         """Everything goes; the last forward is measured, though no other has begun after it."""
@@ -141,7 +141,7 @@ class Meter:
         self._mode.is_on = False
         self._taps.clear()
         self._listen(False)
-        self._mode.leave()
+        self._mode.pop()
         self._ledger.close()
         self._places.forget()
 
@@ -188,7 +188,7 @@ class Meter:
             if phase is Phase.ENTER:
                 self._enter(module, (args, kwargs))
                 if self.is_on:
-                    self._mode.lay_for(sys._getframe(1), module)
+                    self._mode.push_for_call(sys._getframe(1), module)
             elif phase is Phase.EXIT and not self._reads_at_backward:
                 self._read_graph([t.grad_fn for t in inner_tensors(with_attributes(output))])
         except Exception as error:
@@ -295,7 +295,7 @@ class Meter:
         elif self.is_on:
             self._begin()
         if self.is_on:
-            self._mode.lay()
+            self._mode.push_below()
 
     def _close(self, label: str, *, may_wait: bool = False) -> None:
         models = self._session.models

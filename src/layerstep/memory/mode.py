@@ -11,13 +11,13 @@ from torch import Tensor
 
 from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.kernel_keys import run_kernel
-from layerstep._torch.persistent_mode import LastingMode
+from layerstep._torch.persistent_mode import PersistentMode
 from layerstep._torch.tensors import is_tensor
 
 __all__ = ["AllocationMode"]
 
 
-class AllocationMode(LastingMode):
+class AllocationMode(PersistentMode):
     """Tells of each operation before it runs, and of what it returned."""
 
     def __init__(
@@ -46,7 +46,7 @@ class AllocationMode(LastingMode):
             result = run_kernel(func, args, kwargs)
         finally:
             if not self.is_on:
-                self.leave_after(kwargs)
+                self.pop_after_handler(kwargs)
         try:
             if self.is_on:
                 self._tell(result, sys._getframe(1))

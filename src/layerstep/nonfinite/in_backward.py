@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from layerstep._torch import functions_on, run_backward
+from layerstep._torch import function_modes_on, run_backward
 from layerstep.engine.operations import Place
 from layerstep.engine.stack import OURS
 from layerstep.nonfinite.bad_nodes import Blamed, Ledger, Nodes, nodes_between
@@ -58,7 +58,7 @@ def again_backward(session: Session, passed: Passed, *, watching: list[Nodes]) -
     try:
         with (
             replaying(session, passed.snapshot),
-            functions_on(),
+            function_modes_on(),
             Replayed(ledger.around),
             torch.autograd.set_detect_anomaly(True, check_nan=False),  # nodes then know their lines
         ):

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from layerstep._torch import call_frames, called_module, current_node, functions_on, is_wrapper
+from layerstep._torch import call_frames, called_module, current_node, function_modes_on, is_wrapper
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.operators import arguments_of, written_arguments
 from layerstep._torch.saved import key_of
@@ -119,7 +119,7 @@ class Trail:
             with self.kernels:
                 yield
             return
-        with functions_on(), self.functions, self.kernels:
+        with function_modes_on(), self.functions, self.kernels:
             yield
 
     def link_of(self, tensor: Tensor) -> Link | None:

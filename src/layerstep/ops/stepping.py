@@ -32,8 +32,8 @@ from layerstep._torch import (
 )
 from layerstep._torch.forward_swap import swap_forward
 from layerstep._torch.kernel_keys import run_kernel
-from layerstep._torch.modes import autograd_on, lay_below, lies_below, take_out
-from layerstep._torch.persistent_mode import OPEN, Ground, ground
+from layerstep._torch.modes import autograd_on, is_on_stack, pop_mode, push_below
+from layerstep._torch.persistent_mode import NO_BLOCKS, KeyBlocks, blocks_around
 from layerstep.engine import stepper
 from layerstep.engine.backward import Call, State
 from layerstep.engine.events import Event, Kind, Phase, Resume
@@ -62,8 +62,8 @@ class _Here(threading.local):
         self.laid: dict[Phase, Mode] = {}
         self.passes: dict[Phase, int] = {}
         """The backward pass in which each was laid, -1 outside of any."""
-        self.guards: list[Ground] = []
-        """The ground of each running call that takes out at its end what was laid in it."""
+        self.guards: list[KeyBlocks] = []
+        """The key blocks around each running call that pops at its end what was pushed in it."""
         self.is_entering = False
         """Does the run stand at an entry whose end is guarded?"""
 
@@ -118,7 +118,7 @@ class Opstep:
             return False
         if may_be_one_kernel(module):
             swap_forward(frame, module, self._without_functions)
-        here, around = self._here, ground(frame)
+        here, around = self._here, blocks_around(frame)
         before = set(here.laid)
         levels = {point.level for point in points if point.op and self._is_inside(point, [module])}
 
@@ -136,7 +136,7 @@ class Opstep:
 
         is_guarded = swap_forward(frame, module, wrap)
         if levels and not is_guarded:
-            self._lay(levels if around == OPEN else levels - {Phase.KERNEL})
+            self._lay(levels if around == NO_BLOCKS else levels - {Phase.KERNEL})
             self.is_laid = bool(here.laid)
         return is_guarded
 
@@ -145,12 +145,12 @@ class Opstep:
 
         def forward_alone(*args: Any, **kwargs: Any) -> Any:
             mode = self._here.laid.get(Phase.OP)
-            was_on = mode is not None and take_out(mode)
+            was_on = mode is not None and pop_mode(mode)
             try:
                 return forward(*args, **kwargs)
             finally:
                 if mode is not None and was_on and self._here.laid.get(Phase.OP) is mode:
-                    lay_below(mode)
+                    push_below(mode)
 
         return forward_alone
 
@@ -194,12 +194,12 @@ class Opstep:
     def sweep(self, frame: FrameType) -> None:
         """At an event: take out what is not wanted any more and may be.
 
-        A dispatch mode leaves on open ground only (`_torch/lasting`); else it is idle until its call ends. At
-        the end of a node of the backward pass torch puts back what lay before it: so what was laid before a
-        backward pass does not leave in it.
+        A dispatch mode leaves only where no key block is around (`_torch/persistent_mode`); else it is idle
+        until its call ends. At the end of a node of the backward pass torch puts back what lay before it: so
+        what was laid before a backward pass does not leave in it.
         """
         idle = {level for level in set(self._here.laid) - self._wanted_here() if self._is_of_this_pass(level)}
-        if not is_in_backward() and ground(frame) != OPEN:
+        if not is_in_backward() and blocks_around(frame) != NO_BLOCKS:
             idle.discard(Phase.KERNEL)
         self._take_out(idle)
         was_laid, self.is_laid = self.is_laid, bool(self._here.laid)
@@ -207,10 +207,10 @@ class Opstep:
             self._session.rearm()  # the taps that waited for this are not needed any more
 
     def _may_lay_kernels(self) -> bool:
-        """Is the ground open, or does a call that began on this very ground take the mode out again?"""
+        """Is no key block around, or does a call that began in the same blocks pop the mode again?"""
         here = self._here
-        around = here.guards[-1] if here.guards else OPEN
-        if here.is_entering or is_in_backward() or ground(sys._getframe()) == around:
+        around = here.guards[-1] if here.guards else NO_BLOCKS
+        if here.is_entering or is_in_backward() or blocks_around(sys._getframe()) == around:
             return True
         text = "aten ops cannot be followed from here, in inference_mode, a transform or compiled code"
         self._session.say(Notice(text, "`step op` can; or `into` a module, then `stepi`"))
@@ -229,7 +229,7 @@ class Opstep:
     def _lay(self, levels: set[Phase]) -> None:
         for level in levels - set(self._here.laid) if levels else ():
             mode: Mode = Functions(self._function) if level is Phase.OP else Kernels(self._kernel)
-            if mode.put() if isinstance(mode, Kernels) else lay_below(mode):
+            if mode.push_here() if isinstance(mode, Kernels) else push_below(mode):
                 self._here.laid[level] = mode
                 self._here.passes[level] = graph_task()
 
@@ -240,7 +240,7 @@ class Opstep:
     def _take_out(self, levels: set[Phase]) -> None:
         for level in levels:
             mode = self._here.laid[level]
-            if mode.take_away() if isinstance(mode, Kernels) else take_out(mode):
+            if mode.pop_here() if isinstance(mode, Kernels) else pop_mode(mode):
                 del self._here.laid[level]
 
     def follow(self, call: Call) -> None:
@@ -256,7 +256,7 @@ class Opstep:
     def _at_node(self, gradients: Any) -> None:
         if self._session.is_attached and self._session.intent.kind is Kind.KERNEL:
             mode = self._here.laid.get(Phase.KERNEL)
-            if mode is None or not lies_below(mode):
+            if mode is None or not is_on_stack(mode):
                 self._forget(graph_task())
                 self._lay({Phase.KERNEL})
 

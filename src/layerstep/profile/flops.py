@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
-from layerstep._torch import functions_on, is_in_backward, is_transforming
+from layerstep._torch import function_modes_on, is_in_backward, is_transforming
 from layerstep._torch.operators import is_composite, packet_of, schema_of
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep.engine.guard import observing
@@ -170,7 +170,7 @@ def count_flops(
         aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in both.named_parameters()}
         both.leaves += aliases.values()
         try:
-            with functions_on(), _Counter(places, found).mode:
+            with function_modes_on(), _Counter(places, found).mode:
                 torch.func.functional_call(both, aliases, args, kwargs)
         except UserError:
             raise

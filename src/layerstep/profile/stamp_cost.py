@@ -51,8 +51,8 @@ def _beyond(module: nn.Module, *, grad: bool) -> float:
 
     with torch.set_grad_enabled(grad):
         bare = min(_seconds(run) for _ in range(ROUNDS))
-        stand_in = TimedCall(module, clock, 0)
-        stand_in.place()
+        replacement = TimedCall(module, clock, 0)
+        replacement.install()
         try:
             found = []
             for _ in range(ROUNDS):
@@ -61,7 +61,7 @@ def _beyond(module: nn.Module, *, grad: bool) -> float:
                 seen = sum(mark[2] - mark[1] for mark in clock.log if mark[0] != Kind.END)
                 found.append(spent - seen)
         finally:
-            stand_in.remove()
+            replacement.remove()
             clock.clear()
     beyond: float = (min(found) - bare) / CALLS
     return max(0.0, beyond)

@@ -85,20 +85,20 @@ class Placed:
         """By the key that marks have; what a table needs of a module, which may be gone by then."""
         self.untimed: list[str] = []
         self._profile = profile
-        self._stand_ins: dict[int, TimedCall] = {}
+        self._replacements: dict[int, TimedCall] = {}
         self._keys: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return len(self._stand_ins)
+        return len(self._replacements)
 
     def forget(self) -> None:
         self.modules.clear()
         self._keys.clear()
 
     def remove(self) -> None:
-        for stand_in in self._stand_ins.values():
-            stand_in.remove()
-        self._stand_ins.clear()
+        for replacement in self._replacements.values():
+            replacement.remove()
+        self._replacements.clear()
 
     def apply(self, models: Models, *, outermost: bool) -> None:
         """Put a stand-in on each module that has none."""
@@ -127,9 +127,9 @@ class Placed:
             self.modules.append(Timed(path, kind, count, place.is_root, weakref.ref(module)))
         around = Around(self._profile, module) if place.is_root else None
         kind_of_call = TimedCompiled if place.is_compiled else TimedCall
-        stand_in = kind_of_call(module, clock, key, around)
-        stand_in.place()
-        self._stand_ins[id(module)] = stand_in
+        replacement = kind_of_call(module, clock, key, around)
+        replacement.install()
+        self._replacements[id(module)] = replacement
 
 
 class Around:

@@ -15,7 +15,12 @@ import torch
 from torch import nn
 
 from layerstep._torch import at_end_of_backward, autograd_count, graph_task, jit_trace, node_number
-from layerstep._torch.call_replacement import StandIn, compiled_call_of, set_compiled_call, stand_in_of
+from layerstep._torch.call_replacement import (
+    CallReplacement,
+    compiled_call_of,
+    replacement_of,
+    set_compiled_call,
+)
 from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.tensors import is_tensor
 from layerstep.profile.stamps import HostStamps, Mark, Stamps
@@ -201,7 +206,7 @@ class _AtNode:
             self.clock.fail(error)
 
 
-class TimedCall(StandIn):
+class TimedCall(CallReplacement):
     """Stands in for the calls of a module, and notes when each begins and ends."""
 
     __slots__ = ("around", "clock", "key")
@@ -269,7 +274,7 @@ class TimedCompiled(TimedCall):
 
     __slots__ = ("_compiled",)
 
-    def place(self) -> None:
+    def install(self) -> None:
         module = self.module()
         if module is not None:
             compiled = compiled_call_of(module)
@@ -302,7 +307,7 @@ class _Bound:
 def timed_call_of(module: nn.Module, clock: Clock) -> TimedCall | None:
     """The stand-in by which this clock times the module."""
     compiled = compiled_call_of(module)
-    found: Any = compiled.timed if isinstance(compiled, _Bound) else stand_in_of(module)
+    found: Any = compiled.timed if isinstance(compiled, _Bound) else replacement_of(module)
     while isinstance(found, TimedCall):
         if found.clock is clock:
             return found

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from layerstep._torch import function_modes, functions_off, functions_on, hooks_hidden
+from layerstep._torch import function_modes, function_modes_off, function_modes_on, hooks_hidden
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.fused import may_be_one_kernel
@@ -76,7 +76,7 @@ class Watcher(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._alone:
             return self.see(func, args, kwargs)
-        with functions_off():  # a mode of the user's below this one must see nothing
+        with function_modes_off():  # a mode of the user's below this one must see nothing
             return self.see(func, args, kwargs)
 
     def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -133,7 +133,7 @@ def rerun(
             args, kwargs = copies.of(args), copies.of(kwargs)
         streams = RandomState()
         try:
-            with functions_on(), watcher:
+            with function_modes_on(), watcher:
                 output = module(*args, **kwargs)
         except UserError:
             raise

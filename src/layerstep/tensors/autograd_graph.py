@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from layerstep._torch import node_number
-from layerstep._torch.saved import is_closed, is_written_view, key_of, saved_by
+from layerstep._torch.saved import is_opaque, is_written_view, key_of, saved_by
 from layerstep._torch.tensors import is_tensor
 from layerstep.tensors.containers import tensors_of
 
@@ -62,7 +62,7 @@ def walk(
     seen, is_cut = nodes_behind(roots, most=most)
     graph, known = Graph(len(seen), is_cut=is_cut), set[int]()
     for number, _, node in sorted((node_number(node), id(node), node) for node in seen):
-        for key, size in _unshown(node, number, graph, hidden) if is_closed(node) else ():
+        for key, size in _unshown(node, number, graph, hidden) if is_opaque(node) else ():
             if not key or key not in known:
                 known.add(key)
                 graph.held.append(Held(key, size, number))

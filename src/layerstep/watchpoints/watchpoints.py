@@ -97,7 +97,7 @@ class Writes:
         self._mode.points = ()
         self._listen(False)
         self._hook(())
-        self._mode.leave()
+        self._mode.pop()
 
     def cost(self) -> list[str]:
         """What is installed, in words."""
@@ -119,9 +119,9 @@ class Writes:
     def _lay(self) -> None:
         """Put the mode on the stack of this thread, or take it off."""
         if not self.live:
-            self._mode.leave()
+            self._mode.pop()
         elif not self._mode.is_busy:
-            self._mode.lay()
+            self._mode.push_below()
 
     def _listen(self, wanted: bool) -> None:
         training = self._session.training
@@ -169,7 +169,7 @@ class Writes:
     def _forward_begins(self, phase: Phase, points: Any, module: nn.Module, *_: Any) -> None:
         try:
             if self.live and not self._session.is_silent and not self._mode.is_busy and not is_tracing():
-                self._mode.lay_for(sys._getframe(1), module)
+                self._mode.push_for_call(sys._getframe(1), module)
             self._compare("the forward", sys._getframe(1), is_between=False)
         except Exception as error:
             self._session.fail(error)
