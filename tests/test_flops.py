@@ -230,5 +230,5 @@ class Fickle(nn.Linear):
 def test_what_cannot_run_again_says_so() -> None:
     model = Fickle(2, 2)
     console, _ = console_on(model, [])
-    with pytest.raises(UserError, match="Fickle cannot be run again: not twice"):
+    with pytest.raises(UserError, match="Fickle cannot be rerun: not twice"):
         count_flops(console.session, model, args=(torch.ones(1, 2),), kwargs={}, backward=True)

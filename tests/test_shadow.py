@@ -16,7 +16,7 @@ from layerstep import DebugConsole
 from layerstep.frontends.completion import complete
 from layerstep.precision.lost_digits import Loss, Losses
 from layerstep.precision.shadow_run import Shadower, Step
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import rerun
 from play import play as session_of
 from play import script_named
@@ -29,7 +29,7 @@ def _follow(
     """Run a model once more beside its shadow; the watcher and the output."""
     session = DebugConsole(model, commands=[]).session
     watcher = Shadower(hear, **{"seconds": 60.0, **options})
-    done = rerun(session, model, args=args, kwargs={}, moment=Moment.BEFORE, watcher=watcher)
+    done = rerun(session, model, args=args, kwargs={}, progress=CallProgress.BEFORE, watcher=watcher)
     return watcher, done.output
 
 

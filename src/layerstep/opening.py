@@ -17,7 +17,7 @@ from layerstep.api import use_session
 from layerstep.commands.dump import facts_of
 from layerstep.corefile import read_core
 from layerstep.corefile.core_session import OpenedCore, opened_in
-from layerstep.corefile.reexecution import Again, Result
+from layerstep.corefile.rerun import CoreRerun, RerunResult
 from layerstep.dispatch import Dispatcher
 from layerstep.engine.events import Kind, Resume
 from layerstep.engine.pause import Pause
@@ -70,7 +70,7 @@ def open_core(path: Path, model: str | None) -> OpenedCore:
         return OpenedCore(core, None)
     built = load_model(model)
     try:
-        return OpenedCore(core, Again(core, built))
+        return OpenedCore(core, CoreRerun(core, built))
     except UserError:
         raise
     except Exception as error:  # a kind of module that takes no state as others do
@@ -123,7 +123,7 @@ def _run_again(opened: OpenedCore, session: Session) -> None:
     _tell(session, result)
 
 
-def _tell(session: Session, result: Result) -> None:
+def _tell(session: Session, result: RerunResult) -> None:
     level = {True: "good", False: "warn", None: "info"}[result.is_same]
     session.say(Notice(result.told, level=level))  # type: ignore[arg-type]
     for note in result.notes:

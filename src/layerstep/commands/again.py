@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from layerstep.corefile.core_session import OpenedCore, opened_in
-from layerstep.corefile.reexecution import difference
+from layerstep.corefile.rerun import difference
 from layerstep.engine.events import Kind, Phase, Resume
 from layerstep.engine.guard import observing
 from layerstep.engine.pause import Pause
@@ -14,7 +14,7 @@ from layerstep.engine.stack import Frame
 from layerstep.errors import BadArguments, UserError
 from layerstep.line_syntax import expressions
 from layerstep.registry import command
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Rerun, Watcher, rerun
 from layerstep.tensors.shapes import shape_line
 from layerstep.views import Notice
@@ -47,24 +47,24 @@ def again(session: Session, rest: str) -> Notice | Resume:
     frame = _call_around(pause)
     if pause is None or frame is None or frame.module is None or frame.call is not None:
         raise UserError("no module call is at hand here", "stop in the forward of a module")
-    moment = Moment.AFTER if frame.has_output else Moment.DURING
+    progress = CallProgress.AFTER if frame.has_output else CallProgress.DURING
     if pause.phase is Phase.ENTER and frame is pause.stack[0]:
-        moment = Moment.BEFORE
+        progress = CallProgress.BEFORE
     result = rerun(
         session,
         frame.module,
         args=frame.args,
         kwargs={**frame.kwargs, **given},
-        moment=moment,
+        progress=progress,
         watcher=Watcher(),
     )
     if not frame.has_output:
-        return Notice(f"{frame.path} gave {shape_line(result.output)}", _unlike(result))
+        return Notice(f"{frame.path} gave {shape_line(result.output)}", _caveats(result, frame.path))
     with observing():
         what = difference(frame.output, result.output)
     if what:
-        return Notice(f"{frame.path} gave another output: {what}", _unlike(result), level="warn")
-    alike = _unlike(dataclasses.replace(result, fused=False))
+        return Notice(f"{frame.path} gave another output: {what}", _caveats(result, frame.path), level="warn")
+    alike = _caveats(dataclasses.replace(result, fused=False), frame.path)
     return Notice(f"{frame.path} gave the same output again, bit for bit", alike, level="good")
 
 
@@ -74,19 +74,11 @@ def _call_around(pause: Pause | None) -> Frame | None:
     return next((frame for frame in frames if frame.op is None), None)
 
 
-def _unlike(result: Rerun) -> str:
-    """What makes a run beside the run another one."""
-    words = []
-    if result.dropped:
-        words.append("dropout did nothing here")
-    if result.drew:
-        words.append("it draws random numbers")
-    if result.unhooked:
-        words.append("the hooks inside were not called")
+def _caveats(result: Rerun, path: str) -> str:
+    """Why the rerun may differ from the run."""
+    words = result.caveats(path)
     if result.fused:
         words.append("in the run a part of it may be one fused kernel, whose last digits differ")
-    if result.grew:
-        words.append(f"it writes to {', '.join(result.grew[:3])}")
     return "; ".join(words)
 
 

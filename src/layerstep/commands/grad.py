@@ -20,7 +20,7 @@ from layerstep.gradients.no_gradient import (
     missing_gradients,
     outside_optimizers,
 )
-from layerstep.gradients.recorder import Named, named_parameters
+from layerstep.gradients.recorder import NamedParameter, named_parameters
 from layerstep.gradients.sizes import Size, combined, gradient_of, measure, norms
 from layerstep.layers.weights import histogram
 from layerstep.registry import command
@@ -166,7 +166,7 @@ def _of_module(session: Session, module: nn.Module, text: str) -> View:
     return _table(session, [p for p in named_parameters(session) if id(p.parameter) in inside], text)
 
 
-def _table(session: Session, found: list[Named], text: str) -> View:
+def _table(session: Session, found: list[NamedParameter], text: str) -> View:
     have = [each for each in found if each.parameter.grad is not None]
     if not have:
         return Notice(f"no parameter of {text} has a gradient now", "`grad none` says why")
@@ -253,7 +253,7 @@ def _layers(entries: dict[str, Entry], updated: dict[str, Entry]) -> Table:
     return Table((Column("layer", "path"), *numbers, Column(""), Column("")), tuple(rows))
 
 
-def _now(have: list[Named]) -> dict[str, Entry]:
+def _now(have: list[NamedParameter]) -> dict[str, Entry]:
     layers: dict[str, list[tuple[Size, int]]] = {}
     sizes = measure([g for each in have if (g := each.parameter.grad) is not None])
     for each, size in zip(have, sizes, strict=True):

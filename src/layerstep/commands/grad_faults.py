@@ -12,8 +12,8 @@ from layerstep.errors import BadArguments, UnknownPath, UserError
 from layerstep.gradients.check import Check, Checked, GradCheck
 from layerstep.gradients.no_gradient import missing_gradients, outside_optimizers
 from layerstep.layers.activity import ENOUGH, Activity, Units
-from layerstep.layers.calls import Call, calls_at, calls_here
-from layerstep.rerun.kv_caches import Moment
+from layerstep.layers.calls import LayerCall, calls_at, calls_here
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Rerun, Watcher, rerun
 from layerstep.tensors.format import dims, number, place, share
 from layerstep.views import Column, Notice, Table, View
@@ -124,7 +124,7 @@ def check(session: Session, rest: str) -> View:
     probe = GradCheck(call.module)
     try:
         done = rerun(
-            session, probe, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=Watcher()
+            session, probe, args=call.args, kwargs=call.kwargs, progress=call.progress, watcher=Watcher()
         )
     except UserError as error:
         message = error.message.replace(f"<{GradCheck.__name__}>", call.path)
@@ -148,17 +148,17 @@ def check(session: Session, rest: str) -> View:
         Column(""),
     )
     title = f"{call.path}: autograd against central differences"
-    return Table(columns, tuple(rows), title=title, note="\n".join(_notes(found, done)))
+    return Table(columns, tuple(rows), title=title, note="\n".join(_notes(found, done, call.path)))
 
 
-def _call(session: Session, rest: str) -> Call:
+def _call(session: Session, rest: str) -> LayerCall:
     frame = session.pause.frame if session.pause is not None else None
     if frame is not None and frame.call is not None:
         path, module = session.models.find(rest or frame.path.partition("|")[0])
         kept = session.kept.get(module)
         if kept is None:
             raise UserError(f"the input of {path} is not at hand in the backward pass", f"`break {path}`")
-        return Call(path, module, *kept, Moment.AFTER)
+        return LayerCall(path, module, *kept, CallProgress.AFTER)
     if rest:
         return calls_at(session, rest)[0]
     if frame is None or frame.module is None:
@@ -181,7 +181,7 @@ def _verdict(each: Checked) -> str:
     return f"at {at} autograd says {said}, differences {found}"
 
 
-def _notes(found: Check, done: Rerun) -> list[str]:
+def _notes(found: Check, done: Rerun, path: str) -> list[str]:
     notes = []
     if not any(each.agree or each.wrong for each in found.checked):
         notes.append("no answer: its output differs from one evaluation to the next, or has no slope here")
@@ -191,14 +191,4 @@ def _notes(found: Check, done: Rerun) -> list[str]:
         notes.append("it does not run in double precision: checked in single, with a tolerance of 3 %")
     if found.left:
         notes.append(f"{found.left:,} elements were not reached in time")
-    if done.dropped:
-        notes.append("dropout was left out")
-    if done.drew:
-        notes.append("it draws random numbers: the same in every evaluation")
-    if done.unhooked:
-        notes.append("hooks of yours in it were not called")
-    if done.grew:
-        notes.append(
-            f"the call has changed {listed(done.grew)} already: `break PATH enter` to see it as it was"
-        )
-    return notes
+    return notes + done.caveats(path)

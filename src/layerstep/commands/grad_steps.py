@@ -7,7 +7,7 @@ from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.gradients.flow import Health
 from layerstep.gradients.log import WARM_UP, Clipping, Entry, GradientLog, clipping_of
-from layerstep.gradients.recorder import Recorder
+from layerstep.gradients.recorder import GradientRecorder
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import number, share
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
@@ -27,14 +27,14 @@ _NOTHING = Notice(
 def log_of(session: Session) -> GradientLog | None:
     """What `grad record` has kept, if it was ever typed."""
     recorder = session.memory.get(MEMORY)
-    return recorder.log if isinstance(recorder, Recorder) else None
+    return recorder.log if isinstance(recorder, GradientRecorder) else None
 
 
 def record(session: Session, rest: str) -> Notice:
     """`grad record [every N] [--updates]`, `grad record off`."""
     before = session.memory.get(MEMORY)
     if rest == "off":
-        if not isinstance(before, Recorder) or not before.is_on:
+        if not isinstance(before, GradientRecorder) or not before.is_on:
             return Notice("gradients are not being recorded")
         before.stop()
         return Notice(f"recording of gradients is off; {len(before.log):,} steps are kept", level="good")
@@ -46,8 +46,8 @@ def record(session: Session, rest: str) -> Notice:
     every = match["every"] or "1"
     if not every.isdecimal() or int(every) < 1:
         raise BadArguments(f"every how many training steps? {every!r} is no count", "grad record every 10")
-    recorder = Recorder(session, every=int(every), updates=match["updates"] is not None)
-    if isinstance(before, Recorder):
+    recorder = GradientRecorder(session, every=int(every), updates=match["updates"] is not None)
+    if isinstance(before, GradientRecorder):
         before.stop()
         recorder.log = before.log
     recorder.start()

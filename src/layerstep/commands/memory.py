@@ -11,7 +11,7 @@ from layerstep.memory.meter import meter_of
 from layerstep.memory.now import KEPT, look
 from layerstep.memory.step import MeasuredStep
 from layerstep.memory.views import (
-    Snapshot,
+    MemoryShown,
     device_lines,
     difference,
     modules,
@@ -174,14 +174,14 @@ def _devices(session: Session, words: list[str]) -> View:
     return summary(lines, "devices")
 
 
-def _snapshots(session: Session) -> dict[str, Snapshot]:
-    kept: dict[str, Snapshot] = session.memory.setdefault(MEMORY, {})
+def _snapshots(session: Session) -> dict[str, MemoryShown]:
+    kept: dict[str, MemoryShown] = session.memory.setdefault(MEMORY, {})
     return kept
 
 
-def _take(session: Session) -> Snapshot:
+def _take(session: Session) -> MemoryShown:
     with observing():
-        return Snapshot(look(session), tuple(devices()))
+        return MemoryShown(look(session), tuple(devices()))
 
 
 def _snapshot(session: Session, words: list[str]) -> View:

@@ -14,7 +14,7 @@ from layerstep.errors import BadArguments, UserError
 from layerstep.line_syntax import options
 from layerstep.profile.compare import Saved, compare_profiles, joined, load, saved_of, store
 from layerstep.profile.profiling import WARM_UP, Profile
-from layerstep.profile.state import State, state_of
+from layerstep.profile.state import ProfileState, state_of
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View
 
@@ -81,21 +81,21 @@ def profile(session: Session, rest: str) -> View:
         return _PARTS[word](state, more.strip())
 
 
-def _now(state: State) -> View:
+def _now(state: ProfileState) -> View:
     if not state.profile.steps:
         return _nothing(state)
     state.profile.answers = []
     return profile_views.report(state, by="module", sort="own")
 
 
-def _nothing(state: State) -> Notice:
+def _nothing(state: ProfileState) -> Notice:
     if state.profile.is_on:
         left = f"{state.profile.warming} more are left out first" if state.profile.warming else "go on"
         return Notice("profile is on, and no step is complete yet", left)
     return Notice("nothing is timed", "`profile 10` times the next 10 steps")
 
 
-def _begin(state: State, rest: str) -> Notice:
+def _begin(state: ProfileState, rest: str) -> Notice:
     text, chosen = options(rest, "report advice")
     if not text.isdecimal():
         raise BadArguments(f"{text.partition(' ')[2]!r} is too much", "profile N [--report] [--advice]")
@@ -109,14 +109,14 @@ def _begin(state: State, rest: str) -> Notice:
     return notice
 
 
-def _tell(state: State) -> None:
+def _tell(state: ProfileState) -> None:
     """The steps are timed: say at once what was asked for."""
     for line in state.profile.answers:
         state.session.say(_PARTS[line.removeprefix("profile ")](state, ""))
     state.profile.answers = []
 
 
-def _on(state: State, rest: str, wanted: int | None = None) -> Notice:
+def _on(state: ProfileState, rest: str, wanted: int | None = None) -> Notice:
     _no_more(rest, "profile on")
     if state.kernels is not None and state.kernels.is_on:
         raise UserError("`profile ops` is at work", "`profile off` ends it")
@@ -127,7 +127,7 @@ def _on(state: State, rest: str, wanted: int | None = None) -> Notice:
     return Notice(text, "`profile report` shows them", "good")
 
 
-def _off(state: State, rest: str) -> Notice:
+def _off(state: ProfileState, rest: str) -> Notice:
     _no_more(rest, "profile off")
     was_on = state.profile.is_on or (state.kernels is not None and state.kernels.is_on)
     state.profile.stop()
@@ -138,7 +138,7 @@ def _off(state: State, rest: str) -> Notice:
     return Notice(f"profile is off; {len(state.profile.steps):,} {state.profile.word} are kept", level="good")
 
 
-def _report(state: State, rest: str) -> View:
+def _report(state: ProfileState, rest: str) -> View:
     left, chosen = options(rest, "tree flame wide", "by sort")
     _no_more(left, "profile report [--by module|type|op] [--sort KEY] [--wide] [--tree] [--flame]")
     by = check_choice("--by", chosen.get("by", "module"), ("module", "type", "op"))
@@ -152,14 +152,14 @@ def _report(state: State, rest: str) -> View:
     return profile_views.report(state, by=by, sort=sort, wide="wide" in chosen)
 
 
-def _advice(state: State, rest: str) -> View:
+def _advice(state: ProfileState, rest: str) -> View:
     _no_more(rest, "profile advice")
     if not state.profile.steps:
         return _nothing(state)
     return profile_views.advice_view(state.advice(), state)
 
 
-def _ops(state: State, rest: str) -> View:
+def _ops(state: ProfileState, rest: str) -> View:
     if not rest:
         return _kernels(state)
     if not rest.isdecimal() or not 0 < int(rest) <= 1000:
@@ -179,7 +179,7 @@ def _ops(state: State, rest: str) -> View:
     )
 
 
-def _kernels(state: State) -> View:
+def _kernels(state: ProfileState) -> View:
     kernels = state.kernels
     if kernels is None or not kernels.steps or kernels.is_on:
         return Notice("no kernels are timed", "`profile ops 3` has torch.profiler record the next 3 steps")
@@ -211,7 +211,7 @@ def _kernels(state: State) -> View:
     return Table(columns, rows, note=note)
 
 
-def _save(state: State, rest: str) -> Notice:
+def _save(state: ProfileState, rest: str) -> Notice:
     name, chosen = options(rest, "add")
     if not name or " " in name:
         raise BadArguments("profile save needs one name", "profile save before")
@@ -230,11 +230,11 @@ def _save(state: State, rest: str) -> Notice:
     return Notice(f"saved {len(saved.wall):,} steps{rounds} as {name}", "`profile compare A B`", "good")
 
 
-def _is_saved(state: State, name: str) -> bool:
+def _is_saved(state: ProfileState, name: str) -> bool:
     return name in state.saved or (name.endswith(".json") and os.path.exists(os.path.expanduser(name)))
 
 
-def _compare(state: State, rest: str) -> View:
+def _compare(state: ProfileState, rest: str) -> View:
     names = rest.split()
     if len(names) != 2:
         raise BadArguments("profile compare needs two names", "profile compare before after")
@@ -243,7 +243,7 @@ def _compare(state: State, rest: str) -> View:
     )
 
 
-def _saved(state: State, name: str) -> Saved:
+def _saved(state: ProfileState, name: str) -> Saved:
     if name in state.saved:
         return state.saved[name]
     if name.endswith(".json"):
@@ -257,7 +257,7 @@ def _no_more(rest: str, usage: str) -> None:
         raise BadArguments(f"{rest!r} is too much", usage)
 
 
-_PARTS: dict[str, Callable[[State, str], View]] = {
+_PARTS: dict[str, Callable[[ProfileState, str], View]] = {
     "on": _on,
     "off": _off,
     "report": _report,

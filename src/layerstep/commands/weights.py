@@ -10,7 +10,7 @@ from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import BadArguments, UnknownPath, UserError
-from layerstep.layers.initialisation import Verdict, judge
+from layerstep.layers.initialisation import SchemeMatch, judge
 from layerstep.layers.weights import Weight, collect, histogram, measure_all
 from layerstep.line_syntax import options
 from layerstep.registry import command
@@ -30,7 +30,7 @@ class _Row:
 
     name: str
     weights: tuple[Weight, ...]
-    verdict: Verdict
+    verdict: SchemeMatch
 
     @property
     def size(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from layerstep.corefile.rebuild import RestoredCall, RestoredCore
-from layerstep.corefile.reexecution import Again
+from layerstep.corefile.rerun import CoreRerun
 from layerstep.crashes.traceback_calls import Crash, Spot
 from layerstep.engine.events import Event
 from layerstep.engine.models import Models
@@ -48,7 +48,7 @@ class _StoredSteps(Steps):
 class OpenedCore:
     """A core file that a session looks at."""
 
-    def __init__(self, core: RestoredCore, again: Again | None) -> None:
+    def __init__(self, core: RestoredCore, again: CoreRerun | None) -> None:
         self.core = core
         self.again = again
         self.wanted: dict[str, Any] | None = None

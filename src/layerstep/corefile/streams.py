@@ -80,7 +80,7 @@ class Streams:
             if drawn is None:
                 return None
             if drawn:
-                _turn(turned, name, mine.back(drawn))
+                _set_twister(turned, name, mine.back(drawn))
         for number, one in enumerate(turned.cuda):
             if number < len(start.state.cuda) and number < len(end.state.cuda):
                 drawn = cuda_count(end.state.cuda[number]) - cuda_count(start.state.cuda[number])
@@ -145,7 +145,7 @@ def _decoded(data: Any) -> Any:
     return {"bit_generator": name, "state": state, "has_gauss": has_gauss, "gauss": gauss}
 
 
-def _turn(state: RandomState, name: str, twister: Twister) -> None:
+def _set_twister(state: RandomState, name: str, twister: Twister) -> None:
     if name == "torch":
         state.torch = with_cpu_words(state.torch, twister.words, used=twister.used)
     elif name == "python":

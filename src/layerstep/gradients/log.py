@@ -15,7 +15,7 @@ import numpy as np
 from layerstep.gradients.flow import GradientFlow, Thresholds
 from layerstep.gradients.sizes import Size, combined
 
-__all__ = ["Clipping", "Entry", "GradientLog", "Recorded", "clipping_of"]
+__all__ = ["Clipping", "Entry", "GradientLog", "RecordedStep", "clipping_of"]
 
 MAX_FRAMES = 200
 TOTALS = 10_000
@@ -24,7 +24,7 @@ _NUMBERS = 5  # mean, max and norm of the gradient, norm of the update and of th
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recorded:
+class RecordedStep:
     """The parameters that had a gradient in one training step, and a row of numbers for each."""
 
     step: int
@@ -83,7 +83,7 @@ class GradientLog:
     def __init__(self, *, budget: int, max_frames: int = MAX_FRAMES) -> None:
         self._budget = budget
         self._max_frames = max_frames
-        self._frames: deque[Recorded] = deque()
+        self._frames: deque[RecordedStep] = deque()
         self._layers: dict[str, tuple[str, int]] = {}
         """The layer of each parameter and its number of elements, in the order of the model."""
         self.totals: dict[int, deque[float]] = {}
@@ -119,7 +119,7 @@ class GradientLog:
         """Take in one optimizer's gradients; another's of the same step are put together with them."""
         numbers = np.full((len(names), _NUMBERS), np.nan)
         numbers[:, :3] = np.array(sizes, dtype=np.float64).reshape(len(names), 3)
-        frame = Recorded(step, names, numbers)
+        frame = RecordedStep(step, names, numbers)
         last = self._frames[-1] if self._frames else None
         if last is not None and last.step == step:
             frame = _joined(self._frames.pop(), frame)
@@ -157,7 +157,7 @@ class GradientLog:
         frame = self._frames[-1]
         return frame.step, self._by_layer(frame)
 
-    def _by_layer(self, frame: Recorded) -> dict[str, Entry]:
+    def _by_layer(self, frame: RecordedStep) -> dict[str, Entry]:
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(frame.names):
             rows.setdefault(self._layers[name][0], []).append(row)
@@ -166,11 +166,11 @@ class GradientLog:
             layer: self._put_together(frame, rows[layer]) for layer in sorted(rows, key=order.__getitem__)
         }
 
-    def _entry(self, frame: Recorded, names: set[str]) -> Entry | None:
+    def _entry(self, frame: RecordedStep, names: set[str]) -> Entry | None:
         rows = [row for row, name in enumerate(frame.names) if name in names]
         return self._put_together(frame, rows) if rows else None
 
-    def _put_together(self, frame: Recorded, rows: list[int]) -> Entry:
+    def _put_together(self, frame: RecordedStep, rows: list[int]) -> Entry:
         sizes = [Size(*map(float, frame.numbers[row, :3])) for row in rows]
         counts = [self._layers[frame.names[row]][1] for row in rows]
         update, weight = (math.hypot(*map(float, frame.numbers[rows, column])) for column in (3, 4))
@@ -185,7 +185,7 @@ class GradientLog:
         return flow
 
 
-def _joined(one: Recorded, other: Recorded) -> Recorded:
+def _joined(one: RecordedStep, other: RecordedStep) -> RecordedStep:
     kept = [row for row, name in enumerate(one.names) if name not in set(other.names)]
     names = tuple(one.names[row] for row in kept) + other.names
-    return Recorded(other.step, names, np.concatenate([one.numbers[kept], other.numbers]))
+    return RecordedStep(other.step, names, np.concatenate([one.numbers[kept], other.numbers]))

@@ -11,7 +11,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from layerstep.engine.session import Session
 from layerstep.gradients.log import GradientLog
-from layerstep.gradients.recorder import Named, named_parameters
+from layerstep.gradients.recorder import NamedParameter, named_parameters
 
 __all__ = ["Missing", "biases_before_norms", "in_backward", "missing_gradients", "outside_optimizers"]
 
@@ -41,7 +41,9 @@ def missing_gradients(session: Session, log: GradientLog | None) -> list[Missing
     ]
 
 
-def _reason(session: Session, each: Named, *, log: GradientLog | None, others_have: bool) -> tuple[str, str]:
+def _reason(
+    session: Session, each: NamedParameter, *, log: GradientLog | None, others_have: bool
+) -> tuple[str, str]:
     if not each.parameter.requires_grad:
         return "frozen", "requires_grad is False"
     if in_backward(session):

@@ -17,14 +17,14 @@ from layerstep.gradients.log import GradientLog
 from layerstep.gradients.sizes import is_plain, measure, norms
 from layerstep.tensors.shapes import attempt
 
-__all__ = ["Named", "Recorder", "named_parameters"]
+__all__ = ["GradientRecorder", "NamedParameter", "named_parameters"]
 
 PROBES = 4
 STALE_AFTER = 2
 """So many steps in a row must find a gradient that was only added to."""
 
 
-class Named(NamedTuple):
+class NamedParameter(NamedTuple):
     """A parameter, its name, and the path of the module that owns it."""
 
     name: str
@@ -41,16 +41,18 @@ class _Probe(NamedTuple):
     version: int
 
 
-def named_parameters(session: Session) -> list[Named]:
+def named_parameters(session: Session) -> list[NamedParameter]:
     """Every parameter of every model, once, by its first name."""
-    found: dict[int, Named] = {}
+    found: dict[int, NamedParameter] = {}
     for path, module in session.models.everything():
         for name, parameter in own_parameters(module):
-            found.setdefault(id(parameter), Named(f"{path}.{name}" if path else name, path, parameter))
+            found.setdefault(
+                id(parameter), NamedParameter(f"{path}.{name}" if path else name, path, parameter)
+            )
     return list(found.values())
 
 
-class Recorder:
+class GradientRecorder:
     """Keeps a log of the gradients in every N-th training step, while the session is attached."""
 
     def __init__(self, session: Session, *, every: int, updates: bool) -> None:
@@ -137,7 +139,7 @@ class Recorder:
         every = [each for each in named_parameters(self._session) if id(each.parameter) not in others]
         inside = {id(each.parameter) for each in every}
         every += [
-            Named(f"{stepped.kind}.{place}", f"{stepped.kind}, not of a model", parameter)
+            NamedParameter(f"{stepped.kind}.{place}", f"{stepped.kind}, not of a model", parameter)
             for place, (key, parameter) in enumerate(own.items())
             if key not in inside
         ]

@@ -15,7 +15,7 @@ from layerstep.layers.weights import Figures, Weight
 from layerstep.tensors.format import number
 from layerstep.tensors.shapes import attempt
 
-__all__ = ["Scheme", "Verdict", "judge", "schemes_for"]
+__all__ = ["Scheme", "SchemeMatch", "judge", "schemes_for"]
 
 FEWEST = 64  # elements: with fewer the error of their std is a third of it and more
 ERRORS = (
@@ -38,7 +38,7 @@ class Scheme(NamedTuple):
     spread: Spread
 
 
-class Verdict(NamedTuple):
+class SchemeMatch(NamedTuple):
     """What a check of the initialisation says, in a column and in full; a fault is one in any model."""
 
     short: str
@@ -48,20 +48,20 @@ class Verdict(NamedTuple):
     """Those that fit, the likeliest first."""
 
 
-def judge(weight: Weight, *, depth: int = 0) -> Verdict:
+def judge(weight: Weight, *, depth: int = 0) -> SchemeMatch:
     """The verdict on a parameter; `depth` is the number of layers of the stack that it is in."""
     figures = weight.figures
     if figures is None:
-        return Verdict("-", weight.note)
+        return SchemeMatch("-", weight.note)
     if figures.bad:
-        return Verdict("NaN", f"{figures.bad:,} NaN or Inf", is_fault=True)
+        return SchemeMatch("NaN", f"{figures.bad:,} NaN or Inf", is_fault=True)
     if not weight.tensor.dtype.is_floating_point:
-        return Verdict("-", f"{weight.dtype}, not judged")
+        return SchemeMatch("-", f"{weight.dtype}, not judged")
     is_matrix = len(weight.shape) >= 2 and weight.size > 1
     if not figures.std and weight.size > 1:
         return _constant(weight, figures, is_matrix=is_matrix)
     if figures.count < FEWEST:
-        return Verdict("few", "too few to tell")
+        return SchemeMatch("few", "too few to tell")
     fault = _fault(weight, figures) if is_matrix else None
     if fault is not None:
         return fault
@@ -71,28 +71,28 @@ def judge(weight: Weight, *, depth: int = 0) -> Verdict:
         and (gain := attempt(lambda: _orthogonal_gain(weight.tensor), 0.0))
     ):
         more = f", gain {number(gain)}" if abs(gain - 1) > 1e-3 else ""
-        return Verdict("orthogonal", f"fits orthogonal{more}")
-    return _named(figures, schemes_for(weight, depth=depth))
+        return SchemeMatch("orthogonal", f"fits orthogonal{more}")
+    return _best_match(figures, schemes_for(weight, depth=depth))
 
 
-def _constant(weight: Weight, figures: Figures, *, is_matrix: bool) -> Verdict:
+def _constant(weight: Weight, figures: Figures, *, is_matrix: bool) -> SchemeMatch:
     what = f"constant {number(figures.mean)}"
     if not figures.peak or figures.mean == 1:
         what = "ones" if figures.peak else "all zero" if is_matrix else "zeros"
-    return Verdict(what, f"{what}: every unit starts alike" if is_matrix else what, is_matrix)
+    return SchemeMatch(what, f"{what}: every unit starts alike" if is_matrix else what, is_matrix)
 
 
-def _fault(weight: Weight, figures: Figures) -> Verdict | None:
+def _fault(weight: Weight, figures: Figures) -> SchemeMatch | None:
     """A scale that no depth survives; embeddings are looked up, not multiplied with."""
     if isinstance(weight.module, nn.Embedding | nn.EmbeddingBag) or "weight" not in weight.attribute:
         return None
     usual = math.sqrt(2 / _fans(weight)[0])
     if figures.std > EXPLODING * usual:
         times = number(figures.std / usual)
-        return Verdict("explodes?", f"std {times}× He's {number(usual)}: may explode", is_fault=True)
+        return SchemeMatch("explodes?", f"std {times}× He's {number(usual)}: may explode", is_fault=True)
     if figures.std * FADING < usual:
         part = f"1/{usual / figures.std:.0f}"
-        return Verdict("fades?", f"std {part} of He's {number(usual)}: the signal fades", is_fault=True)
+        return SchemeMatch("fades?", f"std {part} of He's {number(usual)}: the signal fades", is_fault=True)
     return None
 
 
@@ -148,7 +148,7 @@ def _default(weight: Weight) -> list[Scheme]:
     return [Scheme("default", "Kaiming uniform (a=√5), torch's default", std, "uniform")]
 
 
-def _named(figures: Figures, schemes: list[Scheme]) -> Verdict:
+def _best_match(figures: Figures, schemes: list[Scheme]) -> SchemeMatch:
     likely = [(_likelihood(figures, scheme), scheme) for scheme in schemes if _fits(figures, scheme)]
     if likely:
         likely.sort(key=lambda pair: -pair[0])
@@ -157,12 +157,12 @@ def _named(figures: Figures, schemes: list[Scheme]) -> Verdict:
         names.sort(key=lambda scheme: scheme is not schemes[0])  # the default is the simplest explanation
         full = " or ".join(f"{s.name} (expected std {number(s.std)})" for s in names[:3])
         short = " or ".join(dict.fromkeys(s.short for s in names[:2]))
-        return Verdict(f"{short} {number(names[0].std)}", f"fits {full}", schemes=tuple(names))
+        return SchemeMatch(f"{short} {number(names[0].std)}", f"fits {full}", schemes=tuple(names))
     if not schemes:
-        return Verdict("trained", "no usual scheme, as trained")
+        return SchemeMatch("trained", "no usual scheme, as trained")
     near = min(schemes, key=lambda scheme: abs(math.log(figures.std / scheme.std)))
     nearest = f"nearest {near.name} (expected std {number(near.std)})"
-    return Verdict("trained", f"no usual scheme, as trained; {nearest}")
+    return SchemeMatch("trained", f"no usual scheme, as trained; {nearest}")
 
 
 def _fits(figures: Figures, scheme: Scheme) -> bool:

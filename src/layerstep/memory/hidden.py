@@ -11,7 +11,7 @@ from layerstep._torch.copyslices import saved_inside
 from layerstep._torch.saved import key_of
 from layerstep._torch.tensors import is_tensor, is_view
 from layerstep._torch.trees import tree_leaves
-from layerstep.memory.ledger import Ledger, Piece
+from layerstep.memory.ledger import MemoryLedger, Piece
 
 __all__ = ["Hidden"]
 
@@ -29,7 +29,7 @@ class Hidden:
     def forget(self) -> None:
         self._held.clear()
 
-    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, ledger: Ledger) -> None:
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, ledger: MemoryLedger) -> None:
         """An operation has written its first operand."""
         written = args[0]
         if not (torch.is_grad_enabled() and is_tensor(written) and is_view(written)):
@@ -48,7 +48,7 @@ class Hidden:
                 held.append((key, piece.bytes, piece))
         self._held[autograd_count()] = held
 
-    def held_by(self, number: int, ledger: Ledger) -> list[tuple[int, int]] | None:
+    def held_by(self, number: int, ledger: MemoryLedger) -> list[tuple[int, int]] | None:
         """Memory and its bytes; memory 0 is of the node alone. None: nothing is known of this node."""
         held = self._held.get(number)
         if held is None:

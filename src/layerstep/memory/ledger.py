@@ -19,7 +19,7 @@ from layerstep._torch.saved import key_of
 from layerstep.engine.operations import user_frame
 from layerstep.tensors.autograd_graph import size_of
 
-__all__ = ["Ledger", "Piece"]
+__all__ = ["MemoryLedger", "Piece"]
 
 WORTH = 0.9
 """Of the highest point of the step before."""
@@ -60,7 +60,7 @@ class Top:
 
 
 @dataclass(slots=True)
-class Ledger:
+class MemoryLedger:
     """Pieces by number. What is alive when a step begins stays; the events are those of the step."""
 
     live: int = 0

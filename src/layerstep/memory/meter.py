@@ -26,10 +26,10 @@ from layerstep.engine.step_borders import Borders, Call, End
 from layerstep.engine.taps import Sink, Taps
 from layerstep.engine.training import Stepped
 from layerstep.memory.hidden import Hidden
-from layerstep.memory.ledger import Ledger
+from layerstep.memory.ledger import MemoryLedger
 from layerstep.memory.mode import AllocationMode
 from layerstep.memory.owned import buffers_of, gradients_of, kept_by, parameters_of, states_of
-from layerstep.memory.places import Places
+from layerstep.memory.places import OpOwners
 from layerstep.memory.step import MeasuredStep, Savings, close_step, sum_savings
 from layerstep.tensors.autograd_graph import inner_tensors, walk
 from layerstep.tensors.containers import with_attributes
@@ -66,8 +66,8 @@ class Meter:
         self._sink.listening = True
         self._taps = Taps(self._sink)
         self._borders = Borders(session)
-        self._ledger = Ledger()
-        self._places = Places(session.models)
+        self._ledger = MemoryLedger()
+        self._places = OpOwners(session.models)
         self._hidden = Hidden()
         self._saved = Savings()
         self._task = -1
@@ -88,7 +88,7 @@ class Meter:
         pause = self._session.pause
         self._borders.is_torn = pause is not None and not pause.is_start
         self._ledger.close()
-        self._ledger = Ledger()
+        self._ledger = MemoryLedger()
         self._begin()
         if self._session.is_attached:
             self.apply()

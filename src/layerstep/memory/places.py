@@ -22,7 +22,7 @@ from layerstep._torch import (
 )
 from layerstep.engine.models import Models
 
-__all__ = ["Places", "module_at"]
+__all__ = ["OpOwners", "module_at"]
 
 
 MOST = 500_000
@@ -48,7 +48,7 @@ def _call_at(frame: FrameType | None) -> tuple[nn.Module | None, FrameType | Non
     return module, frame.f_back
 
 
-class Places:
+class OpOwners:
     """The paths of what runs, and which nodes were made in which module."""
 
     def __init__(self, models: Models) -> None:

@@ -6,8 +6,8 @@ import os
 from collections import Counter
 from dataclasses import dataclass, field
 
-from layerstep.memory.ledger import Ledger, Piece, Top
-from layerstep.memory.places import Places
+from layerstep.memory.ledger import MemoryLedger, Piece, Top
+from layerstep.memory.places import OpOwners
 from layerstep.tensors.autograd_graph import Graph
 
 __all__ = ["KINDS", "SCALING", "MeasuredStep", "Peak", "Savings", "close_step", "sum_savings"]
@@ -77,7 +77,7 @@ class MeasuredStep:
         return max(self.peak, self.in_optimizer, key=lambda peak: peak.bytes)
 
 
-def _peak(ledger: Ledger, top: Top) -> Peak:
+def _peak(ledger: MemoryLedger, top: Top) -> Peak:
     """What was alive at the top."""
     if not top.bytes or ledger.is_cut:
         return Peak(top.bytes, top.path, top.part, line=_line(top))
@@ -97,7 +97,7 @@ def _line(top: Top) -> str:
     return f"{os.path.basename(code.co_filename)}:{next(lines, None) or code.co_firstlineno}"
 
 
-def sum_savings(graph: Graph, ledger: Ledger, places: Places) -> Savings:
+def sum_savings(graph: Graph, ledger: MemoryLedger, places: OpOwners) -> Savings:
     """Share out what a graph holds, and mark it in the ledger."""
     by_path, apart = Counter[str](), Counter[str]()
     for held in graph.held:
@@ -117,7 +117,7 @@ def _shorten(course: list[int]) -> tuple[float, ...]:
     return tuple(float(max(course[at : at + size])) for at in range(0, len(course), size))
 
 
-def close_step(ledger: Ledger, saved: Savings, *, label: str, batch: int | None) -> MeasuredStep:
+def close_step(ledger: MemoryLedger, saved: Savings, *, label: str, batch: int | None) -> MeasuredStep:
     """Sum up a step that has ended."""
     course = [] if ledger.is_cut else ledger.course()
     parts = tuple((at / max(1, len(course)), part) for at, part in ledger.parts)

@@ -14,7 +14,7 @@ from layerstep.views import Column, Fields, Plot, Span, Table, Text, View
 
 __all__ = [
     "OUTSIDE",
-    "Snapshot",
+    "MemoryShown",
     "device_lines",
     "difference",
     "modules",
@@ -28,7 +28,7 @@ _SHORT = {"optimizer state": "optimizer", "temporary": "temporary"}
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class MemoryShown:
     """A moment, kept by name."""
 
     now: Now
@@ -179,7 +179,7 @@ def _long_parts(step: MeasuredStep) -> list[tuple[float, str]]:
     return [(at, part) for part, at in first.items() if part in ("forward", "backward", "optimizer")]
 
 
-def difference(names: tuple[str, str], one: Snapshot, other: Snapshot, *, most: int) -> View:
+def difference(names: tuple[str, str], one: MemoryShown, other: MemoryShown, *, most: int) -> View:
     """What has changed from one moment to another, by kind and module."""
     rows = []
     for kind in KEPT:

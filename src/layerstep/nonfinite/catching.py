@@ -29,7 +29,7 @@ from layerstep.nonfinite.live_check import EveryOp
 from layerstep.nonfinite.loss_and_backward import Aftermath
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.ops.frames import op_frame
-from layerstep.rerun.whole_call import Snapshot, take
+from layerstep.rerun.whole_call import CallStart, note_start
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, why_unread
 from layerstep.views import Notice
@@ -52,7 +52,7 @@ class _Here(threading.local):
     """What one thread is at: several may run a model at once."""
 
     def __init__(self) -> None:
-        self.snapshots: dict[int, Snapshot] = {}
+        self.snapshots: dict[int, CallStart] = {}
         self.begun: Event | None = None
         self.has_told = False
 
@@ -163,7 +163,7 @@ class Hunt:
         while len(snapshots) >= MOST_SNAPSHOTS:  # a snapshot keeps its model alive
             del snapshots[next(iter(snapshots))]
         with contextlib.suppress(Exception):  # an input that cannot be copied: there is then no second run
-            self._here.snapshots[id(root)] = take(
+            self._here.snapshots[id(root)] = note_start(
                 root,
                 event.args,
                 event.kwargs,
@@ -263,7 +263,7 @@ class Hunt:
         words = [origin.note, note, verdict.trouble, "it was written on purpose" if verdict.intended else ""]
         return replace(origin, note="; ".join(word for word in words if word))
 
-    def _as_it_is_now(self) -> Snapshot | None:
+    def _as_it_is_now(self) -> CallStart | None:
         """The outermost call of this stop, in want of its beginning."""
         stack = self.session.pause.stack if self.session.pause is not None else []
         outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)
@@ -271,7 +271,7 @@ class Hunt:
         if outer is None or outer.module is None or owner is None:
             return None
         modules = [module for _, module in owner.names]
-        return take(outer.module, outer.args, outer.kwargs, forward=owner.forwards, inside=modules)
+        return note_start(outer.module, outer.args, outer.kwargs, forward=owner.forwards, inside=modules)
 
     # --- stops ---
 

@@ -28,7 +28,7 @@ from layerstep.nonfinite.in_backward import NOT_REPRODUCIBLE, Passed, again_back
 from layerstep.nonfinite.kernel_mode import Beside
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.other_ranks import about_gradients
-from layerstep.rerun.whole_call import Snapshot
+from layerstep.rerun.whole_call import CallStart
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, not_finite
 from layerstep.views import Notice
@@ -98,7 +98,7 @@ class Aftermath:
         self._close_ledger()
         self._ledger = None
 
-    def wait(self, event: Event, snapshot: Snapshot) -> None:
+    def wait(self, event: Event, snapshot: CallStart) -> None:
         """A forward has ended well: keep the gradient that arrives at its output, a second run needs it."""
         outputs = [t if t.requires_grad else None for t in tensors_of(event.output)]
         known = any(each.snapshot is snapshot for each in self._passed)

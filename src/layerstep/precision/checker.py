@@ -35,7 +35,7 @@ from layerstep.precision.stability import (
     computes_in_f16,
     worst_first,
 )
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import rerun
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Notice
@@ -85,7 +85,9 @@ class StabilityChecker:
         )
         watcher = Shadower(hazards.hear, seconds=SECONDS)
         with modes_off():
-            done = rerun(session, model, args=args, kwargs=kwargs, moment=Moment.BEFORE, watcher=watcher)
+            done = rerun(
+                session, model, args=args, kwargs=kwargs, progress=CallProgress.BEFORE, watcher=watcher
+            )
         errors = [watcher.error_of(tensor) for _, tensor in tensors_in(done.output)]
         known = [error for error in errors if error is not None]
         return self._keep(hazards.settle(max(known) if known and not watcher.ended else None))

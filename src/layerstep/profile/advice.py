@@ -12,7 +12,7 @@ import torch
 
 from layerstep.engine.operations import Place
 from layerstep.profile import machine
-from layerstep.profile.operations import Grown, Looked
+from layerstep.profile.operations import Grown, OpCounts
 from layerstep.profile.report import BETWEEN, Measured, Row
 from layerstep.profile.roofline import Roofline
 from layerstep.profile.slow_lines import Lines
@@ -62,7 +62,7 @@ class Evidence:
     """What is known: times by module, operations by line, lines by looks, what the machine can do."""
 
     measured: Measured
-    looked: Looked
+    looked: OpCounts
     lines: Lines
     roofline: Roofline | None = None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from layerstep.profile.stamps import Mark
-from layerstep.profile.timing import Kind
+from layerstep.profile.timing import MarkKind
 
 __all__ = ["OUTSIDE", "CallTime", "Cost", "StepTime", "fold"]
 
@@ -100,7 +100,7 @@ class _Folding:
         self.step.begin = self._last
         for mark in marks:
             self._charge(mark[1])
-            if mark[0] == Kind.ASIDE:
+            if mark[0] == MarkKind.ASIDE:
                 self.step.aside += mark[2] - mark[1]
                 self.step.asides += mark[4]
             else:
@@ -115,10 +115,10 @@ class _Folding:
         stack: list[int] = []
         made = 0
         for kind, _, _, _, number in marks:
-            if kind == Kind.ENTER:
+            if kind == MarkKind.ENTER:
                 stack.append(made)
                 made += 1
-            elif kind == Kind.EXIT and stack:
+            elif kind == MarkKind.EXIT and stack:
                 stack.pop()
             else:
                 continue
@@ -149,25 +149,25 @@ class _Folding:
 
     def _move(self, mark: Mark) -> None:
         kind, _, now, key, number = mark
-        if kind == Kind.ENTER:
+        if kind == MarkKind.ENTER:
             parent = self._running[-1] if self._running else -1
             self._running.append(len(self.step.calls))
             self.step.calls.append(CallTime(key, parent, now, now, is_again=self._in_backward))
-        elif kind == Kind.EXIT and self._running:
+        elif kind == MarkKind.EXIT and self._running:
             self.step.calls[self._running.pop()].until = mark[1]
             self._outside = self._after_forward
-        elif kind == Kind.NODE:
+        elif kind == MarkKind.NODE:
             self._in_backward = True
             at = bisect_right(self._numbers, number) - 1
             owner = self._owners[at] if at >= 0 else -1
             self._node_owner = owner if owner < len(self.step.calls) else -1
-        elif kind == Kind.END:
+        elif kind == MarkKind.END:
             self._in_backward = False
             self._outside = "optimizer" if self._optimizers else "after backward"  # LBFGS runs it inside
-        elif kind == Kind.OPTIMIZER:
+        elif kind == MarkKind.OPTIMIZER:
             self._optimizers += 1
             self._outside = "optimizer"
-        elif kind == Kind.STEPPED:
+        elif kind == MarkKind.STEPPED:
             self._optimizers = max(0, self._optimizers - 1)
             self._outside = "optimizer" if self._optimizers else "data"  # one may step another inside
 
@@ -184,7 +184,7 @@ class _Folding:
                     parent.forward -= taken
                 self.step.tool += taken
         for kind, _, _, _, number in marks:
-            if kind == Kind.NODE:
+            if kind == MarkKind.NODE:
                 at = bisect_right(self._numbers, number) - 1
                 owner = self._owners[at] if at >= 0 else -1
                 if 0 <= owner < len(calls):

@@ -22,10 +22,10 @@ from layerstep._torch.process_state import parametrizations_kept
 from layerstep.engine.guard import observing
 from layerstep.engine.operations import Kernels
 from layerstep.errors import UserError
-from layerstep.memory.places import Places
+from layerstep.memory.places import OpOwners
 from layerstep.profile import flop_formulas
 from layerstep.rerun.copies import Copies, is_freed
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import leaving_no_trace, length_of
 from layerstep.tensors.autograd_graph import inner_tensors, nodes_behind
 from layerstep.tensors.containers import with_attributes
@@ -87,7 +87,7 @@ class Flops:
 class _Counter:
     """Counts each kernel for the module whose code called it."""
 
-    def __init__(self, places: Places, found: Flops) -> None:
+    def __init__(self, places: OpOwners, found: Flops) -> None:
         self._places = places
         self._found = found
         self._cheap: dict[Any, bool] = {}
@@ -151,17 +151,17 @@ def count_flops(
     """Run a call again on copies, forward and, if wanted, backward, and count."""
     path = session.models.path_of(module)
     if any(map(is_freed, (*module.parameters(), *module.buffers()))):
-        raise UserError(f"{path} cannot be run again: not all of its weights are in memory at this stop")
+        raise UserError(f"{path} cannot be rerun: not all of its weights are in memory at this stop")
     if is_transforming():
-        why = "inside a transform of torch.func it cannot be run again"
+        why = "inside a transform of torch.func it cannot be rerun"
         raise UserError(f"the FLOP of {path} cannot be counted here: {why}", "stop at the module outside it")
     found = Flops()
-    places = Places(session.models)
+    places = OpOwners(session.models)
     with contextlib.ExitStack() as stack:
         stack.enter_context(leaving_no_trace(session, module))
         stack.enter_context(parametrizations_kept(empty=True))
         with observing():
-            copies = Copies(Moment.DURING, length_of(args, kwargs), session.caches)
+            copies = Copies(CallProgress.DURING, length_of(args, kwargs), session.caches)
             args, kwargs = copies.of(args), copies.of(kwargs)
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.set_grad_enabled(backward))
@@ -176,7 +176,7 @@ def count_flops(
             raise
         except Exception as error:  # the module's own code, on inputs that may have changed since
             line = str(error).partition("\n")[0]
-            raise UserError(f"{path} cannot be run again: {line}") from None
+            raise UserError(f"{path} cannot be rerun: {line}") from None
     return found
 
 

@@ -24,7 +24,7 @@ from layerstep.errors import UserError
 from layerstep.profile import machine
 from layerstep.profile.saved_memory import Needed
 from layerstep.profile.timed_modules import is_whole
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Watcher, rerun
 from layerstep.tensors.autograd_graph import inner_tensors
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from layerstep.engine.session import Session
     from layerstep.profile.profiling import Profile
 
-__all__ = ["Attention", "Grown", "LineOps", "Looked", "look_at"]
+__all__ = ["Attention", "Grown", "LineOps", "OpCounts", "count_ops"]
 
 SYNCS = frozenset(["item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "nonzero", "bool"])
 _CONVERSIONS = frozenset(["__bool__", "__int__", "__float__", "__index__"])
@@ -79,7 +79,7 @@ class Grown:
 
 
 @dataclass(slots=True)
-class Looked:
+class OpCounts:
     """What one look has seen."""
 
     lines: dict[tuple[int, Place], LineOps] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Looked:
     trouble: str = ""
     """Why there was no look."""
 
-    def add(self, other: Looked) -> None:
+    def add(self, other: OpCounts) -> None:
         """What was seen in another model."""
         self.lines |= other.lines
         self.syncs |= other.syncs
@@ -123,20 +123,20 @@ class Looked:
         return sum(line.seconds for line in self.lines.values())
 
 
-def look_at(
+def count_ops(
     session: Session, profile: Profile, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Looked:
+) -> OpCounts:
     """Run a model once more on copies of what it was called with, and see its operations: all, or none."""
     if any(map(is_whole, module.modules())):
-        return Looked(
+        return OpCounts(
             trouble=f"{session.models.path_of(unwrap(module))} is compiled, and is not run again for it"
         )
     watcher = _Inspection()
     profile.clock.inspect = watcher
     try:
-        rerun(session, module, args=args, kwargs=kwargs, moment=Moment.AFTER, watcher=watcher)
+        rerun(session, module, args=args, kwargs=kwargs, progress=CallProgress.AFTER, watcher=watcher)
     except UserError as error:
-        watcher.looked = Looked(trouble=str(error))
+        watcher.looked = OpCounts(trouble=str(error))
     finally:
         profile.clock.inspect = None
         watcher.settle()
@@ -148,7 +148,7 @@ class _Inspection(Watcher):
 
     def __init__(self) -> None:
         super().__init__()
-        self.looked = Looked()
+        self.looked = OpCounts()
         self._stack: list[int] = []
         self._kernels = Kernels(self._kernel)
         self._needed = Needed()

@@ -21,8 +21,8 @@ from layerstep.errors import UserError
 from layerstep.frontends.choose import open_session
 from layerstep.profile.advice import Advice
 from layerstep.profile.compare import saved_of, store
-from layerstep.profile.report import Measured, Spread
-from layerstep.profile.state import State, state_of
+from layerstep.profile.report import Measured, StepSpread
+from layerstep.profile.state import ProfileState, state_of
 from layerstep.profile.trace import chrome_trace
 
 __all__ = ["LayerTime", "ProfileReport", "Profiler", "profiling"]
@@ -112,7 +112,7 @@ class Profiler:
     def __init__(self, model: nn.Module | None = None, *, warm_up: int = 1) -> None:
         self.model = model
         self.warm_up = warm_up
-        self._state: State | None = None
+        self._state: ProfileState | None = None
         self._running: dict[str, list[float]] = {}
         self._timers: dict[str, _Timer] = {}
 
@@ -172,7 +172,7 @@ class Profiler:
             step_seconds=measured.seconds if measured is not None else 0.0,
             samples_per_second=measured.throughput[0] if measured is not None else 0.0,
             tokens_per_second=measured.throughput[1] if measured is not None else 0.0,
-            own_cost_seconds=Spread.of(measured.tool).median if measured is not None else 0.0,
+            own_cost_seconds=StepSpread.of(measured.tool).median if measured is not None else 0.0,
             layers=tuple(_layers(measured)) if measured is not None else (),
             timers=tuple(self._timed()),
             advice=tuple(self._state.advice()) if advice and self._state is not None else (),
@@ -182,7 +182,7 @@ class Profiler:
     def _timed(self) -> Iterator[LayerTime]:
         whole = sum(sum(each.seconds) + sum(each.backward) for each in self._timers.values())
         for name, timer in self._timers.items():
-            forward, backward = Spread.of(timer.seconds).median, Spread.of(timer.backward).median
+            forward, backward = StepSpread.of(timer.seconds).median, StepSpread.of(timer.backward).median
             spent = sum(timer.seconds) + sum(timer.backward)
             yield LayerTime(
                 name,

@@ -20,9 +20,9 @@ from layerstep.profile.pace import Pace
 from layerstep.profile.slow_lines import Lines
 from layerstep.profile.stamps import HostStamps, stamps_for
 from layerstep.profile.steps import (
+    Inspected,
     KeptSteps,
-    Looks,
-    Recorder,
+    StepRecorder,
     Timed,
     TimedStep,
     counts_of,
@@ -33,8 +33,8 @@ from layerstep.profile.steps import (
     until_last_exit,
     without_unused,
 )
-from layerstep.profile.timed_modules import Placed
-from layerstep.profile.timing import Clock, Kind
+from layerstep.profile.timed_modules import TimedModules
+from layerstep.profile.timing import Clock, MarkKind
 from layerstep.views import Notice, Text
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def profile_of(session: Session) -> Profile:
 class Profile:
     """Times the calls of every module while it is on."""
 
-    def __init__(self, session: Session, *, recorder: Recorder | None = None) -> None:
+    def __init__(self, session: Session, *, recorder: StepRecorder | None = None) -> None:
         self.session = session
         self.recorder = recorder
         """If there is one, it is on during the steps, and only the outermost calls are timed."""
@@ -97,8 +97,8 @@ class Profile:
         self._asides: list[int] = []
         """Where in the marks calls begin that may turn out to be no part of a training step."""
         self._aside = -1
-        self._looks = Looks()
-        self._placed = Placed(self)
+        self._looks = Inspected()
+        self._placed = TimedModules(self)
         self._spoiled = False
         self._step = TimedStep([], False)
         self._told = 0.0
@@ -221,7 +221,7 @@ class Profile:
         call = self.borders.called(module)
         if self.clock.open_passes:  # a backward that has raised
             self._spoiled, self.clock.open_passes = True, 0
-            self.clock.note(Kind.END)
+            self.clock.note(MarkKind.END)
         if self.borders.is_new_unit:
             self._begin_anew()
         if call is Call.FORWARD:
@@ -251,7 +251,7 @@ class Profile:
             with observing():
                 self.clock.use(stamps_for(self.session.models.everything()))
         if not self.clock.log:
-            self.clock.note(Kind.TOOL)
+            self.clock.note(MarkKind.TOOL)
             self._began = machine.now()
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
@@ -280,7 +280,7 @@ class Profile:
         if is_of_interest and self._looks.are_wanted(module, is_late=self.warming <= 0):
             since = self.clock.now()
             self._looks.note(module, has_worked=self.inspector(module, args, kwargs, output))
-            self.clock.log.append((Kind.TOOL, since, self.clock.now(), -1, 0))
+            self.clock.log.append((MarkKind.TOOL, since, self.clock.now(), -1, 0))
 
     def raised(self) -> None:
         """An outermost call has raised: its step does not count."""
@@ -295,7 +295,7 @@ class Profile:
         if self.borders.begin_training():
             self._begin_anew()
             self.warming = max(1, self._warm_up)  # this one began before that was known
-        self.clock.note(Kind.OPTIMIZER)
+        self.clock.note(MarkKind.OPTIMIZER)
 
     def _resume(self) -> None:
         """Forwards were timed, as there was no optimizer; now there is one, and training steps are wanted."""
@@ -309,7 +309,7 @@ class Profile:
     def _stepped(self, stepped: Stepped) -> None:
         if not self.is_on:
             return
-        self.clock.note(Kind.STEPPED)
+        self.clock.note(MarkKind.STEPPED)
         end = self.borders.stepped(stepped)
         if end is End.TORN:
             self.warming = max(1, self.warming)
@@ -318,7 +318,7 @@ class Profile:
 
     def _cut(self) -> None:
         self._cuts += 1
-        self.clock.note(Kind.TOOL)
+        self.clock.note(MarkKind.TOOL)
         is_full = self.clock.is_full
         step, step.marks = self._step, self.clock.cut()
         step.is_training = self.is_training
@@ -342,7 +342,7 @@ class Profile:
             self._finish()
             return
         self._progress()
-        self.clock.note(Kind.TOOL)
+        self.clock.note(MarkKind.TOOL)
 
     def _holds(self) -> bool:
         """All forwards that were wanted are timed; may training steps come that are wanted more?"""

@@ -11,14 +11,14 @@ from layerstep.profile.profiling import Profile
 from layerstep.profile.stamps import DeviceStamps
 from layerstep.profile.steps import Timed
 
-__all__ = ["BETWEEN", "Measured", "Row", "Spread", "by_type", "measure"]
+__all__ = ["BETWEEN", "Measured", "Row", "StepSpread", "by_type", "measure"]
 
 BETWEEN = "between forwards"
 """The row of what is outside of the model, where nothing is trained."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class StepSpread:
     """The middle of some numbers, and the range of their middle half."""
 
     median: float = 0.0
@@ -26,7 +26,7 @@ class Spread:
     high: float = 0.0
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> StepSpread:
         if not values:
             return cls()
         if len(values) == 1:
@@ -103,8 +103,8 @@ class Measured:
     _middle: tuple[int, ...] = ()
 
     @property
-    def step(self) -> Spread:
-        return Spread.of(self.steps)
+    def step(self) -> StepSpread:
+        return StepSpread.of(self.steps)
 
     @property
     def middle(self) -> tuple[int, ...]:

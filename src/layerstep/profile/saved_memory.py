@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from layerstep._torch.saved import key_of
 from layerstep.engine.guard import observing
 from layerstep.profile.stamps import Mark
-from layerstep.profile.timing import Kind
+from layerstep.profile.timing import MarkKind
 from layerstep.tensors.autograd_graph import inner_tensors, size_of, walk
 from layerstep.tensors.containers import with_attributes
 
@@ -27,9 +27,9 @@ def saved_by_module(marks: Iterable[Mark], module: nn.Module, inputs: Any, outpu
     """
     numbers, owners, running = list[int](), list[int](), list[int]()
     for kind, _, _, key, number in marks:
-        if kind == Kind.ENTER:
+        if kind == MarkKind.ENTER:
             running.append(key)
-        elif kind == Kind.EXIT and running:
+        elif kind == MarkKind.EXIT and running:
             running.pop()
         else:
             continue

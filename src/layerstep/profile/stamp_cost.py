@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from layerstep.engine.guard import observing
 from layerstep.profile import machine
 from layerstep.profile.call_times import Cost
-from layerstep.profile.timing import Clock, Kind, TimedCall
+from layerstep.profile.timing import Clock, MarkKind, TimedCall
 
 __all__ = ["calibrate"]
 
@@ -58,7 +58,7 @@ def _beyond(module: nn.Module, *, grad: bool) -> float:
             for _ in range(ROUNDS):
                 clock.clear()
                 spent = _seconds(run)
-                seen = sum(mark[2] - mark[1] for mark in clock.log if mark[0] != Kind.END)
+                seen = sum(mark[2] - mark[1] for mark in clock.log if mark[0] != MarkKind.END)
                 found.append(spent - seen)
         finally:
             replacement.remove()

@@ -11,25 +11,25 @@ from layerstep.engine.session import Session
 from layerstep.profile.advice import Advice, Evidence, advise
 from layerstep.profile.call_times import Cost
 from layerstep.profile.compare import Saved
-from layerstep.profile.operations import Looked, look_at
+from layerstep.profile.operations import OpCounts, count_ops
 from layerstep.profile.profiling import WARM_UP, Profile, profile_of
 from layerstep.profile.report import Measured, measure
 from layerstep.profile.roofline import Roofline, probe
 from layerstep.profile.saved_memory import saved_by_module
 from layerstep.profile.stamp_cost import calibrate
 
-__all__ = ["State", "state_of"]
+__all__ = ["ProfileState", "state_of"]
 
 MEMORY = "profile"
 
 
 @dataclass(slots=True)
-class State:
+class ProfileState:
     """Kept between the lines of a session."""
 
     session: Session
     profile: Profile
-    looked: Looked = field(default_factory=Looked)
+    looked: OpCounts = field(default_factory=OpCounts)
     saved: dict[str, Saved] = field(default_factory=dict)
     kernels: Profile | None = None
     """Of `profile ops`: torch's own profiler over some steps."""
@@ -39,18 +39,18 @@ class State:
 
     def start(self, wanted: int | None, *, warm_up: int = WARM_UP) -> None:
         """Begin to time, and have a look at the operations in a step that is left out."""
-        self.looked = Looked()
+        self.looked = OpCounts()
         self.profile.inspector = self._look
         self.profile.on_anew = self._forget
         self.profile.start(wanted, warm_up=warm_up)
 
     def _forget(self) -> None:
-        self.looked, self._measured = Looked(), None
+        self.looked, self._measured = OpCounts(), None
 
     def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
         """Look at the operations of a call; was that possible?"""
         saved = saved_by_module(self.profile.clock.log, module, (args, kwargs), output)
-        found = look_at(self.session, self.profile, module, args, kwargs)
+        found = count_ops(self.session, self.profile, module, args, kwargs)
         found.saved = saved
         self.looked.trouble = ""
         self.looked.add(found)
@@ -122,9 +122,9 @@ class State:
         return advise(Evidence(measured, self.looked, self.profile.lines, roofline))
 
 
-def state_of(session: Session) -> State:
+def state_of(session: Session) -> ProfileState:
     """What a session knows about time; made when it is first asked for."""
     found = session.memory.get(MEMORY)
-    if not isinstance(found, State):
-        found = session.memory[MEMORY] = State(session, profile_of(session))
+    if not isinstance(found, ProfileState):
+        found = session.memory[MEMORY] = ProfileState(session, profile_of(session))
     return found

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.messages import Message
 from layerstep.profile.stamps import DeviceStamps, HostStamps, Mark, Stamps
-from layerstep.profile.timing import Clock, Kind
+from layerstep.profile.timing import Clock, MarkKind
 from layerstep.views import Fields, Group, Notice, Text
 
 __all__ = [
+    "Inspected",
     "KeptSteps",
-    "Looks",
-    "Recorder",
+    "StepRecorder",
     "Timed",
     "TimedStep",
     "counts_of",
@@ -101,7 +101,7 @@ class KeptSteps(deque[TimedStep]):
                 step.marks, step.is_read = stamps.nanoseconds(step.marks), True
 
 
-class Looks:
+class Inspected:
     """Which models have been run once more, to see their operations: each once, or twice if that failed."""
 
     def __init__(self) -> None:
@@ -145,21 +145,21 @@ def part_of_step(clock: Clock, is_training: bool) -> str:
         return ""
     if clock.depth:
         return "inside"
-    last = clock.log[-1][0] if clock.log else Kind.TOOL
-    if last == Kind.ASIDE:
+    last = clock.log[-1][0] if clock.log else MarkKind.TOOL
+    if last == MarkKind.ASIDE:
         return ""
-    return "between" if last in (Kind.STEPPED, Kind.TOOL) or not is_training else "rest"
+    return "between" if last in (MarkKind.STEPPED, MarkKind.TOOL) or not is_training else "rest"
 
 
 def until_last_exit(marks: list[Mark]) -> list[Mark]:
     """The marks of a step that ends with the last call in it."""
-    last = max(at for at, mark in enumerate(marks) if mark[0] == Kind.EXIT)
-    return [*marks[: last + 1], (Kind.TOOL, *marks[last][2:3] * 2, -1, 0)]
+    last = max(at for at, mark in enumerate(marks) if mark[0] == MarkKind.EXIT)
+    return [*marks[: last + 1], (MarkKind.TOOL, *marks[last][2:3] * 2, -1, 0)]
 
 
 def without_unused(marks: list[Mark], begins: list[int]) -> list[Mark]:
     """The marks of a step, with those calls set aside that begin there and that no backward pass came by."""
-    used = sorted(mark[4] for mark in marks if mark[0] == Kind.NODE)
+    used = sorted(mark[4] for mark in marks if mark[0] == MarkKind.NODE)
     kept, at = list[Mark](), 0
     for begin in begins:
         end = _end_of(marks, begin)
@@ -167,7 +167,7 @@ def without_unused(marks: list[Mark], begins: list[int]) -> list[Mark]:
         if begin < at or bisect_left(used, first) < bisect_left(used, beyond):
             continue
         kept += marks[at:begin]
-        kept.append((Kind.ASIDE, marks[begin][1], marks[end][2], -1, 1))
+        kept.append((MarkKind.ASIDE, marks[begin][1], marks[end][2], -1, 1))
         at = end + 1
     return kept + marks[at:]
 
@@ -176,13 +176,13 @@ def _end_of(marks: list[Mark], begin: int) -> int:
     depth = 0
     for at in range(begin, len(marks)):
         kind = marks[at][0]
-        depth += (kind == Kind.ENTER) - (kind == Kind.EXIT)
+        depth += (kind == MarkKind.ENTER) - (kind == MarkKind.EXIT)
         if not depth:
             return at
     return len(marks) - 1
 
 
-class Recorder(Protocol):
+class StepRecorder(Protocol):
     """Something that records while steps are timed: torch.profiler."""
 
     def start(self) -> None: ...

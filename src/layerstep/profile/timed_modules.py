@@ -17,7 +17,7 @@ from layerstep.profile.timing import TimedCall, TimedCompiled, timed_call_of
 if TYPE_CHECKING:
     from layerstep.profile.profiling import Profile
 
-__all__ = ["Placed", "Timeable", "is_whole", "places_of"]
+__all__ = ["Timeable", "TimedModules", "is_whole", "timeable_modules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def is_whole(module: nn.Module) -> bool:
     return is_compiled(module) or is_replicated
 
 
-def places_of(models: Models, model: Model, *, outermost: bool) -> Iterator[Timeable]:
+def timeable_modules(models: Models, model: Model, *, outermost: bool) -> Iterator[Timeable]:
     """The modules of a model that a profile times, the outermost first; or that one alone."""
     given, root = model.given, model.root
     if given is None or root is None:
@@ -77,7 +77,7 @@ def _whole(module: nn.Module, path: str, *, is_root: bool) -> Timeable:
     return Timeable(module, path, is_root, is_whole=True, is_compiled=in_place)
 
 
-class Placed:
+class TimedModules:
     """The stand-ins of a profile, and what is known of each module that has one."""
 
     def __init__(self, profile: Profile) -> None:
@@ -104,7 +104,7 @@ class Placed:
         """Put a stand-in on each module that has none."""
         self.untimed = []
         for model in models:
-            for place in places_of(models, model, outermost=outermost):
+            for place in timeable_modules(models, model, outermost=outermost):
                 self._place(place)
 
     def _place(self, place: Timeable) -> None:

@@ -25,14 +25,14 @@ from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.tensors import is_tensor
 from layerstep.profile.stamps import HostStamps, Mark, Stamps
 
-__all__ = ["MOST_MARKS", "Clock", "Kind", "TimedCall", "TimedCompiled", "timed_call_of"]
+__all__ = ["MOST_MARKS", "Clock", "MarkKind", "TimedCall", "TimedCompiled", "timed_call_of"]
 
 _is_grad_enabled = torch.is_grad_enabled
 _thread = threading.get_ident
 _RAISED = object()
 
 
-class Kind:
+class MarkKind:
     """What happened at a mark. Plain numbers: a mark is made twice a module call."""
 
     ENTER = 0
@@ -125,10 +125,10 @@ class Clock:
             return
         since, until, count = self.log[begin][1], self.log[-1][2], 1
         del self.log[begin:]
-        if self.log and self.log[-1][0] == Kind.ASIDE:
+        if self.log and self.log[-1][0] == MarkKind.ASIDE:
             _, since, _, _, before = self.log.pop()
             count += before
-        self.log.append((Kind.ASIDE, since, until, -1, count))
+        self.log.append((MarkKind.ASIDE, since, until, -1, count))
 
     def enter(self, key: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         since, number = self.now(), 0
@@ -140,7 +140,7 @@ class Clock:
             if kwargs:
                 self._mark(tuple(kwargs.values()))
             number = autograd_count()
-        self.log.append((Kind.ENTER, since, self.then() or since, key, number))
+        self.log.append((MarkKind.ENTER, since, self.then() or since, key, number))
 
     def leave(self, key: int, output: Any) -> None:
         since, number = self.now(), 0
@@ -150,7 +150,7 @@ class Clock:
         if _is_grad_enabled():
             number = autograd_count()
             self._mark((output,) if is_tensor(output) else _inside(output))
-        self.log.append((Kind.EXIT, since, self.then() or since, key, number))
+        self.log.append((MarkKind.EXIT, since, self.then() or since, key, number))
 
     def _mark(self, values: tuple[Any, ...]) -> None:
         """Have the backward stamp the node that it comes to first among those that made these tensors."""
@@ -173,12 +173,12 @@ class Clock:
             self._passes.add(task)
             self.open_passes += 1
             at_end_of_backward(self._ended)
-        self.log.append((Kind.NODE, since, self.then() or since, -1, number))
+        self.log.append((MarkKind.NODE, since, self.then() or since, -1, number))
 
     def _ended(self) -> None:
         if self._handles:
             self.open_passes -= 1
-            self.note(Kind.END)
+            self.note(MarkKind.END)
 
 
 def _inside(value: Any) -> tuple[Any, ...]:

@@ -172,7 +172,7 @@ def _where(a: torch.Tensor, b: torch.Tensor, found: Comparison) -> str:
     shape = tuple(a.shape)
     if 2 * found.differing <= found.count and sum(shape) <= SMALL:
         hits = _hits(a, b, shape)
-        told = [_named(hit, len(shape), axis) for axis, hit in enumerate(hits) if len(hit) > 1]
+        told = [_axis_words(hit, len(shape), axis) for axis, hit in enumerate(hits) if len(hit) > 1]
         if any(told):
             return "only in " + ", ".join(filter(None, told))
     return f"in {found.differing:,} of {found.count:,} elements"
@@ -190,7 +190,7 @@ def _hits(a: torch.Tensor, b: torch.Tensor, shape: tuple[int, ...]) -> list[Arra
     return hits
 
 
-def _named(hit: Array, dims: int, axis: int) -> str:
+def _axis_words(hit: Array, dims: int, axis: int) -> str:
     """`row 3`, `columns 8–15`; nothing if that is most of them."""
     indices = [int(index) for index in np.flatnonzero(hit)]
     first, last, count = indices[0], indices[-1], len(indices)

@@ -17,14 +17,14 @@ from layerstep.tensors.blocks import Array, Scratch, blocks, load
 from layerstep.tensors.indices import Index, outer_index
 from layerstep.tensors.kinds import Part, open_values
 
-__all__ = ["Places", "extremes", "find_places"]
+__all__ = ["ValuePlaces", "extremes", "find_places"]
 
 Spot = tuple[int, int]
 """The number of a part, and the place of an element in it, each expanded dimension taken once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ValuePlaces:
     """Indices of elements, the first of each in the order of the tensor; None if there is none.
 
     `argmin` and `argmax` are of the finite elements. Of a sparse tensor only the stored ones are looked at;
@@ -37,15 +37,15 @@ class Places:
     argmax: Index | None = None
 
 
-def find_places(tensor: torch.Tensor) -> Places:
+def find_places(tensor: torch.Tensor) -> ValuePlaces:
     """Look at every element of any tensor; never raise."""
     with below_everything(), np.errstate(all="ignore"):
         try:
             parts = open_values(tensor).parts or []
             spots = _first_spots(parts)
-            return Places(**{name: _index(tensor, parts, spot) for name, spot in spots.items()})
+            return ValuePlaces(**{name: _index(tensor, parts, spot) for name, spot in spots.items()})
         except Exception:  # a kind of tensor unknown here must not end the user's run
-            return Places()
+            return ValuePlaces()
 
 
 def extremes(tensor: torch.Tensor, k: int, *, largest: bool) -> list[tuple[Index, float]]:

@@ -9,7 +9,7 @@ import torch
 from layerstep.engine.guard import observing
 from layerstep.tensors.format import number, place, share
 from layerstep.tensors.masks import largest_unmasked
-from layerstep.tensors.places import Places, find_places
+from layerstep.tensors.places import ValuePlaces, find_places
 from layerstep.tensors.present import view_of
 from layerstep.tensors.risk import risks
 from layerstep.tensors.shapes import attempt
@@ -30,7 +30,7 @@ class Report:
 
     summary: Summary
     spread: Spread | None
-    places: Places | None
+    places: ValuePlaces | None
     risks: tuple[str, ...]
 
     @property

@@ -32,11 +32,11 @@ from layerstep.engine.taps import replacing_forward
 from layerstep.errors import UserError
 from layerstep.tensors.kinds import readable
 
-__all__ = ["Again", "Result", "difference"]
+__all__ = ["CoreRerun", "RerunResult", "difference"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RerunResult:
     """What came of running it again."""
 
     output: Any
@@ -47,7 +47,7 @@ class Result:
     notes: tuple[str, ...]
 
 
-class Again:
+class CoreRerun:
     """The selected module of a file, in a model with the code."""
 
     def __init__(self, core: RestoredCore, model: nn.Module) -> None:
@@ -70,7 +70,7 @@ class Again:
         *,
         silently: Callable[[], contextlib.AbstractContextManager[None]],
         raised: Callable[[Exception], None],
-    ) -> Result:
+    ) -> RerunResult:
         """Call it. `given` replaces arguments; trials are made `silently`; `raised` hears of an error."""
         core, notes = self.core, list(self.notes)
         with silently():
@@ -92,13 +92,13 @@ class Again:
         is_same, told = self._compare(output, error)
         if is_same is False and _made_elsewhere(core):
             notes.append(_made_elsewhere(core))
-        return Result(output, error, is_same, told, tuple(notes))
+        return RerunResult(output, error, is_same, told, tuple(notes))
 
     @property
     def missing(self) -> list[str]:
         """What the file does not hold of what it needs; a positional argument by its name."""
         names = self._positional()
-        return [_named(text, names) for text in self.core.missing]
+        return [_argument_name(text, names) for text in self.core.missing]
 
     def _positional(self) -> list[str]:
         try:
@@ -191,7 +191,7 @@ class Again:
         return True, f"{path} gave the same output again, bit for bit"
 
 
-def _named(text: str, names: list[str]) -> str:
+def _argument_name(text: str, names: list[str]) -> str:
     match = re.match(r"args\.(\d+)(?=\W)", text)
     if match is None or int(match[1]) >= len(names):
         return text
