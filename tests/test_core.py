@@ -381,7 +381,7 @@ def test_the_module_runs_again_bit_for_bit(path, stop, autocast):
     again = CoreRerun(core, Net())
     result = again.run({}, silently=_nothing, raised=lambda error: None)
     assert result.error is None and result.notes == ()
-    assert result.is_same is (None if "enter" in stop else True), result.told
+    assert result.is_same is (None if "enter" in stop else True), result.message
     assert result.output.isnan().any() == ("1" in stop and "drop" not in stop)
     assert not result.output.isnan().all(), "or dropout would not be seen"
     assert difference(dropped_otherwise(core), result.output), "without its numbers it would be another"
@@ -474,7 +474,7 @@ class Lean(nn.Module):
 def test_modules_that_hold_their_weights_elsewhere_too(path, kind, where):
     core = dumped(path, f"break {where}", "continue", model=kind())
     result = CoreRerun(core, kind()).run({}, silently=_nothing, raised=lambda error: None)
-    assert result.is_same is True, result.told
+    assert result.is_same is True, result.message
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -1,4 +1,4 @@
-"""An opened core file: a prompt at the stop that it holds, and its module run again where the code is."""
+"""An opened core file: a prompt at its stop, and a rerun of its module where the code is."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _run_again(opened: OpenedCore, session: Session) -> None:
 
 def _tell(session: Session, result: RerunResult) -> None:
     level = {True: "good", False: "warn", None: "info"}[result.is_same]
-    session.say(Notice(result.told, level=level))  # type: ignore[arg-type]
+    session.say(Notice(result.message, level=level))  # type: ignore[arg-type]
     for note in result.notes:
         session.say(Notice(note))
 

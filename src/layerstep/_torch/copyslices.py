@@ -39,7 +39,7 @@ def saved_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sa
     """What the node of an operation in place saves. Fallback: None, if the operation fails on meta tensors.
 
     The trial runs in a thread of its own, where autograd is on, no mode is on, and its nodes do not take
-    numbers of the program's. The first trial makes torch import its meta kernels, which takes 0.4 to 0.9 s.
+    numbers of the program. The first trial makes torch import its meta kernels, which takes 0.4 to 0.9 s.
     """
     if func is _COPY:
         return SavedOperands(())

@@ -105,7 +105,7 @@ class _Mask:
 
 
 def _distances(queries: int, keys: int, offset: int, device: torch.device) -> Tensor:
-    """How far back from the query each key lies; negative: in its future."""
+    """How far each key is before its query; negative if after it."""
     own = torch.arange(offset, offset + queries, device=device)
     return own[:, None] - torch.arange(keys, device=device)[None, :]
 
@@ -141,7 +141,7 @@ def _head(
 
 
 def _mass_at(weights: Tensor, start: int) -> Tensor:
-    """What each query gives to the key that lies at `start`, one further for each query."""
+    """The weight of each query for the key at `start`, one key further for each query."""
     queries, keys = weights.shape[-2:]
     index = torch.arange(start, start + queries, device=weights.device)
     there = weights.gather(-1, index.clamp(0, keys - 1).expand(len(weights), -1)[..., None])[..., 0]
@@ -192,7 +192,7 @@ def _about_future(pattern: Pattern, means_causal: bool) -> Iterator[str]:
     if pattern.open_future < 0.5:
         yield f"a causal mask with holes: up to {max(masses):.1%} of a head's mass lies in the future"
     elif means_causal:
-        yield f"it is said to be causal, yet up to {max(masses):.1%} of a head's mass lies in the future"
+        yield f"it is called causal, yet up to {max(masses):.1%} of a head's mass lies in the future"
 
 
 def _over(heads: Sequence[Head], name: str, least: float) -> list[int]:

@@ -55,8 +55,8 @@ def write_file(path: Path, contents: dict[str, Any], segments: Sequence[Segment]
 
 
 def _header(contents: dict[str, Any], segments: Sequence[Segment]) -> bytes:
-    told = {"format": FORMAT, "version": str(VERSION), "core": json.dumps(contents, allow_nan=False)}
-    table: dict[str, Any] = {"__metadata__": told}
+    metadata = {"format": FORMAT, "version": str(VERSION), "core": json.dumps(contents, allow_nan=False)}
+    table: dict[str, Any] = {"__metadata__": metadata}
     at = 0
     for segment in segments:
         known = segment.dtype in _DTYPES
@@ -95,16 +95,16 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1).view(torch.uint8).clone()
 
 
-def _contents(path: Path, told: dict[str, str]) -> dict[str, Any]:
-    if told.get("format") != FORMAT:
+def _contents(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
+    if metadata.get("format") != FORMAT:
         raise RecordingError(f"{path} is no core file; `dump FILE` at a stop writes one")
-    version = told.get("version", "")
+    version = metadata.get("version", "")
     if version != str(VERSION):
         raise RecordingError(
             f"{path} is a core file of version {version[:20] or 'none'}, and this layerstep reads {VERSION}"
         )
     try:
-        contents = json.loads(told.get("core", ""))
+        contents = json.loads(metadata.get("core", ""))
     except (ValueError, RecursionError):
         contents = None
     if not isinstance(contents, dict):

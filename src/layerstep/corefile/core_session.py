@@ -143,7 +143,7 @@ def _frame(models: Models, call: RestoredCall) -> Frame:
 
 
 def _spots(frame: Frame) -> tuple[Spot, ...]:
-    """The line of the user's that raised; the frames below it are not in the file."""
+    """The user's line that raised. The frames below it are not in the file."""
     python = frame.python
     return (Spot(python, python.f_lineno, python.f_lasti),) if python is not None else ()
 

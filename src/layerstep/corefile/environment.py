@@ -89,8 +89,8 @@ def _devices() -> list[str]:
 
 def exception_text(error: BaseException) -> dict[str, Any]:
     """Type, message, notes and traceback; files by their base names."""
-    told = traceback.TracebackException(type(error), error, error.__traceback__)
-    waiting: list[traceback.TracebackException | None] = [told]
+    trace = traceback.TracebackException(type(error), error, error.__traceback__)
+    waiting: list[traceback.TracebackException | None] = [trace]
     while waiting:
         one = waiting.pop()
         if one is None:
@@ -103,5 +103,5 @@ def exception_text(error: BaseException) -> dict[str, Any]:
         "type": type(error).__name__,
         "message": without_home(str(error))[:MOST_TEXT],
         "notes": [without_home(str(note))[:MOST_TEXT] for note in getattr(error, "__notes__", [])],
-        "traceback": without_home("".join(told.format()))[-MOST_TEXT:],
+        "traceback": without_home("".join(trace.format()))[-MOST_TEXT:],
     }

@@ -111,7 +111,7 @@ class RestoredCore:
 
     @property
     def missing(self) -> list[str]:
-        """What the selected module would need to be run again, and the file does not have."""
+        """What a rerun of the selected module needs and the file does not have."""
         chosen = self.selected
         if chosen.module is None:
             return ["a module"]
@@ -122,10 +122,10 @@ class RestoredCore:
             *(f"{name} (weight)" for name, tensor in state if hasattr(tensor, "not_in_core")),
         ]
 
-    def inputs_anew(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def fresh_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the selected module was called with, in memory of its own."""
         entry = self.contents["stack"][self.contents["stop"]["selected"]]
-        tensors = RestoredTensors(self.contents["tensors"], self.segments, anew=True)
+        tensors = RestoredTensors(self.contents["tensors"], self.segments, copied=True)
         args, kwargs = (decode(entry[name], tensors, self.modules.__getitem__) for name in ("args", "kwargs"))
         return args, kwargs
 

@@ -1,4 +1,4 @@
-"""Run the module of a core file again, in a model that has the code, and compare.
+"""Rerun the module of a core file in a model that has the code, and compare.
 
 The stored state is put into the module; it is called with the stored inputs, under the stored modes, with the
 random streams where they were when the call began.
@@ -37,13 +37,13 @@ __all__ = ["CoreRerun", "RerunResult", "difference"]
 
 @dataclass(frozen=True, slots=True)
 class RerunResult:
-    """What came of running it again."""
+    """The outcome of a rerun."""
 
     output: Any
     error: Exception | None
     is_same: bool | None
     """None where the file has nothing to compare with."""
-    told: str
+    message: str
     notes: tuple[str, ...]
 
 
@@ -89,10 +89,10 @@ class CoreRerun:
                 raised(problem)
         if self._ends_where_it_did() is False:
             notes.append("the random streams ended elsewhere than in the run")
-        is_same, told = self._compare(output, error)
+        is_same, message = self._compare(output, error)
         if is_same is False and _made_elsewhere(core):
             notes.append(_made_elsewhere(core))
-        return RerunResult(output, error, is_same, told, tuple(notes))
+        return RerunResult(output, error, is_same, message, tuple(notes))
 
     @property
     def missing(self) -> list[str]:
@@ -110,7 +110,7 @@ class CoreRerun:
 
     def _inputs(self, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Fresh ones; what is given by name takes the place of what was passed, in whichever way."""
-        args, kwargs = self.core.inputs_anew()
+        args, kwargs = self.core.fresh_inputs()
         positional = list(args)
         names = self._positional()[: len(positional)]
         for name, value in given.items():
@@ -128,7 +128,7 @@ class CoreRerun:
         if self.core.phase is Phase.ENTER and self.core.contents["stop"]["selected"] == 0:
             return stored
         if self.core.phase is None:
-            return None  # nobody knows how far into the call the run was
+            return None  # it is not known how far into the call the run was
         end = self._trial(stored, given)
         return stored.before(stored, end) if end is not None else None
 
@@ -254,7 +254,7 @@ def _load(present: Tensor | None, value: Tensor | None, path: str, *, home: tupl
         return
     if tuple(present.shape) != tuple(value.shape):
         shapes = f"{list(value.shape)} in the file and {list(present.shape)} in the code"
-        raise UserError(f"{path} is {shapes}", "the code is another one, or built otherwise")
+        raise UserError(f"{path} is {shapes}", "the code is another one, or builds it differently")
     with torch.no_grad():
         fresh = value.detach().clone()
         device = torch.device(getattr(value, "core_device", "cpu"))
@@ -277,7 +277,7 @@ def _kinds_differ(stored: nn.Module, module: nn.Module) -> list[str]:
 
 
 def _settings_differ(stored: nn.Module, module: nn.Module) -> list[str]:
-    """Numbers and words of the run that the code sets otherwise: `eps`, `p`."""
+    """Settings that differ between the file and the code: `eps`, `p`."""
     found = []
     names = Names(module)
     for path, part in stored.named_modules():
@@ -304,7 +304,7 @@ def difference(stored: Any, output: Any) -> str:
     for (place, was), (_, now) in zip(one, other, strict=True):
         at = f" at {place}" if place else ""
         if getattr(was, "not_in_core", False):
-            return f"nobody knows, the values{at} are not in the file"
+            return f"not known, the values{at} are not in the file"
         if was.dtype != now.dtype or was.shape != now.shape:
             return f"{now.dtype} {list(now.shape)}{at}, and {was.dtype} {list(was.shape)} in the run"
         if not _same_bits(was, now):

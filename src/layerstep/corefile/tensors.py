@@ -128,7 +128,7 @@ class TensorTable:
         with below_everything():
             try:
                 entry = self._describe(tensor) | self._pack(tensor, index, name, keep=keep)
-            except Exception as error:  # a kind of tensor nobody has thought of: its type is still known
+            except Exception as error:  # an unknown kind of tensor: its type is still known
                 reason = str(error).partition("\n")[0][:100]
                 entry = {"kind": "absent", "why": f"{type(tensor).__name__}: {reason}"}
                 entry |= {"dtype": "float32", "shape": []}
@@ -185,7 +185,7 @@ class TensorTable:
         }
 
     def segments(self) -> list[Segment]:
-        """What to write; the entries are told where in it they are. To be asked for once, at the end."""
+        """What to write. Notes in each entry where it is; call this once, at the end."""
         found: list[Segment] = []
         taken: set[str] = set()
         for memory in self._memory.values():

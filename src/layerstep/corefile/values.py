@@ -27,7 +27,7 @@ _HOME = os.path.expanduser("~")
 
 
 def without_home(text: str) -> str:
-    """A text for somebody else's eyes: the user's own directory is `~`."""
+    """A text that other people may read: the user's home directory is `~`."""
     return text.replace(_HOME, "~") if len(_HOME) > 1 else text
 
 
@@ -142,7 +142,7 @@ def _bounds(value: Any) -> tuple[Any, Any, Any]:
 def _looks(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception as error:  # a repr of the user's that fails
+    except Exception as error:  # the user's repr fails
         text = f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
     return without_home(text)[:200]
 

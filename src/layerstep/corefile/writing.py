@@ -89,7 +89,7 @@ class Core:
     def __init__(self, session: Session, pause: Pause, most: int) -> None:
         self._session, self._pause, self._most = session, pause, most
         self._stack = [frame for frame in pause.stack if frame.op is None]
-        """The module calls: an operation inside of one is no part of a file."""
+        """The module calls. A file does not hold an operation in one."""
         self._selected = self._stack.index(pause.frame) if pause.frame in self._stack else 0
         self.tensors = TensorTable()
         self.sources = Sources()

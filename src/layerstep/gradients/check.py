@@ -230,7 +230,7 @@ def _summed_up(name: str, trial: _Trial, results: list[tuple[str, Difference]]) 
 
 
 def _twin(module: nn.Module) -> nn.Module:
-    """A copy without hooks: those of the user's on its backward must not see ours."""
+    """A copy without backward hooks: the user's hooks must not see our backward passes."""
     try:
         twin = copy.deepcopy(module)
     except Exception as error:  # it holds something that refuses to be copied

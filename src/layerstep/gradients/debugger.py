@@ -92,7 +92,7 @@ class GradientDebugger:
         return frame
 
     def analyze_gradient_flow(self) -> FlowSummary:
-        """How the recorded steps are together: `.overall_health`, who vanishes, who explodes, what to do."""
+        """Sum up the recorded steps: `.overall_health`, the layers that vanish or explode, what to do."""
         return self.flow.summary_report()
 
     def vanishing_layers(self) -> tuple[str, ...]:

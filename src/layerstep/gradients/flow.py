@@ -55,7 +55,7 @@ class Thresholds:
     of_norm: bool = False
 
     def judge(self, mean: float, most: float, norm: float) -> tuple[bool, bool]:
-        """Does it vanish, does it explode? A NaN does neither: it is told apart."""
+        """Does it vanish, and does it explode? A NaN does neither: it is reported apart."""
         low, high = (norm, norm) if self.of_norm else (mean, most)
         return low < self.vanishing, high > self.exploding
 
@@ -141,7 +141,7 @@ class GradientFlow:
         return self.record_numbers(step, {name: size_of(value) for name, value in gradients.items()})
 
     def record_numbers(self, step: int, numbers: Mapping[str, tuple[float, float, float]]) -> GradientFrame:
-        """The same from (mean |g|, max |g|, norm) by layer, for whoever has measured already."""
+        """The same from (mean |g|, max |g|, norm) by layer, if you have measured already."""
         largest = max((norm for _, _, norm in numbers.values() if math.isfinite(norm)), default=0.0)
         layers = []
         for name, (mean, most, norm) in sorted(numbers.items()):
@@ -224,7 +224,7 @@ class GradientFlow:
         return "\n".join(lines) + "\n"
 
     def summary_report(self) -> FlowSummary:
-        """The health of the run, who vanishes, who explodes, and what to do."""
+        """The health of the run, the layers that vanish or explode, and what to do."""
         layers = [layer for frame in self._frames for layer in frame.layers]
         vanishing = _names(layer for layer in layers if layer.is_vanishing)
         exploding = _names(layer for layer in layers if layer.is_exploding)

@@ -89,7 +89,7 @@ class GradientLog:
         self.totals: dict[int, deque[float]] = {}
         """The norms of all gradients of each optimizer, by its number."""
         self.stale: tuple[str, int] | None = None
-        """A parameter whose gradient was only ever added to, and since which step."""
+        """A parameter whose gradient is never cleared, and since which step."""
 
     def __len__(self) -> int:
         return len(self._frames)

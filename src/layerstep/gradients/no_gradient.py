@@ -1,4 +1,4 @@
-"""Parameters without a gradient, and why: only what is certain is said."""
+"""Parameters without a gradient, and why. Says only what is certain."""
 
 from __future__ import annotations
 

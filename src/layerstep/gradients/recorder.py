@@ -91,7 +91,7 @@ class GradientRecorder:
         if (step - 1) % self.every:
             return
         if leads and self.log.last_step >= step:
-            step = self.log.last_step + 1  # the leading optimizer was made anew and counts from the start
+            step = self.log.last_step + 1  # the leading optimizer is a new one, which counts from the start
         with below_everything():
             found = [(name, p, g) for name, p in self._parameters(stepped) if (g := p.grad) is not None]
             if not found:

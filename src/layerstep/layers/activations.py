@@ -131,7 +131,7 @@ def _by_unit(tensor: torch.Tensor, axis: int) -> tuple[Matrix, str]:
 
 
 def _saturated(matrix: Matrix, kinds: set[str], least: float | None, most: float | None) -> float | None:
-    """The share at the ends of a bounded range; by class, or because all of it lies between -1 and 1."""
+    """The share at the ends of a bounded range, known by class or because all values are between -1 and 1."""
     start = next((BOUNDED[kind] for kind in BOUNDED if kind in kinds), None)
     if start is None:
         if least is None or most is None or least < -1 or most > 1 or max(-least, most) < SATURATED:
@@ -146,7 +146,7 @@ def _saturated(matrix: Matrix, kinds: set[str], least: float | None, most: float
 
 
 def _outliers(peaks: Matrix) -> tuple[tuple[int, float], ...]:
-    """Units whose largest magnitude is far above the median of all, in robust sigmas, and twice it."""
+    """Units whose largest magnitude is many robust sigmas above the median of all, and at least twice it."""
     known = peaks[np.isfinite(peaks)]
     if known.size < 8:
         return ()

@@ -1,4 +1,4 @@
-"""Anomalies: what in a tensor a person would want to be told without asking."""
+"""Anomalies: what you want to know about a tensor without asking."""
 
 from __future__ import annotations
 
@@ -119,4 +119,4 @@ def _outliers(stats: Stats, values: Spread) -> list[Finding]:
     if max(values.median - at[0.0], at[100.0] - values.median) < ISOLATED * bulk:
         return []  # the gradients of healthy models have heavy tails, and no gap in them
     bounds = f"[{number(values.outlier_low)}, {number(values.outlier_high)}]"
-    return [Finding("outlier", f"{values.outliers:,} of {looked:,} outside of {bounds}")]
+    return [Finding("outlier", f"{values.outliers:,} of {looked:,} outside {bounds}")]

@@ -21,7 +21,7 @@ FEWEST = 64  # elements: with fewer the error of their std is a third of it and 
 ERRORS = (
     4.0  # standard errors by which std and mean may be off: of many elements 1 in 16,000 is wrongly refused
 )
-COINCIDE = 8.0  # of log-likelihood: below e⁸ between them two schemes cannot be told apart
+COINCIDE = 8.0  # of log-likelihood: schemes within e⁸ of each other count as equally likely
 EXPLODING, FADING = 3.0, 100.0  # times He's std, and a part of it
 
 Spread = Literal["uniform", "normal", "truncated"]
@@ -129,7 +129,7 @@ def schemes_for(weight: Weight, *, depth: int = 0) -> list[Scheme]:
 
 
 def _default(weight: Weight) -> list[Scheme]:
-    """What torch does if nobody does anything. Reads no attribute that could run a parametrization."""
+    """The schemes of torch's own layers. Reads no attribute that could run a parametrization."""
     module: Any = weight.module
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return [Scheme("default", "N(0, 1), torch's default", 1.0, "normal")]

@@ -97,7 +97,7 @@ def _memory(tensor: torch.Tensor) -> object:
 
 
 def measure_all(weights: Sequence[Weight], *, budget: int = BUDGET) -> None:
-    """Fill in the figures of all, from no more than about `budget` elements in all."""
+    """Fill in the figures of all weights, from about `budget` elements at most."""
     limit = _fair_limit([weight.size for weight in weights], budget)
     scratch = Scratch()
     with below_everything(), np.errstate(all="ignore"):

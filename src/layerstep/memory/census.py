@@ -62,7 +62,7 @@ class Census:
         self.counts: deque[Count] = deque(maxlen=KEPT)
         self.is_on = self.was_on = False
         self.is_read = False
-        """Has somebody asked since it began?"""
+        """Were the results shown since it began?"""
         self.unit = "step"
         self._session = session
         self._borders = Borders(session)
@@ -78,7 +78,7 @@ class Census:
     def start(self) -> None:
         self.is_on = self.was_on = True
         self.is_read = False
-        self._begin_anew("forward")
+        self._restart("forward")
         self._borders.start()
         if self._session.is_attached:
             self.apply()
@@ -103,7 +103,7 @@ class Census:
         return [] if self.is_read or not self.was_on else ["leaks"]
 
     def shortfall(self) -> str:
-        """What is missing is told by `leaks` itself."""
+        """`leaks` itself says what is missing."""
         return ""
 
     def cost(self) -> list[str]:
@@ -125,7 +125,7 @@ class Census:
             if model is not None and not model.is_helper and call_depth(sys._getframe(2)) == 1:
                 is_border = self._borders.called(module) is Call.FORWARD
                 if self._borders.is_new_unit:
-                    self._begin_anew("forward")
+                    self._restart("forward")
                 if is_border:
                     self._boundary()
         except Exception as error:
@@ -133,11 +133,11 @@ class Census:
 
     def _after_step(self, stepped: Stepped) -> None:
         if self._borders.begin_training():
-            self._begin_anew("step")
+            self._restart("step")
         if self._borders.stepped(stepped) is not End.NONE:
             self._boundary()
 
-    def _begin_anew(self, unit: str) -> None:
+    def _restart(self, unit: str) -> None:
         """Count from here on; what was counted in forwards says nothing of training steps."""
         self.unit = unit
         self.counts.clear()

@@ -1,4 +1,7 @@
-"""What nodes hold that do not show it: those inside of a CopySlices, noted as their operation runs."""
+"""What the nodes inside a CopySlices hold, noted as their operation runs.
+
+The nodes themselves do not show it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ __all__ = ["Hidden"]
 
 
 class Hidden:
-    """By the number of a CopySlices: the memory that the node inside of it keeps.
+    """The memory that the node inside a CopySlices keeps, by the number of the CopySlices.
 
     An operation in place on a view runs its kernel when its own node is made and the next number is that of
     the CopySlices around it (measured, for 21 kinds of operations).

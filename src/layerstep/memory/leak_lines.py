@@ -1,4 +1,4 @@
-"""The line that makes a container grow: found in the source by the name of who holds it."""
+"""The line that makes a container grow, found in the source by the name of the container's owner."""
 
 from __future__ import annotations
 

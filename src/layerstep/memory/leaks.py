@@ -1,4 +1,4 @@
-"""Leaks: tensors that pile up from census to census; who holds them, and what hangs on them."""
+"""Leaks: tensors that pile up from census to census, what holds them, and what they hold."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ EVENTS = 500_000
 
 @dataclass(slots=True)
 class Piece:
-    """Some memory: its size, who asked for it and in which part of the step."""
+    """A piece of memory: its size, its owner, and the part of the step that allocated it."""
 
     bytes: int
     path: str
@@ -66,7 +66,7 @@ class MemoryLedger:
     live: int = 0
     pieces: dict[int, Piece] = field(default_factory=dict)
     tops: dict[bool, Top] = field(default_factory=lambda: {False: Top(), True: Top()})
-    """The highest points outside of an optimizer's step, and inside."""
+    """The highest points outside and inside an optimizer's step."""
     parts: list[tuple[int, str]] = field(default_factory=list)
     """Where in the events another part of the step begins."""
     is_cut: bool = False

@@ -57,7 +57,7 @@ class Meter:
         self.steps: deque[MeasuredStep] = deque(maxlen=KEPT)
         self.is_on = False
         self.is_read = False
-        """Has somebody asked since it began?"""
+        """Were the results shown since it began?"""
         self.left: int | None = None
         """Steps that are still to be measured; None: all."""
         self._session = session
@@ -146,7 +146,7 @@ class Meter:
         self._places.forget()
 
     def _roots(self) -> list[nn.Module]:
-        """The outermost modules; of a compiled one the wrapper, which runs its hooks outside of dynamo."""
+        """The outermost modules; for a compiled one its wrapper, whose hooks run outside dynamo."""
         models = self._session.models
         wrappers = [model.given for model in models if model.compiled and model.given is not model.root]
         return [*models.tappable, *(each for each in wrappers if each is not None)]
@@ -197,7 +197,7 @@ class Meter:
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         call = self._borders.called(module)
         if self._borders.is_new_unit:
-            self._begin_anew()
+            self._restart()
         if call is Call.FORWARD and self._forwards:
             self._close_forward()
         if not self.is_on:
@@ -261,7 +261,7 @@ class Meter:
         if saved.bytes > self._saved.bytes or not self._saved.nodes:
             self._saved = saved
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         """What was measured since it is on was of another kind: forwards before the training."""
         for _ in range(min(self._added, len(self.steps))):
             self.steps.pop()
@@ -279,7 +279,7 @@ class Meter:
     def _before_step(self, stepped: Stepped) -> None:
         self._is_stepping = True
         if self._borders.begin_training():
-            self._begin_anew()
+            self._restart()
         with observing():
             self._ledger.seed(gradients_of(self._session.models), "gradients")
 

@@ -87,7 +87,7 @@ class OpOwners:
             inner = module_at(frame) if node is None or self._is_recomputing(frame) else None
             path = self.path_of(inner) if inner is not None else self.owner(node_number(node)) if node else ""
             if inner is not None:
-                self.note(path)  # a reentrant checkpoint makes nodes that a pass inside of this one comes by
+                self.note(path)  # a reentrant checkpoint makes nodes that a nested backward pass runs
             return path, "backward"
         path = self._path_at(frame)
         self.note(path)
@@ -107,7 +107,7 @@ class OpOwners:
 
     @staticmethod
     def _is_recomputing(frame: FrameType | None) -> bool:
-        """Is a module called inside of the backward pass, as checkpointing does?"""
+        """Is a module called during the backward pass, as checkpointing does?"""
         while frame is not None:
             name = frame.f_code.co_name
             if name == "_call_impl":

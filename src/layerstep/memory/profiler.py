@@ -76,7 +76,7 @@ class MemoryReport:
         return self.peak / 1e9
 
     def leaks(self) -> list[Leak]:
-        """What piles up from step to step, with who holds it; it takes at least four steps to tell."""
+        """What piles up from step to step, and what holds it. This needs at least four steps."""
         return list(self.found)
 
     def saved(self) -> dict[str, int]:

@@ -21,7 +21,7 @@ POINTS = 240
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The highest point of a step, or of its part inside of optimizers."""
+    """The highest point of a step, or of its optimizer steps."""
 
     bytes: int = 0
     path: str = ""
@@ -30,7 +30,7 @@ class Peak:
     temporary: dict[str, int] = field(default_factory=dict)
     """What was neither kept nor saved, by the module that made it."""
     line: str = ""
-    """`train.py:41`, where it is known: outside of a backward pass."""
+    """`train.py:41`, where it is known: outside a backward pass."""
 
 
 @dataclass(frozen=True, slots=True)

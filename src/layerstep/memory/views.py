@@ -102,8 +102,8 @@ def _where(peak: Peak) -> str:
     place = {"backward": "in the backward of ", "forward": "in the forward of "}.get(peak.part, "")
     at = f", at {peak.line}" if peak.line else ""
     if place:
-        return place + (peak.path or "what is outside of modules") + at
-    known = {"optimizer": "in the optimizer's step", "between": "outside of modules"}
+        return place + (peak.path or "what is outside modules") + at
+    known = {"optimizer": "in the optimizer's step", "between": "outside modules"}
     return known.get(peak.part, "before its first operation") + at
 
 

@@ -1,6 +1,6 @@
-"""Hazards of single ops, seen while a module is run op by op beside its shadow in float64.
+"""Hazards of single ops, found while a rerun computes each op also in float64.
 
-What loses digits is measured, not guessed: a difference that is small beside its operands is named only if
+Lost digits are measured, not guessed: a difference that is small against its operands is named only if
 float64 says that its digits are wrong, and if that reaches what the module returns.
 """
 
@@ -43,7 +43,7 @@ _MEAN_OF_SQUARE = re.compile(r"(mean|div|sum)\((sum\()?(mul|pow|square)\(")
 
 @dataclass(frozen=True, slots=True)
 class _Hazard:
-    """An issue before its place is known; `is_loss`: of digits, as measured beside float64."""
+    """An issue before its place is known. `is_loss`: it loses digits, measured against float64."""
 
     kind: Kind
     severity: Severity
@@ -195,9 +195,9 @@ _ZEROS = {
     "log2": ("log of 0 or less", "clamp, xlogy, or log_softmax"),
     "log10": ("log of 0 or less", "clamp, xlogy, or log_softmax"),
     "sqrt": ("sqrt of a negative number", "clamp at 0; is it a variance that cancelled?"),
-    "pow": ("pow outside of its domain", "clamp the base"),
-    "acos": ("acos outside of [-1, 1]", "clamp to [-1, 1]"),
-    "asin": ("asin outside of [-1, 1]", "clamp to [-1, 1]"),
+    "pow": ("pow outside its domain", "clamp the base"),
+    "acos": ("acos outside [-1, 1]", "clamp to [-1, 1]"),
+    "asin": ("asin outside [-1, 1]", "clamp to [-1, 1]"),
 }
 
 

@@ -56,8 +56,9 @@ class StabilityChecker:
             print(issue.layer, issue.kind, issue.evidence)
 
     `check_tensor(x, "logits")` looks at one tensor, without a model too. `check_operations(x)` runs the model
-    once on copies, op by op beside float64, and names the op and line that loses digits. The thresholds are
-    the fields of `Thresholds`. It holds words, never tensors, and one issue for each layer and kind.
+    once on copies, computes each op also in float64, and names the op and line that loses digits. The
+    thresholds are the fields of `Thresholds`. It holds words, never tensors, and one issue for each layer and
+    kind.
     """
 
     def __init__(self, model: nn.Module | None = None, **thresholds: float) -> None:
@@ -168,7 +169,7 @@ class StabilityChecker:
                     self._keep(grad + check_update(parameter, name, optimizer, thresholds=self.thresholds))
 
     def _computes_in_f16(self) -> bool:
-        """Once seen, always: the gradients of a step are looked at outside of its autocast."""
+        """Remembers a yes: the gradients of a step are checked after its autocast block."""
         if not self._in_f16 and self.model is not None:
             self._in_f16 = computes_in_f16(self.model.parameters())
         return self._in_f16
@@ -181,6 +182,6 @@ class StabilityChecker:
 
 
 def _warn(message: Message) -> None:
-    """There is no screen here: a mistake of ours is said by Python's own means."""
+    """There is no screen here, so a mistake of ours becomes a Python warning."""
     if isinstance(message.view, Notice) and message.view.level == "error":
         warnings.warn(f"layerstep: {message.view.text}; {message.view.hint}", RuntimeWarning, stacklevel=2)

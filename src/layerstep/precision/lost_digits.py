@@ -1,4 +1,4 @@
-"""Where a module loses digits: its kernels beside the same in float64, and the first that loses too many."""
+"""Where a module loses digits: compares its kernels with float64, and finds the first that loses too many."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def is_lossy(before: float, after: float, own: float, *, tolerance: float) -> bo
 
 
 def module_here() -> nn.Module | None:
-    """The module whose forward has called us."""
+    """The innermost module that is running."""
     frame = next(call_frames(sys._getframe()), None)
     return called_module(frame)[0] if frame is not None else None
 

@@ -26,7 +26,7 @@ __all__ = ["Operand", "Shadower", "Step", "is_masked_twice", "relative_error"]
 MOST_BYTES = 2 << 30
 """Of shadows that are alive at a time."""
 SWEEP_EVERY = 32
-"""Kernels: shadows of memory that the rerun has let go of are dropped so often, or as often as there are
+"""Kernels: shadows of memory that the rerun has released are dropped so often, or as often as there are
 shadows, which must all be looked at for it."""
 
 _JUMPS = frozenset(
@@ -134,7 +134,7 @@ def is_masked_twice(real: Tensor, right: Tensor) -> Tensor:
 
 
 class Shadower(Watcher):
-    """Runs every kernel of a rerun in float64 beside it, and hands on each that has computed something."""
+    """Runs every kernel of a rerun also in float64, and reports each that computes something."""
 
     def __init__(self, hear: Callable[[Step], None], *, seconds: float, budget: int = MOST_BYTES) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Shadower(Watcher):
     def __exit__(self, *error: Any) -> None:
         if self._kernels is not None:
             self._kernels.__exit__(*error)
-            self._kernels = None  # it holds us: without it the shadows go as soon as nobody asks for them
+            self._kernels = None  # it refers to us: without it the shadows are freed with their last user
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     @property

@@ -61,7 +61,10 @@ class Shadows:
             self._drop([StorageWeakRef(tensor.untyped_storage())])
 
     def put(self, tensor: Tensor, values: Tensor, *, may_keep: bool) -> None:
-        """The shadow of a new tensor. `may_keep`: the values are nobody else's, so they are not copied."""
+        """Store the shadow of a new tensor.
+
+        `may_keep`: nothing else uses the values, so they need no copy.
+        """
         storage = tensor.untyped_storage()
         key = StorageWeakRef(storage)
         count = storage.nbytes() // tensor.element_size()

@@ -17,7 +17,7 @@ __all__ = ["leave_at_exit", "leave_forked_children"]
 
 
 def leave_forked_children(session: Session) -> None:
-    """Let a child let go of everything that it inherited."""
+    """Make a child release everything that it inherited."""
     reference = weakref.ref(session)
 
     def in_child() -> None:

@@ -118,7 +118,7 @@ def not_now() -> contextlib.AbstractContextManager[None]:
 
 
 class Interrupts:
-    """What one session does about Ctrl-C, while it is attached and somebody can be asked."""
+    """What one session does about Ctrl-C, while it is attached and has a prompt."""
 
     def __init__(self, interrupted: Callable[[], bool], has_pause: Callable[[], bool]) -> None:
         self.interrupted = interrupted
@@ -196,8 +196,8 @@ class _TakenBackError(BaseException):
 def _take_back() -> None:
     """Let no exception that was sent to this thread arrive after this.
 
-    Python can also be told to send none. But up to 3.12 it then looks for one forever, in every thread: that
-    slows the program, and under a trace function Python 3.11 never comes to the next instruction.
+    Clearing the pending exception would be simpler. But up to 3.12 Python then looks for one forever in every
+    thread: that slows the program, and under a trace function Python 3.11 never reaches the next instruction.
     """
     with contextlib.suppress(_TakenBackError):
         _raise_in(threading.get_ident(), _TakenBackError)

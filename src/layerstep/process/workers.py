@@ -162,7 +162,7 @@ def protect_workers() -> None:
 
 
 def _protect_this() -> None:
-    """In a new process; one whose program has a handler of its own keeps that."""
+    """Install the shield in a new process, unless its program has a handler of its own."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGINT, shielded(signal.default_int_handler))

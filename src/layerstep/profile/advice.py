@@ -197,7 +197,7 @@ def _syncs(known: Evidence) -> Iterator[Advice]:
             f"{_SYNC_WORDS.get(name, f'`.{name}()`')} {calls:,} times in one forward: {cost}, and "
             "torch.compile breaks the graph there",
             gain + (", and the work that could have been queued meanwhile" if on_device else ""),
-            "keep it a tensor (`torch.where`, `clamp`), or read it outside of the forward",
+            "keep it a tensor (`torch.where`, `clamp`), or read it outside the forward",
             place,
             seconds / forward,
         )
@@ -284,7 +284,7 @@ def _slow_layers(known: Evidence) -> Iterator[Advice]:
             f"its own work runs at {rate / 1e9:.3g} GFLOP/s in the forward; this machine reaches "
             f"{best / 1e9:.3g} with work of this shape",
             f"up to {_percent(share * (1 - rate / best))} of a {known.measured.word}",
-            "look at its lines with `list`: copies, small pieces, other work beside the products",
+            "look at its lines with `list`: copies, small pieces, other work than the products",
             weight=share * (1 - rate / best),
         )
 

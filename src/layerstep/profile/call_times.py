@@ -43,7 +43,7 @@ class CallTime:
 
 @dataclass(slots=True)
 class StepTime:
-    """A step: its calls in their order, and the time outside of them."""
+    """A step: its calls in their order, and the time outside them."""
 
     calls: list[CallTime] = field(default_factory=list)
     outside: dict[str, float] = field(default_factory=lambda: dict.fromkeys(OUTSIDE, 0.0))
@@ -83,7 +83,7 @@ def fold(marks: Sequence[Mark], *, is_training: bool, cost: Cost | None = None) 
 
 
 class _Folding:
-    """Goes through the marks once; whoever runs at a mark is charged with the time since the one before."""
+    """Goes through the marks once, and charges the time between two marks to the call that ran."""
 
     def __init__(self, marks: Sequence[Mark], *, is_training: bool, cost: Cost) -> None:
         self.step = StepTime()
@@ -172,7 +172,7 @@ class _Folding:
             self._outside = "optimizer" if self._optimizers else "data"  # one may step another inside
 
     def _subtract(self, marks: Iterable[Mark], cost: Cost) -> None:
-        """Take what our marks cost around themselves out of those in whose time it lies."""
+        """Subtract the cost of our marks from the calls that it was charged to."""
         calls = self.step.calls
         for call in calls:
             if call.parent >= 0:

@@ -3,7 +3,7 @@
 On a machine that others use, the same step takes 1.0 or 1.5 times as long from one second to the next, mostly
 because a neighbour shares the core. Three things see through that. A module takes a fraction of a
 millisecond, and among many steps some of its calls fall into a quiet moment: so the quickest of the
-times of every module are taken, forward and backward each by itself, and these are added up. A small fixed
+times of every module are taken, forward and backward each, and these are added up. A small fixed
 piece of work, timed between the steps, says how quick the quiet moments were. And a profile may have several
 rounds, taken in turn with those of the other. Measured on two shared processors: medians of equal rounds of
 five seconds lay 12 % apart (sd), these sums 2.5 % (where the memory of a model happens to lie is part of it),
@@ -41,14 +41,14 @@ LEVELS = (0.01, 0.02)
 DRAWS = 200
 CONFIDENCE = 0.95
 LEAST_EFFECT = 0.05
-"""A change below this is not told, however sure it is."""
+"""A smaller change is not reported, however sure it is."""
 ONE_ROUND = 0.09
 ONE_SECOND = 0.15
 """The least effect of a profile of one round, of one second; of four, the half of it."""
 UNSURE = 0.1
 """Added to the least effect, times the change of pace: not all work feels a neighbour as the fixed does."""
 ALONE = 4
-"""Times larger must the change of one module be: where its memory lies makes 20 % (SGD, measured)."""
+"""How many times larger the change of one module must be: the place of its memory makes 20 % (measured)."""
 UNSURE_ALONE = 0.6
 """The same for one module: a product of matrices slows down by 25 % where a GELU does by 5 % (measured)."""
 FEWEST = 8
@@ -57,7 +57,7 @@ BLOCKS = 8
 PARTS = 120
 """So many are drawn again and again; the rest is small and goes with them."""
 SHARE = 0.01
-"""A module is told of only if its change is this part of the step."""
+"""A module is listed only if its change is this part of the step."""
 FORMAT = 2
 
 
@@ -129,7 +129,7 @@ class Comparison:
     pace: float
     """How much longer the fixed work took in the second."""
     least: float
-    """No change of the step below this is told."""
+    """A smaller change of the step is not reported."""
 
     @property
     def is_real(self) -> bool:
@@ -173,7 +173,7 @@ def load(path: Path) -> Saved:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if found.pop("layerstep_profile") != FORMAT:
-            raise UserError(f"{path} is a profile of another version", "save it anew")
+            raise UserError(f"{path} is a profile of another version", "save it again")
         rounds = [Round(**each) for each in found["rounds"]]
         if not rounds or not all(map(_is_sound, rounds)):
             raise ValueError("nothing in it")
@@ -276,9 +276,9 @@ def _parts(saved: Saved) -> dict[tuple[str, str], Any]:
 
 
 def _draw(rows: Any, paces: list[Any], lengths: list[int], generator: np.random.Generator) -> tuple[Any, Any]:
-    """[draw, row, level] of the quiet times, [draw, level] of the logarithm of the pace beside them.
+    """[draw, row, level] of the quiet times, [draw, level] of the logarithm of the pace in these steps.
 
-    Rounds are drawn, and blocks of steps in them, each with the pace that was measured beside it.
+    Draws rounds, and blocks of steps in them, each with the pace measured after it.
     """
     times = np.empty((1 + DRAWS, rows.shape[0], len(LEVELS)))
     pace = np.empty((1 + DRAWS, len(LEVELS)))
@@ -289,8 +289,8 @@ def _draw(rows: Any, paces: list[Any], lengths: list[int], generator: np.random.
             chosen = generator.integers(0, len(lengths), size=len(lengths))
             at = np.concatenate([begins[each] + _blocks(lengths[each], generator) for each in chosen])
         times[draw] = _levels(rows[:, at])
-        beside = np.concatenate([paces[step] for step in at])
-        pace[draw] = _levels(beside) if len(beside) else np.nan
+        drawn = np.concatenate([paces[step] for step in at])
+        pace[draw] = _levels(drawn) if len(drawn) else np.nan
     return times, np.log(pace)
 
 

@@ -1,6 +1,6 @@
-"""Floating-point operations of a call, by torch's own formulas, in a second run that leaves no trace.
+"""Floating-point operations of a call, by torch's own formulas, counted in a rerun that leaves no trace.
 
-Parameters take part as aliases that are nobody else's, so no hook of the program on a parameter runs, and
+The rerun uses aliases of the parameters, so no hook of the program on a parameter runs, and
 no gradient is added to.
 """
 
@@ -148,12 +148,12 @@ def _is_cheap(packet: Any) -> bool:
 def count_flops(
     session: Session, module: nn.Module, *, args: tuple[Any, ...], kwargs: dict[str, Any], backward: bool
 ) -> Flops:
-    """Run a call again on copies, forward and, if wanted, backward, and count."""
+    """Rerun a call on copies, forward and, if wanted, backward, and count."""
     path = session.models.path_of(module)
     if any(map(is_freed, (*module.parameters(), *module.buffers()))):
         raise UserError(f"{path} cannot be rerun: not all of its weights are in memory at this stop")
     if is_transforming():
-        why = "inside a transform of torch.func it cannot be rerun"
+        why = "it cannot be rerun in a transform of torch.func"
         raise UserError(f"the FLOP of {path} cannot be counted here: {why}", "stop at the module outside it")
     found = Flops()
     places = OpOwners(session.models)
@@ -181,7 +181,7 @@ def count_flops(
 
 
 class _BothWays(nn.Module):
-    """A forward and its backward in one call, which has the aliases throughout: checkpoints run again in it.
+    """A forward and its backward in one call, so that checkpoints recompute with the aliases too.
 
     `functional_call` takes no `DataParallel`, but a module that has one inside.
     """
@@ -213,7 +213,7 @@ class _BothWays(nn.Module):
         ours = set(map(id, self.leaves))
         if any(id(node.variable) not in ours for node in nodes if hasattr(node, "variable")):
             raise UserError(
-                "a backward pass here would leave gradients on tensors outside of the model",
+                "a backward pass here would leave gradients on tensors outside the model",
                 "count with gradients off, under torch.no_grad()",
             )
         torch.autograd.backward(ends, ones)

@@ -14,7 +14,7 @@ _cores: int | None = None
 
 
 def clock() -> Callable[[], int]:
-    """What tells the time in nanoseconds: for those who ask it twice a module call."""
+    """The function that tells the time in nanoseconds, for callers that need it twice a module call."""
     return _clock
 
 

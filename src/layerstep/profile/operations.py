@@ -1,4 +1,4 @@
-"""One look at the operations of a forward: the model is run once more beside the run, every function seen.
+"""The operations of one forward, seen in a rerun on copies.
 
 It counts by line and module, which a clock on modules cannot: calls, floating-point operations, bytes,
 what waits for a device, and what attention is made of.
@@ -128,9 +128,7 @@ def count_ops(
 ) -> OpCounts:
     """Run a model once more on copies of what it was called with, and see its operations: all, or none."""
     if any(map(is_whole, module.modules())):
-        return OpCounts(
-            trouble=f"{session.models.path_of(unwrap(module))} is compiled, and is not run again for it"
-        )
+        return OpCounts(trouble=f"{session.models.path_of(unwrap(module))} is compiled, and is not rerun")
     watcher = _Inspection()
     profile.clock.inspect = watcher
     try:

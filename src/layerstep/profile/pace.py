@@ -3,7 +3,7 @@
 On a machine that others use the same step takes 1.0 or 1.5 times as long from one second to the next. This
 work does, too, and comparisons divide by it. It is a layer, forward and backward and its update, since a
 neighbour on the core slows a product of matrices by 25 % where it slows a loop of Python by 2 %. Several
-layers take turns, each in memory of its own: of one alone, where it lies would make 3 %.
+layers take turns, each in memory of its own: with one alone, the place of its memory would make 3 %.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pace:
         self._work: _Work | None = None
         self._owed = 0.0
 
-    def beside(self, seconds: float) -> list[float]:
+    def measure_for(self, seconds: float) -> list[float]:
         """How long the work took, each time that it was done after a step of so many seconds."""
         found: list[float] = []
         share = SHARE * seconds
@@ -55,7 +55,8 @@ class Pace:
 class _Work:
     """Layers with a GELU, one after the other; nothing is allocated, and the weights stay as they are.
 
-    Between two times only their storages are held: who counts the tensors of the program finds none of ours.
+    Between two uses we keep only their storages, so that a census of the program's tensors finds none of
+    ours.
     """
 
     def __init__(self) -> None:

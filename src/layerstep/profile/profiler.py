@@ -141,7 +141,7 @@ class Profiler:
         return None
 
     def start_timer(self, name: str) -> None:
-        """Begin a piece; pieces of one name may be inside of each other."""
+        """Begin a piece; pieces of one name may be inside each other."""
         self._running.setdefault(name, []).append(time.perf_counter())
 
     def end_timer(self, name: str) -> float:

@@ -78,7 +78,7 @@ class Profile:
         """Steps with more calls than are kept."""
         self.shown_by = "profile report" if recorder is None else "profile ops"
         self.answers: list[str] = []
-        """The lines that show what is timed, until somebody has asked."""
+        """The lines that show what is timed, until one of them was typed."""
         self.lines = Lines(
             lambda: "" if session.pause is not None else part_of_step(self.clock, self.is_training)
         )
@@ -86,19 +86,19 @@ class Profile:
         """Called in a step that is left out, until it has worked: the outermost call, and what came out."""
         self.on_done: Callable[[], None] | None = None
         """Called once, when the steps that were wanted are timed."""
-        self.on_anew: Callable[[], None] | None = None
+        self.on_restart: Callable[[], None] | None = None
         """Called when all that was seen so far is of no use: the training begins, or the main model comes."""
         self.said: deque[tuple[int, str]] = deque(maxlen=MOST_SAID)
         """Stops and what was found, and when: marks in the trace."""
         self._warm_up = 0
         self._has_forward = self._waits = False
         self._is_again = False
-        """May it begin anew? Forwards were timed, and then an optimizer steps."""
+        """May it restart? Forwards were timed, and then an optimizer steps."""
         self._asides: list[int] = []
         """Where in the marks calls begin that may turn out to be no part of a training step."""
         self._aside = -1
         self._looks = Inspected()
-        self._placed = TimedModules(self)
+        self._timed_modules = TimedModules(self)
         self._spoiled = False
         self._step = TimedStep([], False)
         self._told = 0.0
@@ -116,10 +116,10 @@ class Profile:
     # --- on and off ---
 
     def start(self, wanted: int | None, *, warm_up: int = WARM_UP) -> None:
-        """Begin anew with the next step that begins."""
+        """Forget the steps so far, and start with the next one."""
         self.stop()
         self.steps.clear()
-        self._placed.forget()
+        self._timed_modules.forget()
         self._looks.clear()
         self.borders.start()
         self.wanted, self.warming, self._warm_up, self.is_on = wanted, warm_up, warm_up, True
@@ -143,13 +143,13 @@ class Profile:
         self._remove()
 
     def apply(self) -> None:
-        """Instrument: put a stand-in on each module that has none."""
+        """Replace the calls of each module that is not timed yet."""
         if not self.is_on:
             return
         pause = self.session.pause
         if pause is not None and not pause.is_start:
             self._spoiled = True
-        self._placed.apply(self.session.models, outermost=self.recorder is not None)
+        self._timed_modules.apply(self.session.models, outermost=self.recorder is not None)
         training = self.session.training
         if self._steps not in training.before:
             training.before.insert(0, self._steps)
@@ -160,7 +160,7 @@ class Profile:
         if self._is_drawn:
             self._is_drawn = False
             self.session.say(Text(""), "progress")
-        self._placed.remove()
+        self._timed_modules.remove()
         self._record(on=False)
         self.clock.clear()
         self.lines.stop()
@@ -189,12 +189,12 @@ class Profile:
 
     @property
     def modules(self) -> list[Timed]:
-        return self._placed.modules
+        return self._timed_modules.modules
 
     @property
     def untimed(self) -> list[str]:
-        """Modules that nothing can be put on: scripted, or inside of compiled code."""
-        return self._placed.untimed
+        """Modules that cannot be timed inside: scripted or compiled."""
+        return self._timed_modules.untimed
 
     @property
     def is_training(self) -> bool:
@@ -209,7 +209,7 @@ class Profile:
     def cost(self) -> list[str]:
         if not self.is_on:
             return []
-        what = f"a stand-in for the calls of {len(self._placed)} modules"
+        what = f"it replaces the calls of {len(self._timed_modules)} modules"
         return [f"profile: {what}, about 2 µs a call, 10 with a backward"]
 
     # --- steps ---
@@ -223,7 +223,7 @@ class Profile:
             self._spoiled, self.clock.open_passes = True, 0
             self.clock.note(MarkKind.END)
         if self.borders.is_new_unit:
-            self._begin_anew()
+            self._restart()
         if call is Call.FORWARD:
             if self._has_forward:
                 self._cut()
@@ -257,15 +257,15 @@ class Profile:
             self._thread = threading.get_ident()
             self.lines.start(self._thread)
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         """What was timed so far was of another kind: forwards before the training, or of a lesser module."""
         self.steps.clear()
         self._cuts = self.left_out = self.too_long = 0
         self.warming, self._waits, self._has_forward = self._warm_up, False, False
         self._looks.clear()
         self._record(on=False)
-        if self.on_anew is not None:
-            self.on_anew()
+        if self.on_restart is not None:
+            self.on_restart()
 
     def ended(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """It has returned; the first time it is also looked at."""
@@ -293,7 +293,7 @@ class Profile:
                 self._resume()
             return
         if self.borders.begin_training():
-            self._begin_anew()
+            self._restart()
             self.warming = max(1, self._warm_up)  # this one began before that was known
         self.clock.note(MarkKind.OPTIMIZER)
 
@@ -326,7 +326,7 @@ class Profile:
             asides, self._asides = self._asides, []
             step.marks = step.marks if is_full else without_unused(step.marks, asides)
         if self.recorder is None and self.clock.stamps.device == "cpu":
-            step.pace = self._pace.beside(machine.now() - self._began)
+            step.pace = self._pace.measure_for(machine.now() - self._began)
         self._began = machine.now()
         spoiled, self._spoiled = self._spoiled, False
         self._step = TimedStep([], self.is_training)
@@ -390,7 +390,7 @@ class Profile:
         return f"{first}{'s' * (len(self.steps) != 1)}{of}{name}"
 
     def _progress(self) -> None:
-        """A bar, for those who sit and wait."""
+        """Show a progress bar."""
         if self.wanted is None or time.monotonic() - self._told < PROGRESS_EVERY:
             return
         self._told = time.monotonic()

@@ -14,7 +14,7 @@ from layerstep.profile.steps import Timed
 __all__ = ["BETWEEN", "Measured", "Row", "StepSpread", "by_type", "measure"]
 
 BETWEEN = "between forwards"
-"""The row of what is outside of the model, where nothing is trained."""
+"""The row for the time outside the model, where nothing is trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class StepSpread:
 
 @dataclass(slots=True)
 class Row:
-    """The times of a module, or of what is outside of all, step by step, in seconds."""
+    """The times of a module, or of what runs outside all modules, step by step, in seconds."""
 
     path: str
     kind: str = ""

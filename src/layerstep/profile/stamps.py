@@ -38,7 +38,7 @@ class HostStamps:
 class DeviceStamps:
     """Events on the current stream of an accelerator, read together after one synchronization.
 
-    Between two events lies what the device did between them, however far ahead the host is. It is tried once,
+    The time between two events is the device's own, however far ahead the host is. It is tried once,
     when it is made; what cannot time raises there.
     """
 
@@ -65,7 +65,7 @@ class DeviceStamps:
     def nanoseconds(self, marks: list[Mark]) -> list[Mark]:
         """The marks of one step that has passed, on the clock of the host.
 
-        Times in a step are told from its first mark: an event tells milliseconds as a float of 32 bits.
+        Times in a step count from its first mark, because an event tells milliseconds as a float of 32 bits.
         """
         first, times = marks[0][1], dict[int, int]()
         base = self._epoch_on_host + round(self._epoch.elapsed_time(first) * 1e6)

@@ -41,7 +41,7 @@ class ProfileState:
         """Begin to time, and have a look at the operations in a step that is left out."""
         self.looked = OpCounts()
         self.profile.inspector = self._look
-        self.profile.on_anew = self._forget
+        self.profile.on_restart = self._forget
         self.profile.start(wanted, warm_up=warm_up)
 
     def _forget(self) -> None:

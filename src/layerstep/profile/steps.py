@@ -36,7 +36,7 @@ __all__ = [
 MOST_MARKS = 500_000
 """Of all steps that are kept; beyond it the oldest go. About 80 MB."""
 MOST_EVENTS = 20_000
-"""Events of a device that are alive at once; beyond it those that have happened are read and let go."""
+"""The most events of a device that are alive at once; past it, those that have happened are read."""
 BAR = 30
 MOST_LOOKS = 8
 """Models that are looked at."""
@@ -64,7 +64,7 @@ class TimedStep:
     samples: int = 0
     tokens: int = 0
     pace: list[float] = field(default_factory=list)
-    """Seconds of a small fixed piece of work beside it, each time that it was done."""
+    """Seconds that a small fixed piece of work took after it, each time that it ran."""
 
 
 class KeptSteps(deque[TimedStep]):
@@ -140,7 +140,7 @@ def shortfall(done: int, wanted: int, count: int, *, word: str, warm_up: int) ->
 
 
 def part_of_step(clock: Clock, is_training: bool) -> str:
-    """Where in a step the run is: inside of a model, between two steps, or in the rest; else nothing."""
+    """Where in a step the run is: in a model, between two steps, or in the rest; else ""."""
     if clock.inspect is not None:
         return ""
     if clock.depth:

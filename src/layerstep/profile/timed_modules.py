@@ -1,4 +1,4 @@
-"""Where a profile may time: every module, save those inside of compiled code or of replicas."""
+"""The modules that a profile times: all but those in compiled code and replicas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Timeable:
     path: str
     is_root: bool
     is_whole: bool = False
-    """Is nothing inside of it timed?"""
+    """Is it timed as one piece?"""
     is_compiled: bool = False
     """Was it compiled in place, by `module.compile()`?"""
 
@@ -78,11 +78,11 @@ def _whole(module: nn.Module, path: str, *, is_root: bool) -> Timeable:
 
 
 class TimedModules:
-    """The stand-ins of a profile, and what is known of each module that has one."""
+    """The replaced calls of a profile, and what is known of each timed module."""
 
     def __init__(self, profile: Profile) -> None:
         self.modules: list[Timed] = []
-        """By the key that marks have; what a table needs of a module, which may be gone by then."""
+        """By the key in the marks: what a table needs to know of a module, which may be gone by then."""
         self.untimed: list[str] = []
         self._profile = profile
         self._replacements: dict[int, TimedCall] = {}
@@ -101,7 +101,7 @@ class TimedModules:
         self._replacements.clear()
 
     def apply(self, models: Models, *, outermost: bool) -> None:
-        """Put a stand-in on each module that has none."""
+        """Replace the calls of each module that is not timed yet."""
         self.untimed = []
         for model in models:
             for place in timeable_modules(models, model, outermost=outermost):
@@ -133,7 +133,7 @@ class TimedModules:
 
 
 class Around:
-    """What an outermost stand-in tells its profile."""
+    """What the replaced call of an outermost module tells its profile."""
 
     __slots__ = ("_module", "_profile")
 

@@ -1,4 +1,4 @@
-"""Time at the boundaries of module calls: a stand-in for the call that notes two stamps.
+"""Time at the boundaries of module calls: a replaced call notes two stamps.
 
 It costs a tenth of a pair of hooks and leaves fused kernels on. The backward needs no module hooks: autograd
 runs its nodes in the falling order of the numbers that they got in the forward, so a stamp at the nodes on
@@ -61,13 +61,13 @@ class Clock:
         self.now, self.then = self.stamps.now, self.stamps.then
         self.log: list[Mark] = []
         self.is_silent = is_silent
-        """Is this thread inside of an evaluation of ours?"""
+        """Is this thread evaluating something of ours?"""
         self.fail = fail
         self.inspect: Any = None
-        """While a model is run once more to be looked at: told of the calls instead (`enter`, `leave`)."""
+        """While a rerun inspects the model, this gets the calls instead (`enter`, `leave`)."""
         self.depth = 0
         self.generation = 0
-        """Calls that began before everything was cleared are none of ours when they end."""
+        """Tells calls that began before everything was cleared: their ends are ignored."""
         self._turn = threading.Lock()
         self.thread = 0
         """Which one the calls run in that are timed; those of others meanwhile are not."""
@@ -207,7 +207,7 @@ class _AtNode:
 
 
 class TimedCall(CallReplacement):
-    """Stands in for the calls of a module, and notes when each begins and ends."""
+    """Replaces the calls of a module, and notes when each begins and ends."""
 
     __slots__ = ("around", "clock", "key")
 
@@ -216,7 +216,7 @@ class TimedCall(CallReplacement):
         self.clock = clock
         self.key = key
         self.around = around
-        """Of an outermost module: told before and after, with what it was called with."""
+        """For an outermost module: called before and after, with its arguments."""
 
     def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         clock = self.clock
@@ -305,7 +305,7 @@ class _Bound:
 
 
 def timed_call_of(module: nn.Module, clock: Clock) -> TimedCall | None:
-    """The stand-in by which this clock times the module."""
+    """The replaced call by which this clock times the module."""
     compiled = compiled_call_of(module)
     found: Any = compiled.timed if isinstance(compiled, _Bound) else replacement_of(module)
     while isinstance(found, TimedCall):

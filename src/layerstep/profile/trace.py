@@ -1,6 +1,6 @@
 """The steps of a profile as a Chrome trace: what Perfetto and chrome://tracing open. One track a depth.
 
-Perfetto drops a span that begins inside of another one on its track and ends after it, so the backward of a
+Perfetto drops a span that begins in another one on its track and ends after it, so the backward of a
 call, which may be come by more than once, is cut where the pass was elsewhere.
 """
 
@@ -28,7 +28,7 @@ Event = dict[str, Any]
 def chrome_trace(measured: Measured, said: Iterable[tuple[int, str]] = ()) -> dict[str, Any]:
     """The document: a complete event ("X") for each call and each way, an instant ("i") for each stop.
 
-    Spans have `own_us`, their time without those that they call; over a step these, what is outside of the
+    Spans have `own_us`, their time without those that they call; over a step these, what is outside the
     model and `profiler_us` sum up to the step.
     """
     marks = sorted(said) if measured.is_host else []  # a device has a clock of its own
@@ -43,7 +43,7 @@ def chrome_trace(measured: Measured, said: Iterable[tuple[int, str]] = ()) -> di
     for at, text in marks:
         event = {"name": text, "cat": "mark", "ph": "i", "s": "t", "ts": (at - begin) / 1e3}
         events.append({**event, "pid": PROCESS, "tid": MARKS})
-    names = {STEPS: "steps", MARKS: "stops and findings", OUTSIDE: "outside of the model"}
+    names = {STEPS: "steps", MARKS: "stops and findings", OUTSIDE: "outside the model"}
     names |= {DEPTH + depth: f"depth {depth}" for depth in range(deepest + 1)}
     if not marks:
         del names[MARKS]

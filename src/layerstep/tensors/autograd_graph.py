@@ -129,7 +129,7 @@ def size_of(tensor: Tensor) -> int:
 
 
 def _has_parts(tensor: Tensor) -> bool:
-    """Does it keep its memory in tensors inside of it? A class that refuses every question has none."""
+    """Does it keep its memory in other tensors? If its class refuses every question: no."""
     try:
         return tensor.layout is not None
     except Exception:

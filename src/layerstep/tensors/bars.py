@@ -13,7 +13,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def position(value: float, low: float, high: float) -> float:
-    """Where a value lies between two others, from 0 to 1; in halves, since 1e308 - -1e308 is no number."""
+    """Where a value is between two others, from 0 to 1. In halves, because 1e308 - -1e308 overflows."""
     span = high / 2 - low / 2  # half of 5e-324 is 0
     return (value / 2 - low / 2) / span if span > 0 else 0.0
 

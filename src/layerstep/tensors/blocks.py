@@ -63,7 +63,7 @@ def pieces(part: Part, start: int = 0, *, step: int = 1, size: int | None = None
 
 
 def split(part: Part, *, size: int | None = None) -> Iterator[Part]:
-    """Views of at most `size` elements, a block's unless told, in the order of the elements."""
+    """Views of at most `size` elements (default: a block), in the order of the elements."""
     most = size or BLOCK
     total, length = part[0].numel(), len(part[0]) if part[0].dim() else 1
     if 0 < total <= most:

@@ -128,7 +128,7 @@ def _sizes(block: Array, scratch: Scratch) -> Array:
 
 
 def _small(sizes: Array, tiny: float, scratch: Scratch) -> tuple[int, int]:
-    """How many are zero, by their bits, as torch can be told to take subnormals for it; and subnormal."""
+    """How many are zero and how many subnormal. By their bits, because torch may flush subnormals to zero."""
     zero = _true(np.equal, sizes.view(np.int32 if sizes.dtype == F32 else np.int64), 0, scratch)
     return zero, _true(np.less, sizes, tiny, scratch) - zero if tiny and zero < sizes.size else 0
 

@@ -58,16 +58,16 @@ def _code(tensor: torch.Tensor) -> Array:
 
 
 def explain(a: torch.Tensor, b: torch.Tensor, found: Comparison, *, line: tuple[float, float]) -> str:
-    """What was done to the first to make the second, as far as that can be told; they do differ."""
-    told = _rounded(a, b, found) or (_finite_in_one(a, b, found) if found.finite_in_one else "")
-    if told:
-        return told
+    """Say what turned the first tensor into the second, where that can be found. The two do differ."""
+    words = _rounded(a, b, found) or (_finite_in_one(a, b, found) if found.finite_in_one else "")
+    if words:
+        return words
     if found.differing == 1 < found.count and found.first is not None and found.there is not None:
         one, other = found.there
         return f"only element {place(found.first)} differs: {_value(one)} and {_value(other)}"
     if a.numel() <= SMALL and not _is_double_complex(a, b):
-        told = moved(*_integers(a, b))
-    return told or _signs(a, b, found) or _on_a_line(a, b, *line) or _apart(a, b, found)
+        words = moved(*_integers(a, b))
+    return words or _signs(a, b, found) or _on_a_line(a, b, *line) or _apart(a, b, found)
 
 
 def _is_double_complex(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -105,11 +105,11 @@ def _finite_in_one(a: torch.Tensor, b: torch.Tensor, found: Comparison) -> str:
             only_nan = only_nan and bool(np.isnan(values[alone]).all())
     what = "NaN" if only_nan else "NaN or infinite"
     sides = zip(counts, ("first", "second"), strict=True)
-    told = " and ".join(f"{what} in the {name} only at {count:,}" for count, name in sides if count)
+    words = " and ".join(f"{what} in the {name} only at {count:,}" for count, name in sides if count)
     rest = found.differing - found.finite_in_one
     more = f"the rest differs by up to {number(found.max_abs)}" if rest else "the rest is equal"
     first = f", first at {place(found.first)}" if found.first and not rest else ""
-    return f"{told} of {found.count:,} elements{first}; {more}"
+    return f"{words} of {found.count:,} elements{first}; {more}"
 
 
 def _signs(a: torch.Tensor, b: torch.Tensor, found: Comparison) -> str:
@@ -172,9 +172,9 @@ def _where(a: torch.Tensor, b: torch.Tensor, found: Comparison) -> str:
     shape = tuple(a.shape)
     if 2 * found.differing <= found.count and sum(shape) <= SMALL:
         hits = _hits(a, b, shape)
-        told = [_axis_words(hit, len(shape), axis) for axis, hit in enumerate(hits) if len(hit) > 1]
-        if any(told):
-            return "only in " + ", ".join(filter(None, told))
+        words = [_axis_words(hit, len(shape), axis) for axis, hit in enumerate(hits) if len(hit) > 1]
+        if any(words):
+            return "only in " + ", ".join(filter(None, words))
     return f"in {found.differing:,} of {found.count:,} elements"
 
 

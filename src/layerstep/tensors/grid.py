@@ -24,7 +24,10 @@ READ = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Rows of means, the size of a block, where the matrix lies in its tensor; no rows: the note says why."""
+    """Rows of means, the size of a block, the place of the matrix in its tensor.
+
+    Without rows the note says why.
+    """
 
     rows: tuple[tuple[float, ...], ...]
     block: tuple[int, int] = (1, 1)
@@ -57,7 +60,7 @@ def _grid(tensor: torch.Tensor, dims: tuple[int, int] | None, most: tuple[int, i
     else:
         chosen = (rank - 2, rank - 1) if dims is None else (dims[0] % rank, dims[1] % rank)
         place = "" if rank == 2 else _place(rank, chosen)
-        if chosen[0] == chosen[1]:  # of a nested tensor, whose parts have a dimension less
+        if chosen[0] == chosen[1]:  # a part of a nested tensor has one dimension less
             return Grid((), note="its parts have no such dimensions")
     part = tuple(_matrix(each, chosen) for each in part)
     return _means(part, most, place, note)
@@ -107,7 +110,7 @@ def _means(part: Part, most: tuple[int, int], place: str, note: str) -> Grid:
 
 
 def _steps(shape: tuple[int, int]) -> tuple[int, int]:
-    """How many rows and columns to go on by, so that no more than READ elements are looked at."""
+    """Read one in so many rows and columns, to read at most READ elements."""
     down = across = 1
     while -(-shape[0] // down) * -(-shape[1] // across) > READ:
         if shape[0] // down > shape[1] // across:

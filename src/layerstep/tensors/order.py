@@ -56,7 +56,7 @@ class Streamed:
 def at_ranks(read: Callable[[], Iterable[Array]], ranks: Sequence[int]) -> list[float]:
     """What would stand at these places if all were sorted; the chunks are finite, of one float dtype.
 
-    Each pass counts one digit of the keys, only of those whose digits before are those of an answer.
+    Each pass counts one digit of the keys that agree with an answer in all digits before it.
     """
     dtype = next(iter(read())).dtype
     found, left = np.zeros(len(ranks), np.uint64), np.array(ranks, np.int64)

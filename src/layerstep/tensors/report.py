@@ -78,7 +78,7 @@ class Report:
         if self.spread is None or not self.spread.outliers or self.spread.is_one_sided:
             return ""
         bounds = f"[{number(self.spread.outlier_low)}, {number(self.spread.outlier_high)}]"
-        return f"{self.spread.outliers:,} outside of {bounds}, 6 robust deviations from the median"
+        return f"{self.spread.outliers:,} outside {bounds}, 6 robust deviations from the median"
 
     def _first(self) -> str:
         if self.places is None:

@@ -29,7 +29,7 @@ SORTED = 1 << 17  # elements: up to here all are held and sorted, in 9 MB
 class Spread:
     """Where the finite values lie; exact unless `sampled` says how many elements were looked at.
 
-    Outliers are outside of `outlier_low … outlier_high`, which is the median ± 6 · 1.4826 · MAD. With a MAD
+    Outliers are outside `outlier_low … outlier_high`, which is the median ± 6 · 1.4826 · MAD. With a MAD
     of 0 (half of the values are the same) none are called so, and the bounds are the extremes. The edges are
     those of all values, unless a few far ones would leave the rest in one bin: then `below` and `above` say
     how many lie beyond the edges; they are counted in the first and the last bin.
@@ -104,7 +104,7 @@ def _finite(parts: list[Part], step: int) -> Iterator[Array]:
 
 
 def _by_pattern(parts: list[Part]) -> Counted:
-    """Values of one or two bytes, of whose patterns there are no more than 65,536."""
+    """Values of one or two bytes have at most 65,536 patterns."""
     dtype = parts[0][0].dtype
     bits, kind = (torch.uint8, np.uint8) if dtype.itemsize == 1 else (torch.int16, np.uint16)
     counts = np.zeros(1 << 8 * dtype.itemsize, np.int64)

@@ -34,7 +34,7 @@ class Summary:
 
 
 def summarize(tensor: torch.Tensor, *, limit: int | None = None, brief: bool = False) -> Summary:
-    """Describe any tensor, never raise; look at no more than `limit` elements, evenly spread.
+    """Describe any tensor; never raises. Reads at most `limit` elements, evenly spread.
 
     `brief` leaves out signs, subnormals and the mean magnitude, which the tensor line does not show.
     """
