@@ -1,7 +1,7 @@
 """The census: which tensors are alive at the end of each step, and since when.
 
-It asks Python's garbage collector for all its objects, which takes 40 ms for 165,000 of them (measured): the
-first steps are always looked at, later ones only as often as keeps that below a share of the time.
+It asks Python's garbage collector for all its objects, which takes 40 ms for 165,000 of them (measured). So
+only the first steps are all counted; later ones as often as a share of the time allows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Census", "Count", "census_of"]
 
 ALWAYS = 10
-"""Censuses that are taken at every step; then as many as `SHARE` of the time allows."""
+"""The first steps, each of which is counted; after them as many as `SHARE` of the time allows."""
 SHARE = 0.05
 KEPT = 512
 
@@ -51,12 +51,12 @@ class Count:
 
 
 def census_of(session: Session) -> Census:
-    """The census of a session; it is made when it is first asked for."""
+    """The census of a session, made at its first use."""
     return session.instrument(Census)
 
 
 class Census:
-    """Counts at the ends of training steps; of forwards, where no optimizer steps."""
+    """Counts at the end of each training step, or of each forward where no optimizer steps."""
 
     def __init__(self, session: Session) -> None:
         self.counts: deque[Count] = deque(maxlen=KEPT)
@@ -95,7 +95,7 @@ class Census:
         training.listen(training.after, self._after_step, True)
 
     def clear(self) -> None:
-        """Everything comes off; what was counted stays."""
+        """Remove everything that is installed; keep the counts."""
         self.is_on = False
         self._uninstall()
 
@@ -138,7 +138,7 @@ class Census:
             self._boundary()
 
     def _restart(self, unit: str) -> None:
-        """Count from here on; what was counted in forwards says nothing of training steps."""
+        """Start counting again: counts of forwards say nothing about training steps."""
         self.unit = unit
         self.counts.clear()
         self._born.clear()
@@ -167,7 +167,7 @@ class Census:
         self.counts.append(Count(self._boundaries, len(born), sum(sizes.values()), graphs))
 
     def others(self) -> list[Tensor]:
-        """Every tensor that Python knows of and that is no parameter, buffer, gradient or optimizer state."""
+        """Every tensor that Python knows of, except parameters, buffers, gradients and optimizer state."""
         models, training = self._session.models, self._session.training
         kept = (parameters_of(models), buffers_of(models), gradients_of(models), states_of(models, training))
         owned = {key_of(tensor) for each in kept for _, tensor in each}
@@ -178,7 +178,7 @@ class Census:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """What a graph has saved becomes known to Python by being looked at: such tensors do not count."""
+        """Looking at a graph's saved tensors makes Python objects of them: do not count these."""
         known = {id(tensor) for tensor in self.others()}
         try:
             yield
@@ -189,7 +189,7 @@ class Census:
             self._unveiled = alive
 
     def survivors(self) -> list[tuple[Tensor, int]]:
-        """The tensors that have outlived a whole step after that of their birth, and when they were born."""
+        """The tensors that have outlived the step after the one that made them, and that step's number."""
         last = self.counts[-1].step if self.counts else 0
         earlier = max((count.step for count in self.counts if count.step < last), default=0)
         alive = ((reference(), birth) for reference, birth in self._born.values() if birth < earlier)
@@ -201,4 +201,4 @@ def _nothing() -> None:
 
 
 def _ignore(*_: Any) -> None:
-    """What else a tap could report is of no interest here."""
+    """Ignore the other reports of a tap."""

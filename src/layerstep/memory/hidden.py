@@ -22,8 +22,8 @@ __all__ = ["Hidden"]
 class Hidden:
     """The memory that the node inside a CopySlices keeps, by the number of the CopySlices.
 
-    An operation in place on a view runs its kernel when its own node is made and the next number is that of
-    the CopySlices around it (measured, for 21 kinds of operations).
+    When an operation in place on a view runs its kernel, its own node is made already, and the next number is
+    that of the CopySlices around it (measured for 21 kinds of operations).
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Hidden:
         self._held[autograd_count()] = held
 
     def held_by(self, number: int, ledger: MemoryLedger) -> list[tuple[int, int]] | None:
-        """Memory and its bytes; memory 0 is of the node alone. None: nothing is known of this node."""
+        """The memory that a node holds and its bytes; memory 0 belongs to the node alone. None: not known."""
         held = self._held.get(number)
         if held is None:
             return None

@@ -1,4 +1,4 @@
-"""Who holds a tensor: a variable, an attribute, a container, or the graph behind another tensor."""
+"""What holds a tensor: a variable, an attribute, a container, or the graph behind another tensor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _holder_name(target: object) -> str:
 
 
 def _held(target: object, steps: int, seen: set[int]) -> tuple[str, str, str] | None:
-    """What something is reached by: a name, the steps from it, and where the name is."""
+    """How an object is reached: a name, the steps from it, and where the name is."""
     name = _variable(target)
     if name or not steps or id(target) in seen:
         return name

@@ -1,7 +1,7 @@
 """The meter of a session: measures the memory of training steps, from the next operation on.
 
 A dispatch mode below all others sees what kernels return; a hook on each outermost module sees its inputs and
-its output. What autograd holds is read out of its graph, when a backward pass begins and when a forward ends.
+its output. What autograd holds is read from its graph when a backward pass begins and when a forward ends.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KEPT = 64
 
 
 def meter_of(session: Session) -> Meter:
-    """The meter of a session; it is made when it is first asked for."""
+    """The meter of a session, made at its first use."""
     return session.instrument(Meter)
 
 
@@ -59,7 +59,7 @@ class Meter:
         self.is_read = False
         """Were the results shown since it began?"""
         self.left: int | None = None
-        """Steps that are still to be measured; None: all."""
+        """How many steps to measure; None: all."""
         self._session = session
         self._mode = AllocationMode(self._before_op, self._after_op, self._wrote, session.fail)
         self._sink = Sink(self._report, _ignore, _ignore)
@@ -78,7 +78,10 @@ class Meter:
         self._waits = self._had_gradients = False
         self._is_stepping = False
         self._has_run_backward = self._reads_at_backward = False
-        """After a step with a backward pass the next is taken to have one, whose beginning shows all."""
+        """Did the last step have a backward pass?
+
+        Then the next has one too, and its beginning shows the whole graph.
+        """
 
     def start(self, steps: int | None) -> None:
         """Measure from now on."""
@@ -109,7 +112,10 @@ class Meter:
             self._mode.push_below()
 
     def clear(self) -> None:
-        """Everything goes; the last forward is measured, though no other has begun after it."""
+        """Remove everything that is installed.
+
+        The last forward counts, though no other has begun after it.
+        """
         if self.is_on and self._forwards and not self._borders.is_training and not self._waits:
             self._close_forward()
         self.is_on = False
@@ -119,7 +125,7 @@ class Meter:
         return [] if self.is_read or not self.steps else ["memory"]
 
     def shortfall(self) -> str:
-        """The run is over: in a line what was wanted and did not come."""
+        """At the end of the run: say in a line which wanted steps did not come."""
         if not self.is_on or self.is_read:
             return ""
         done, word = self._added, self._borders.word
@@ -206,7 +212,7 @@ class Meter:
             self._is_used = True
         elif self._is_used and not self._forwards:
             self._is_used = False
-            self._begin()  # what was used without gradients before is no part of the training step
+            self._begin()  # a forward without gradients before it is not part of the training step
         if call is Call.ASIDE:
             if not self._forwards:
                 self._begin()
@@ -240,7 +246,7 @@ class Meter:
         path, part = ("", "optimizer") if self._is_stepping else self._places.here(frame)
         size = storage.nbytes()
         if size:
-            line = None if part == "backward" else frame  # there every line is that of backward()
+            line = None if part == "backward" else frame  # there every line is backward()
             ledger.enter(storage, key, size=size, path=path, part=part, frame=line)
 
     def _wrote(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -249,7 +255,7 @@ class Meter:
 
     def _read_graph(self, nodes: list[Any]) -> None:
         def met(tensor: Tensor, key: int) -> None:
-            if not self._ledger.knows(key):  # made where no mode sees it: compiled, scripted, before
+            if not self._ledger.knows(key):  # made earlier, or in compiled or scripted code
                 self._ledger.add(tensor, key, path="", part="forward")
 
         def hidden(number: int) -> list[tuple[int, int]] | None:
@@ -262,15 +268,15 @@ class Meter:
             self._saved = saved
 
     def _restart(self) -> None:
-        """What was measured since it is on was of another kind: forwards before the training."""
+        """Start again: what was measured so far were forwards before the training."""
         for _ in range(min(self._added, len(self.steps))):
             self.steps.pop()
         self.left, self._waits, self._counted, self._added = self._wanted, False, 0, 0
 
     def _close_forward(self) -> None:
-        """A forward of the main model ends, where nothing is trained so far."""
+        """A forward of the main model has ended, and nothing has been trained so far."""
         self._counted += 1
-        self._borders.is_torn = self._had_gradients  # if that was one, it was a part of a training step
+        self._borders.is_torn = self._had_gradients  # then the forward was part of a training step
         if self._waits:
             self._begin()
             return
@@ -314,17 +320,17 @@ class Meter:
         self._begin()
 
     def _holds(self) -> bool:
-        """All forwards that were wanted are measured; may training steps come that are wanted more?"""
+        """All wanted forwards are measured. Wait for training steps, which tell more, if some may come?"""
         main = self._session.models.main
         self._waits = main is None or main.is_helper or self._borders.may_train()
         if self._waits and main is not None and not main.is_helper:
-            hint = "`memory` shows the forwards until now"
+            hint = "`memory` shows the forwards so far"
             self._session.say(Notice("memory: waiting for the optimizer's first step", hint))
         return self._waits
 
 
 def _ignore(*_: Any) -> None:
-    """What else a tap could report is of no interest here."""
+    """Ignore the other reports of a tap."""
 
 
 for _function in (Meter._before_op, Meter._after_op, Meter._wrote, Meter._report):

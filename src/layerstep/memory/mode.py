@@ -1,4 +1,4 @@
-"""The dispatch mode of the meter: sees what every kernel returns, also in a backward and an optimizer."""
+"""The dispatch mode of the meter. It sees what every kernel returns, also in a backward and an optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["AllocationMode"]
 
 
 class AllocationMode(PersistentMode):
-    """Tells of each operation before it runs, and of what it returned."""
+    """Reports each operation before it runs, and its result."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class AllocationMode(PersistentMode):
     ) -> None:
         super().__init__()
         self.is_on = False
-        """Else it hands on, and leaves the stack after the next operation where it may."""
+        """If not, the mode only runs kernels, and leaves the stack after the next operation where it can."""
         self._before = before
         self._after = after
         self._wrote = wrote

@@ -1,7 +1,7 @@
-"""Whose operation it is that runs: by the Python frames in a forward, by the node in a backward.
+"""Which module owns the running operation: by the Python frames in a forward, by the node in a backward.
 
-Nothing is put on a module for it. Autograd numbers its nodes as they are made, so the module that ran when a
-number was reached is the one whose node a backward pass comes by.
+This puts nothing on a module. Autograd numbers its nodes as it makes them, so the module that ran when a
+number was given is the owner of that node in a backward pass.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["OpOwners", "module_at"]
 
 
 MOST = 500_000
-"""Runs of nodes in one step whose modules are known; beyond it the oldest are forgotten."""
+"""The most runs of nodes with a known module in one step; beyond it the oldest are forgotten."""
 
 
 def module_at(frame: FrameType | None) -> nn.Module | None:
@@ -35,8 +35,8 @@ def module_at(frame: FrameType | None) -> nn.Module | None:
 
 
 def _call_at(frame: FrameType | None) -> tuple[nn.Module | None, FrameType | None]:
-    """The innermost module call that a frame is in, and what has made it."""
-    code = module_call_code  # a loop here: asked for every operation that takes memory
+    """The innermost module call that a frame is in, and the frame that made it."""
+    code = module_call_code  # its own loop, because every operation that takes memory asks
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     if frame is None:
@@ -58,7 +58,7 @@ class OpOwners:
         self._owners: list[str] = []
 
     def forget(self) -> None:
-        """A new step: the nodes of the one before are done with."""
+        """A new step: forget the nodes of the last one."""
         self._paths.clear()
         self._counts.clear()
         self._owners.clear()
@@ -94,7 +94,7 @@ class OpOwners:
         return path, "forward" if path else "between"
 
     def note(self, path: str) -> None:
-        """The nodes up to here are of this path."""
+        """Note that the nodes made since the last note belong to this path."""
         count = autograd_count()
         if not self._counts or count > self._counts[-1]:
             if self._owners and self._owners[-1] == path:

@@ -1,4 +1,4 @@
-"""A measured step: how much was alive at most, for what and for whom, and what autograd held."""
+"""A measured step: the most that was alive, for what and for which module, and what autograd held."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("parameters", "buffers", "gradients", "optimizer state", "inputs", "sav
 SCALING = ("inputs", "saved", "temporary")
 """What grows with the batch."""
 POINTS = 240
-"""Of a timeline: each the highest of as many events as it takes."""
+"""The most points of a timeline: each is the highest of several events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Savings:
-    """What autograd holds: activations by the module whose node kept them first; each memory counts once."""
+    """What autograd holds: activations, listed under the module whose node saved them first."""
 
     by_path: dict[str, int] = field(default_factory=dict)
     apart: dict[str, int] = field(default_factory=dict)
-    """Parameters, buffers and inputs, which are there anyway."""
+    """Saved parameters, buffers and inputs, which are there anyway."""
     nodes: int = 0
     closed: dict[str, int] = field(default_factory=dict)
     """Nodes that do not show what they hold."""
@@ -66,11 +66,11 @@ class MeasuredStep:
     """Where in the course a part begins, from 0 to 1."""
     is_cut: bool = False
     is_compiled: bool = False
-    """A model in it is: what its code takes and gives back inside was not seen."""
+    """Is a model compiled? What its code allocates and frees inside was not seen."""
     kept: dict[str, dict[str, int]] = field(default_factory=dict)
-    """What models and optimizers had when it ended, by kind and module: they may be gone by now."""
+    """What models and optimizers kept at its end, by kind and module. They may be gone by now."""
     forwards: int = 1
-    """Of models, in it: micro-batches, or several models."""
+    """How many forwards it had: micro-batches, or several models."""
 
     @property
     def highest(self) -> Peak:
@@ -98,7 +98,7 @@ def _line(top: Top) -> str:
 
 
 def sum_savings(graph: Graph, ledger: MemoryLedger, places: OpOwners) -> Savings:
-    """Share out what a graph holds, and mark it in the ledger."""
+    """Assign what a graph holds to modules, and mark it in the ledger."""
     by_path, apart = Counter[str](), Counter[str]()
     for held in graph.held:
         piece: Piece | None = ledger.find(held.key)

@@ -29,7 +29,7 @@ _SHORT = {"optimizer state": "optimizer", "temporary": "temporary"}
 
 @dataclass(frozen=True, slots=True)
 class MemoryShown:
-    """A moment, kept by name."""
+    """The memory at one time, kept under a name."""
 
     now: Now
     devices: tuple[Device, ...]

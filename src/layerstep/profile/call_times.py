@@ -12,22 +12,22 @@ from layerstep.profile.timing import MarkKind
 __all__ = ["OUTSIDE", "CallTime", "Cost", "StepTime", "fold"]
 
 OUTSIDE = ("data", "loss", "after backward", "optimizer")
-"""Where the time of a step goes that is in no module. Data: all between two steps; loss: both ways."""
+"""Parts of a step outside all modules. Data: everything between two steps; loss: forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What our marks cost beyond what they measure themselves, in nanoseconds: found by calibration."""
+    """The cost of our marks that they do not measure themselves, in nanoseconds, found by calibration."""
 
     call: float = 0.0
-    """Of a call, in the time of its caller."""
+    """The cost of a call's marks, which falls into the time of its caller."""
     node: float = 0.0
-    """Of a stamped autograd node, in the time of the call that it is in."""
+    """The cost of a stamp at an autograd node, which falls into the time of its call."""
 
 
 @dataclass(slots=True)
 class CallTime:
-    """One call of one module in a step; times in nanoseconds, its own without those it called."""
+    """One call of one module in a step. Times are in nanoseconds, without the calls in it."""
 
     key: int
     parent: int
@@ -36,9 +36,9 @@ class CallTime:
     forward: float = 0.0
     backward: float = 0.0
     is_again: bool = False
-    """A recomputation in the backward: its time is the backward's."""
+    """A recomputation in the backward pass, whose time counts as backward."""
     spans: list[tuple[int, int]] = field(default_factory=list)
-    """When the backward was in it."""
+    """When the backward pass was in it."""
 
 
 @dataclass(slots=True)
@@ -48,11 +48,14 @@ class StepTime:
     calls: list[CallTime] = field(default_factory=list)
     outside: dict[str, float] = field(default_factory=lambda: dict.fromkeys(OUTSIDE, 0.0))
     spans: list[tuple[str, int, int]] = field(default_factory=list)
-    """When it was outside, and where."""
+    """When the step was outside the calls, and in which part."""
     tool: float = 0.0
-    """Our own work: in none of the others."""
+    """Our own work, which is in none of the other times."""
     aside: float = 0.0
-    """In forwards without gradients of models that are trained, and between them: no part of the step."""
+    """Time in forwards without gradients of models that are trained, and between them.
+
+    Not part of the step.
+    """
     asides: int = 0
     """How many such forwards."""
     begin: int = 0
@@ -62,11 +65,11 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        """The step without our work."""
+        """The time of the step without our work."""
         return sum(call.forward + call.backward for call in self.calls) + sum(self.outside.values())
 
     def totals(self) -> list[tuple[float, float]]:
-        """Forward and backward of each call with all that it called."""
+        """Forward and backward of each call, including the calls in it."""
         sums = [[call.forward, call.backward] for call in self.calls]
         for index in range(len(self.calls) - 1, -1, -1):
             parent = self.calls[index].parent
@@ -77,7 +80,7 @@ class StepTime:
 
 
 def fold(marks: Sequence[Mark], *, is_training: bool, cost: Cost | None = None) -> StepTime:
-    """The times of a step out of its marks, which begin and end with its borders."""
+    """Compute the times of a step from its marks, which begin and end at its borders."""
     folding = _Folding(marks, is_training=is_training, cost=cost or Cost())
     return folding.step
 
@@ -111,7 +114,7 @@ class _Folding:
         self._subtract(marks, cost)
 
     def _note_owners(self, marks: Iterable[Mark]) -> None:
-        """Which call has made the autograd nodes from which number on; numbers only rise in a thread."""
+        """Note which call made the autograd nodes from which number on; numbers only rise in a thread."""
         stack: list[int] = []
         made = 0
         for kind, _, _, _, number in marks:

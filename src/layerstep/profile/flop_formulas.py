@@ -74,7 +74,7 @@ def _added_product(start: Any, one: Any, other: Any, *rest: Any, **named: Any) -
 
 
 _BY_NAME: dict[str, Callable[..., int]] = {
-    "mm": _product,  # torch has these four, too; its own take 50 µs each to look at their arguments
+    "mm": _product,  # torch has these four too, but its own need 50 µs each to read their arguments
     "bmm": _product,
     "addmm": _added_product,
     "baddbmm": _added_product,
@@ -96,7 +96,7 @@ _BY_NAME: dict[str, Callable[..., int]] = {
 FORMULAS: dict[Any, Callable[..., int]] = {
     getattr(_aten, name): formula for name, formula in _BY_NAME.items() if hasattr(_aten, name)
 }
-"""By operation. They are given the arguments of its kernel."""
+"""The formula of each operation, called with the arguments of its kernel."""
 
 
 def count(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int | None:

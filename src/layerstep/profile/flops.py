@@ -66,17 +66,17 @@ _CHEAP_WORDS = (
 )
 """Operations that only make, move or draw numbers."""
 _HEAVY_WORDS = ("attention", "rnn", "lstm", "gru", "linalg", "cdist", "encoder_layer")
-"""They compute, whatever else they do: attention with dropout also draws."""
+"""These compute, even if they also move or draw numbers, as attention with dropout does."""
 
 
 @dataclass(slots=True)
 class Flops:
-    """The counts of one call: a path has what its own code does, without the modules inside."""
+    """The counts of one call, by the path of the module whose own code computes."""
 
     forward: Counter[str] = field(default_factory=Counter)
     backward: Counter[str] = field(default_factory=Counter)
     uncounted: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By path and name, operations that torch has no formula for, which are not element by element."""
+    """Operations without a formula that do not work element by element, by path and name."""
     has_backward: bool = False
 
     @property
@@ -118,7 +118,7 @@ class _Counter:
             (self._found.backward if part == "backward" else self._found.forward)[path] += count
 
     def _has_parts(self, func: Any, packet: Any) -> bool:
-        """Does torch compute it by others? Where inference tensors take part those are not seen."""
+        """Does torch compute it by other operations? With inference tensors a mode does not see those."""
         known = self._parts.get(func)
         if known is None:
             has_formula = packet in flop_registry or packet in flop_formulas.FORMULAS
@@ -183,14 +183,14 @@ def count_flops(
 class _BothWays(nn.Module):
     """A forward and its backward in one call, so that checkpoints recompute with the aliases too.
 
-    `functional_call` takes no `DataParallel`, but a module that has one inside.
+    `functional_call` does not take a `DataParallel`, but it takes a module with one inside.
     """
 
     def __init__(self, module: nn.Module, leaves: list[Tensor], found: Flops) -> None:
         super().__init__()
         self.module = module
         self.leaves = leaves
-        """All tensors that a gradient may be left on."""
+        """All tensors that the backward pass may leave a gradient on."""
         self._found = found
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
@@ -209,7 +209,7 @@ class _BothWays(nn.Module):
             torch.autograd.grad(ends, wanted, ones, allow_unused=True)
 
     def _backward(self, ends: list[Tensor], ones: list[Tensor], nodes: set[Any]) -> None:
-        """A reentrant checkpoint refuses `grad`; gradients may then only be left on what is ours."""
+        """A reentrant checkpoint refuses `grad`. `backward` leaves gradients, so all leaves must be ours."""
         ours = set(map(id, self.leaves))
         if any(id(node.variable) not in ours for node in nodes if hasattr(node, "variable")):
             raise UserError(

@@ -1,4 +1,4 @@
-"""The machine that a run is timed on: its clock and its cores. A test puts others in their place."""
+"""The machine that a run is timed on: its clock and its cores. Tests replace both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def replaced(clock: Callable[[], int], *, cores: int) -> Iterator[None]:
-    """Time by another clock, on so many cores."""
+    """Use another clock and number of cores."""
     global _clock, _cores
     before = _clock, _cores
     _clock, _cores = clock, cores

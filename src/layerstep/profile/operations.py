@@ -1,7 +1,7 @@
 """The operations of one forward, seen in a rerun on copies.
 
-It counts by line and module, which a clock on modules cannot: calls, floating-point operations, bytes,
-what waits for a device, and what attention is made of.
+It counts by line and by module: calls, floating-point operations, bytes, waits for a device, and the
+operations that make up attention. A clock on modules cannot tell these.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SYNCS = frozenset(["item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__f
 _CONVERSIONS = frozenset(["__bool__", "__int__", "__float__", "__index__"])
 """`if tensor:` and `int(tensor)`: the value must come to the host."""
 GROWTH = 8
-"""An output so many times as large as the largest operand has grown."""
+"""An output that is so many times as large as the largest operand counts as grown."""
 GROWN_BYTES = 1 << 16
 MOST_ELEMENTS = 1 << 22
 """Larger outputs are not searched for subnormal values."""
@@ -58,7 +58,7 @@ class LineOps:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Scores, softmax and mixing, written out."""
+    """Attention as separate operations: scores, softmax, product."""
 
     key: int
     place: Place
@@ -67,7 +67,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """An operation whose output is far larger than what went in."""
+    """An operation whose output is far larger than its operands."""
 
     key: int
     place: Place
@@ -80,7 +80,7 @@ class Grown:
 
 @dataclass(slots=True)
 class OpCounts:
-    """What one look has seen."""
+    """The operations of one forward, counted."""
 
     lines: dict[tuple[int, Place], LineOps] = field(default_factory=dict)
     syncs: dict[tuple[int, Place, str], tuple[int, float]] = field(default_factory=dict)
@@ -88,24 +88,24 @@ class OpCounts:
     attention: list[Attention] = field(default_factory=list)
     grown: list[Grown] = field(default_factory=list)
     flops: Counter[int] = field(default_factory=Counter)
-    """By the key of the module that ran them, itself."""
+    """FLOP by the key of the module whose own code ran them."""
     moved: Counter[int] = field(default_factory=Counter)
     """Bytes of the operands and results of those operations."""
     precisions: Counter[str] = field(default_factory=Counter)
     """FLOP by the dtype of their results."""
     needed: Counter[int] = field(default_factory=Counter)
-    """Bytes that were alive at most in a call, beyond what was there before it."""
+    """The most bytes that were alive in a call, beyond what was there before it."""
     saved: Counter[int] = field(default_factory=Counter)
-    """Bytes that it keeps for the backward, itself; of the run's own call."""
+    """Bytes that a module itself keeps for the backward, in the run's own call."""
     subnormal: Counter[int] = field(default_factory=Counter)
     searched: Counter[int] = field(default_factory=Counter)
     entered: Counter[int] = field(default_factory=Counter)
     """Calls of each module."""
     trouble: str = ""
-    """Why there was no look."""
+    """Why nothing was counted."""
 
     def add(self, other: OpCounts) -> None:
-        """What was seen in another model."""
+        """Add the counts of another model."""
         self.lines |= other.lines
         self.syncs |= other.syncs
         self.attention += other.attention
@@ -126,7 +126,7 @@ class OpCounts:
 def count_ops(
     session: Session, profile: Profile, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> OpCounts:
-    """Run a model once more on copies of what it was called with, and see its operations: all, or none."""
+    """Rerun a model on copies of its arguments, and count its operations."""
     if any(map(is_whole, module.modules())):
         return OpCounts(trouble=f"{session.models.path_of(unwrap(module))} is compiled, and is not rerun")
     watcher = _Inspection()
@@ -202,7 +202,7 @@ class _Inspection(Watcher):
         return result
 
     def _follow_attention(self, name: str, args: tuple[Any, ...], result: Tensor, place: Place) -> None:
-        """Scores of a product, then a softmax of that shape, then a product with it, in one module."""
+        """Find a product, then a softmax of its shape, then a product with that, in one module."""
         shape = tuple(result.shape)
         if name in ("matmul", "bmm", "baddbmm", "einsum"):
             first = next((x for x in args if is_tensor(x)), None)
@@ -264,11 +264,11 @@ class _Inspection(Watcher):
 
 
 _MAKERS = frozenset(["F.embedding", "expand", "repeat", "F.one_hot", "F.linear", "F.pad"])
-"""They are meant to make more of what they get; a wide layer is no mistake."""
+"""Operations that grow by design: a wide layer is not a mistake."""
 
 
 def _waits(name: str, args: tuple[Any, ...]) -> bool:
-    """`tensor.cpu()` of a tensor that is on the processor moves nothing."""
+    """Does it bring a value to the host? `tensor.cpu()` of a tensor on the processor does not."""
     first = args[0] if args else None
     if name == "cpu":
         return is_tensor(first) and first.device.type != "cpu"

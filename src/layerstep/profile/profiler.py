@@ -32,7 +32,7 @@ __all__ = ["LayerTime", "ProfileReport", "Profiler", "profiling"]
 class LayerTime:
     """One module, one timer, or `data`, `loss`, `optimizer`: the seconds of a typical step.
 
-    That is the mean of the middle half of the steps: the own times of all add up to `step_seconds`.
+    A typical time is the mean of the middle half of the steps, so own times add up to `step_seconds`.
     """
 
     name: str
@@ -44,14 +44,14 @@ class LayerTime:
     forward: float = 0.0
     backward: float = 0.0
     share: float = 0.0
-    """Of the step; of timers, of the time of all timers."""
+    """Share of the step; for a timer, of the time of all timers."""
     parameters: int = 0
     flops: int = 0
     flops_per_second: float = 0.0
     saved_bytes: int = 0
-    """What it keeps for the backward, its own; of one forward."""
+    """Bytes that it keeps itself for the backward in one forward."""
     peak_bytes: int = 0
-    """What a call of it has alive at most beyond what was there before, without gradients."""
+    """The most bytes alive in a call beyond what was there before, without gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ProfileReport:
     samples_per_second: float
     tokens_per_second: float
     own_cost_seconds: float
-    """A step, of the profiler's own work; it is in none of the times."""
+    """Seconds of the profiler's own work in a step, which is in none of the times."""
     layers: tuple[LayerTime, ...]
     timers: tuple[LayerTime, ...]
     advice: tuple[Advice, ...] = ()
@@ -131,7 +131,7 @@ class Profiler:
         self._state.start(None, warm_up=self.warm_up)
 
     def stop(self, name: str | None = None) -> float | None:
-        """Take everything off the model; with a name, end that timer: its seconds."""
+        """Stop timing the model; with a name, end that timer and return its seconds."""
         if name is not None:
             return self.end_timer(name)
         if self._state is not None and self._state.session.is_attached:
@@ -141,11 +141,11 @@ class Profiler:
         return None
 
     def start_timer(self, name: str) -> None:
-        """Begin a piece; pieces of one name may be inside each other."""
+        """Begin a timer. Timers of one name can nest."""
         self._running.setdefault(name, []).append(time.perf_counter())
 
     def end_timer(self, name: str) -> float:
-        """End a piece that was begun: its seconds."""
+        """End the last timer of that name, and return its seconds."""
         begun = self._running.get(name)
         if not begun:
             raise UserError(f"no timer {name!r} is running", "start_timer(name) begins one")
@@ -156,9 +156,9 @@ class Profiler:
     def record_layer_execution(
         self, name: str, seconds: float, *, kind: str = "", backward: float = 0.0, parameters: int = 0
     ) -> None:
-        """A layer's time that was measured elsewhere."""
+        """Add a layer's time that was measured elsewhere."""
         if seconds < 0 or backward < 0:
-            raise UserError(f"{name}: a time is not negative")
+            raise UserError(f"{name}: a time cannot be negative")
         timer = self._timers.setdefault(name, _Timer())
         timer.kind, timer.parameters = kind or timer.kind, parameters or timer.parameters
         timer.seconds.append(seconds)

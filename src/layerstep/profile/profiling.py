@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 __all__ = ["WARM_UP", "Profile", "profile_of"]
 
 WARM_UP = 2
-"""So many steps are left out: the first allocate, choose their kernels, and fill caches."""
+"""How many steps are left out: the first ones allocate, choose kernels and fill caches."""
 PROGRESS_EVERY = 0.2
 MOST_SAID = 1000
 
 
 def profile_of(session: Session) -> Profile:
-    """The profile of a session; it is made when it is first asked for."""
+    """The profile of a session, made at its first use."""
     found = next((each for each in session.instruments if type(each) is Profile and not each.recorder), None)
     if found is None:
         found = Profile(session)
@@ -64,7 +64,7 @@ class Profile:
     def __init__(self, session: Session, *, recorder: StepRecorder | None = None) -> None:
         self.session = session
         self.recorder = recorder
-        """If there is one, it is on during the steps, and only the outermost calls are timed."""
+        """A recorder that is on during the steps; with it, only outermost calls are timed."""
         self.clock = Clock(lambda: session.is_silent, session.fail)
         self.steps = KeptSteps()
         self.is_on = False
@@ -83,19 +83,19 @@ class Profile:
             lambda: "" if session.pause is not None else part_of_step(self.clock, self.is_training)
         )
         self.inspector: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], bool] | None = None
-        """Called in a step that is left out, until it has worked: the outermost call, and what came out."""
+        """Called in steps that are left out, until it succeeds, with the outermost call and its output."""
         self.on_done: Callable[[], None] | None = None
         """Called once, when the steps that were wanted are timed."""
         self.on_restart: Callable[[], None] | None = None
-        """Called when all that was seen so far is of no use: the training begins, or the main model comes."""
+        """Called when earlier steps become useless: the training begins, or the main model is found."""
         self.said: deque[tuple[int, str]] = deque(maxlen=MOST_SAID)
-        """Stops and what was found, and when: marks in the trace."""
+        """Stops and findings with their times, for the trace."""
         self._warm_up = 0
         self._has_forward = self._waits = False
         self._is_again = False
         """May it restart? Forwards were timed, and then an optimizer steps."""
         self._asides: list[int] = []
-        """Where in the marks calls begin that may turn out to be no part of a training step."""
+        """Where in the marks those calls begin that may not belong to a training step."""
         self._aside = -1
         self._looks = Inspected()
         self._timed_modules = TimedModules(self)
@@ -106,7 +106,7 @@ class Profile:
         self._is_drawn = False
         self._cuts = 0
         self._is_chosen = False
-        """Is it known by which clock? Not before the first call: a model is found, or moved, until then."""
+        """Is the clock chosen? Not before the first call, because the model may still move to a device."""
         self._pace = Pace()
         self._is_recording = False
         self._began = 0.0
@@ -136,7 +136,7 @@ class Profile:
         self.apply()
 
     def stop(self) -> None:
-        """Take everything off; what was measured stays."""
+        """Remove everything that is installed; keep the measured steps."""
         if self.is_on:
             self._close_last()
         self.is_on = self._is_again = False
@@ -171,14 +171,14 @@ class Profile:
             training.listen(training.before, self._steps, False)
 
     def clear(self) -> None:
-        """Instrument: the session lets go of the run."""
+        """Called when the session detaches."""
         self.stop()
 
     def unread(self) -> list[str]:
         return self.answers if self.steps else []
 
     def shortfall(self) -> str:
-        """The run is over: in a line what was wanted and did not come."""
+        """At the end of the run: say in a line which wanted steps did not come."""
         if not self.is_on or not self.answers:
             return ""
         word, done = self.borders.word, len(self.steps)
@@ -201,7 +201,7 @@ class Profile:
         return self.borders.is_training
 
     def hear(self, message: Message) -> None:
-        """Something was said: a stop or a notice goes into the trace."""
+        """Note a stop or a notice for the trace."""
         text = first_line(message)
         if self.is_on and text:
             self.said.append((machine.clock()(), text))
@@ -258,7 +258,7 @@ class Profile:
             self.lines.start(self._thread)
 
     def _restart(self) -> None:
-        """What was timed so far was of another kind: forwards before the training, or of a lesser module."""
+        """Start again: the steps so far were forwards before the training, or of a smaller module."""
         self.steps.clear()
         self._cuts = self.left_out = self.too_long = 0
         self.warming, self._waits, self._has_forward = self._warm_up, False, False
@@ -268,7 +268,7 @@ class Profile:
             self.on_restart()
 
     def ended(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """It has returned; the first time it is also looked at."""
+        """An outermost call has returned. The first one is also inspected."""
         if self._aside >= 0 and not self.clock.depth and not is_in_backward():
             self.clock.set_aside(self._aside)
             self._aside = -1
@@ -298,7 +298,7 @@ class Profile:
         self.clock.note(MarkKind.OPTIMIZER)
 
     def _resume(self) -> None:
-        """Forwards were timed, as there was no optimizer; now there is one, and training steps are wanted."""
+        """Forwards were timed for want of an optimizer. Now there is one: time training steps instead."""
         answers, done = self._asked, self._done
         self.start(self.wanted, warm_up=self._warm_up)
         self.answers, self.on_done = answers, done
@@ -345,14 +345,14 @@ class Profile:
         self.clock.note(MarkKind.TOOL)
 
     def _holds(self) -> bool:
-        """All forwards that were wanted are timed; may training steps come that are wanted more?"""
+        """All wanted forwards are timed. Wait for training steps, which tell more, if some may come?"""
         if self.is_training:
             return False
         if not self._waits:
             main = self.session.models.main
             self._waits = main is None or main.is_helper or self.borders.may_train()
             if self._waits and main is not None and not main.is_helper:
-                hint = "`profile report` shows the forwards until now"
+                hint = "`profile report` shows the forwards so far"
                 self.session.say(Notice("profile: waiting for the optimizer's first step", hint))
         return self._waits
 
@@ -363,7 +363,7 @@ class Profile:
         (self.recorder.start if on else self.recorder.stop)()
 
     def _close_last(self) -> None:
-        """The last forward has ended, though none has begun after it."""
+        """Close the last forward, though no other has begun after it."""
         is_whole = not self.is_training and not self.clock.depth and len(self.clock.log) > 2
         is_whole &= self._has_forward and not self._waits and not self.clock.is_full
         if is_whole and not self._spoiled and self.warming <= 0 and self._step.samples:
