@@ -1,4 +1,4 @@
-"""What the heads of an attention look at: spread, masses on positions, likeness, and what is odd."""
+"""What the heads of an attention look at: spread, mass on positions, similarity, and oddities."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from layerstep.tensors.shapes import tensors_in
 __all__ = ["Head", "Pattern", "difference", "findings", "look_at_heads"]
 
 SINK, UNIFORM, TWIN, LEAK = 0.8, 0.99, 0.999, 0.01
-"""From which mass on the first token, spread, cosine, and mass on padding a head is named."""
+"""Limits above which a head is named: mass on the first token, spread, cosine, mass on padding."""
 MOST_COMPARED = 256
-"""Heads: their likeness is a table of all pairs."""
+"""The most heads whose similarity is computed, which needs a table of all pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,16 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """All heads, the mask, and the rows that are no distribution."""
+    """All heads, the mask, and the rows that are not a distribution."""
 
     heads: tuple[Head, ...]
     offset: int | None
     """The position of the first query among the keys; None: queries and keys are different sequences."""
     is_causal: bool
     window: int | None
-    """How many keys a query sees at most, where a mask lets it see its last ones only."""
+    """The most keys that a query sees, where a mask lets it see only its last ones."""
     open_future: float
-    """Of the pairs of a query and a later key, the share that the mask lets be."""
+    """The share of the pairs of a query and a later key that the mask allows."""
     rows: int
     unsummed: int
     blind: int
@@ -85,7 +85,7 @@ def look_at_heads(
 
 
 class _Mask:
-    """The shape of a mask, read off what it lets be."""
+    """The shape of a mask, from the pairs that it allows."""
 
     def __init__(self, allowed: Tensor, offset: int | None) -> None:
         self.is_causal, self.window, self.open_future = False, None, 0.0
@@ -164,7 +164,7 @@ def _nearest(weights: Tensor) -> dict[int, tuple[int, float]]:
 
 
 def findings(pattern: Pattern, *, means_causal: bool) -> list[str]:
-    """What is odd, in words. `means_causal`: the module says of itself that it does not look ahead."""
+    """What is odd, in words. `means_causal`: the module says that it does not look ahead."""
     heads = pattern.heads
     named = [
         (_over(heads, "first", SINK), "on the first token, a sink"),
@@ -190,9 +190,9 @@ def _about_future(pattern: Pattern, means_causal: bool) -> Iterator[str]:
     if not masses or pattern.is_causal:
         return
     if pattern.open_future < 0.5:
-        yield f"a causal mask with holes: up to {max(masses):.1%} of a head's mass lies in the future"
+        yield f"a causal mask with holes: up to {max(masses):.1%} of a head's mass is in the future"
     elif means_causal:
-        yield f"it is called causal, yet up to {max(masses):.1%} of a head's mass lies in the future"
+        yield f"it is called causal, yet up to {max(masses):.1%} of a head's mass is in the future"
 
 
 def _over(heads: Sequence[Head], name: str, least: float) -> list[int]:

@@ -23,9 +23,9 @@ __all__ = ["Activation", "measure_activation", "remarks"]
 Matrix = npt.NDArray[np.float32]
 
 MOST_READ = 1 << 22
-"""Elements looked at unit by unit; of more, every n-th position."""
+"""The most elements that are read unit by unit; of more, every n-th position."""
 FEWEST_SEEN = 16
-"""Positions before a unit that is always zero counts as dead: a half of all ReLUs is zero at one."""
+"""A unit that is always zero counts as dead after so many positions: at one, half of all ReLUs are zero."""
 SATURATED = 0.99
 SIGMAS = 6.0
 RECTIFIERS = (
@@ -49,21 +49,21 @@ BOUNDED = {
     "Hardsigmoid": 0.0,
     "Softmax": 0.0,
 }
-"""Squashing layers and where they begin; all of them end at 1."""
+"""Layers with a bounded range, and its lower end; the upper end of all is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """What one layer gave out; None where it has no meaning or cannot be read, and then the note says why."""
+    """The output of one layer. None where a figure has no meaning or cannot be read; the note says why."""
 
     summary: Summary
     units: int | None = None
     seen: int = 0
-    """Positions at which each unit was looked at."""
+    """How many positions of each unit were read."""
     dead: int | None = None
     """Units that are zero at every position."""
     constant: int | None = None
-    """Units that have one other value at every position."""
+    """Units that have the same nonzero value at every position."""
     saturated: float | None = None
     outliers: tuple[tuple[int, float], ...] = ()
     """Units far above the others, the largest first, and how many robust sigmas."""
@@ -72,7 +72,7 @@ class Activation:
 
 
 def measure_activation(tensor: torch.Tensor, module: nn.Module) -> Activation:
-    """Measure any tensor, never raise; bounded in time and memory."""
+    """Measure any tensor. Never raises; bounded in time and memory."""
     summary = summarize(tensor, brief=True)
     with below_everything(), np.errstate(all="ignore"):
         try:
@@ -89,7 +89,10 @@ def _measure(tensor: torch.Tensor, module: nn.Module, summary: Summary) -> Activ
     if not plain.numel():
         return Activation(summary, note="it has no elements")
     matrix, note = _by_unit(plain, _unit_axis(plain, module))
-    low, high = matrix.min(0), matrix.max(0)  # numpy's carry NaN: a unit with one is neither dead nor far
+    low, high = (
+        matrix.min(0),
+        matrix.max(0),
+    )  # these carry NaN: a unit with one is neither dead nor far
     seen, units = matrix.shape
     enough, looks_up = seen >= FEWEST_SEEN, isinstance(module, nn.Embedding)  # of one id it is one row
     least, most = summary.stats.min if summary.stats else None, summary.stats.max if summary.stats else None
@@ -108,7 +111,7 @@ def _measure(tensor: torch.Tensor, module: nn.Module, summary: Summary) -> Activ
 
 
 def _unit_axis(tensor: torch.Tensor, module: nn.Module) -> int:
-    """Channels come second in what convolutions and their norms give out, features last elsewhere."""
+    """The outputs of convolutions and their norms have channels second, others have features last."""
     second = isinstance(module, nn.modules.conv._ConvNd | nn.modules.batchnorm._BatchNorm | nn.GroupNorm)
     return 1 if tensor.dim() >= 4 or (second and tensor.dim() >= 2) else -1
 

@@ -1,4 +1,4 @@
-"""The calls at hand at a stop: of modules that are running, and of those that were passed."""
+"""The module calls that can be looked at in a stop: those that run, and those that have finished."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["LayerCall", "calls_at", "calls_here", "layers_in_view"]
 
 
 class LayerCall(NamedTuple):
-    """What a module was called with, and after it what it returned."""
+    """The arguments of a module call, and its output if it has returned."""
 
     path: str
     module: nn.Module
@@ -34,7 +34,7 @@ _MOMENTS = {
 
 
 def calls_here(session: Session) -> list[LayerCall]:
-    """The modules that are running, the innermost first; at an exit its own is finished."""
+    """The calls that run, the innermost first. At an exit the innermost one has finished."""
     stack = session.pause.stack if session.pause is not None else []
     return [
         LayerCall(f.path, f.module, f.args, f.kwargs, f.output if f.has_output else None, _MOMENTS[f.state])
@@ -45,7 +45,10 @@ def calls_here(session: Session) -> list[LayerCall]:
 
 
 def calls_at(session: Session, where: str) -> list[LayerCall]:
-    """The calls of the modules that a WHERE means, none in another; of one not in view, those inside it."""
+    """The calls of the modules that a WHERE names, none inside another.
+
+    For a module not in view, those in it.
+    """
     found = Where.parse(where).look_up(session.models)
     running = {id(call.module): call for call in calls_here(session)}
     calls: list[LayerCall] = []
@@ -78,7 +81,7 @@ def _in_view(
 
 
 def layers_in_view(session: Session, where: str) -> list[LayerCall]:
-    """The calls that were passed, of just the modules that a WHERE means, in the order of the model."""
+    """The finished calls of exactly the modules that a WHERE names, in the order of the model."""
     found = Where.parse(where).look_up(session.models)
     kept = [(path, module, session.kept.get(module)) for path, module in found]
     calls = [

@@ -1,4 +1,4 @@
-"""Which of the usual initialisations a parameter's figures fit, and what about it is a fault in any case."""
+"""Which usual initialisations fit a parameter, and which of its properties are faults in any model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from layerstep.tensors.shapes import attempt
 
 __all__ = ["Scheme", "SchemeMatch", "judge", "schemes_for"]
 
-FEWEST = 64  # elements: with fewer the error of their std is a third of it and more
-ERRORS = (
-    4.0  # standard errors by which std and mean may be off: of many elements 1 in 16,000 is wrongly refused
-)
+FEWEST = 64  # elements: with fewer, the error of their std is a third of it or more
+ERRORS = 4.0  # standard errors by which std and mean may be off: refuses 1 in 16,000 wrongly
 COINCIDE = 8.0  # of log-likelihood: schemes within e⁸ of each other count as equally likely
 EXPLODING, FADING = 3.0, 100.0  # times He's std, and a part of it
 
@@ -39,17 +37,17 @@ class Scheme(NamedTuple):
 
 
 class SchemeMatch(NamedTuple):
-    """What a check of the initialisation says, in a column and in full; a fault is one in any model."""
+    """The result of a check of the initialisation, in a word and in full. A fault is one in any model."""
 
     short: str
     words: str
     is_fault: bool = False
     schemes: tuple[Scheme, ...] = ()
-    """Those that fit, the likeliest first."""
+    """The schemes that fit, the likeliest first."""
 
 
 def judge(weight: Weight, *, depth: int = 0) -> SchemeMatch:
-    """The verdict on a parameter; `depth` is the number of layers of the stack that it is in."""
+    """Judge a parameter; `depth` is the number of layers of its stack."""
     figures = weight.figures
     if figures is None:
         return SchemeMatch("-", weight.note)
@@ -83,7 +81,7 @@ def _constant(weight: Weight, figures: Figures, *, is_matrix: bool) -> SchemeMat
 
 
 def _fault(weight: Weight, figures: Figures) -> SchemeMatch | None:
-    """A scale that no depth survives; embeddings are looked up, not multiplied with."""
+    """A scale that fails in any deep model. Embeddings are exempt: they are looked up, not multiplied."""
     if isinstance(weight.module, nn.Embedding | nn.EmbeddingBag) or "weight" not in weight.attribute:
         return None
     usual = math.sqrt(2 / _fans(weight)[0])
@@ -172,7 +170,7 @@ def _fits(figures: Figures, scheme: Scheme) -> bool:
         return False
     if abs(figures.mean) > ERRORS * std / math.sqrt(n) + 1e-3 * std:
         return False
-    if scheme.spread == "uniform":  # of n draws the largest is within 20/n of the bound, but for e⁻²⁰
+    if scheme.spread == "uniform":  # the largest of n draws is nearly always within 20/n of it
         bound = std * math.sqrt(3)
         return bound * (1 - 20 / n - 5e-3) <= figures.peak <= bound * (1 + 5e-3)
     if scheme.spread == "truncated" and figures.peak > 2 * std / _CUT * (1 + 5e-3):
@@ -181,7 +179,7 @@ def _fits(figures: Figures, scheme: Scheme) -> bool:
 
 
 def _likelihood(figures: Figures, scheme: Scheme) -> float:
-    """The log of how likely the elements are, were they drawn so."""
+    """The log-likelihood of the elements under this scheme."""
     n = figures.count
     if scheme.spread == "uniform":
         return -n * math.log(2 * math.sqrt(3) * scheme.std)
@@ -192,9 +190,9 @@ def _likelihood(figures: Figures, scheme: Scheme) -> float:
 
 
 def _orthogonal_gain(tensor: torch.Tensor) -> float:
-    """The length of rows (of columns, if those are fewer) that are of one length at right angles; else 0.
+    """The common length of rows that are orthogonal (columns, if those are fewer); else 0.
 
-    Eight of them tell: random rows are off by one in the square root of their width, these by rounding.
+    Eight rows are enough: random rows deviate by 1/√width, orthogonal ones by rounding.
     """
     with below_everything():
         matrix = tensor.detach().flatten(1)

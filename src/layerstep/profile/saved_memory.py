@@ -1,4 +1,4 @@
-"""Memory by module, as far as one look at a forward tells: what the backward is kept, what a call needs."""
+"""Memory by module in one forward: what is kept for the backward, and what a call needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Needed", "saved_by_module"]
 def saved_by_module(marks: Iterable[Mark], module: nn.Module, inputs: Any, output: Any) -> Counter[int]:
     """Bytes that autograd keeps behind an output, by the key of the module whose node kept them first.
 
-    Each memory counts once; parameters, buffers and inputs, which are there anyway, do not.
+    Shared memory counts once. Parameters, buffers and inputs do not count: they are there anyway.
     """
     numbers, owners, running = list[int](), list[int](), list[int]()
     for kind, _, _, key, number in marks:
@@ -47,7 +47,7 @@ def saved_by_module(marks: Iterable[Mark], module: nn.Module, inputs: Any, outpu
 
 
 class _Storage(weakref.ref[Any]):
-    """Knows how large what it refers to is."""
+    """A weak reference that knows the size of its storage."""
 
     __slots__ = ("bytes", "key")
     bytes: int
@@ -57,7 +57,7 @@ class _Storage(weakref.ref[Any]):
 class Needed:
     """The most memory that was alive in a call beyond what was there before it, by the key of the module.
 
-    Told of the operands and the results of every kernel; memory that a kernel takes for itself is not seen.
+    It gets the operands and results of every kernel. Memory that a kernel allocates itself is not seen.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Needed:
         self._live = 0
         self._known: dict[int, _Storage] = {}
         self._calls: list[tuple[int, int, int]] = []
-        """Of the calls that run: the module, what was alive at its beginning, and at most since."""
+        """For each running call: the module, the bytes alive at its beginning, and the most since."""
 
     def enter(self, key: int) -> None:
         self._calls.append((key, self._live, self._live))
@@ -76,7 +76,7 @@ class Needed:
         self._rise(most)
 
     def given(self, operands: Any) -> None:
-        """What no kernel has made here was there before."""
+        """Operands that no kernel has made here were there before."""
         for tensor in inner_tensors(operands):
             self._know(tensor, 0)
 

@@ -1,4 +1,4 @@
-"""What a mark costs on this machine, beyond what it measures itself: found on modules that do nothing."""
+"""The cost of a mark on this machine that it does not measure itself, found with modules that do nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Doubled(nn.Module):
 
 
 def calibrate() -> Cost:
-    """A few milliseconds; the best of several rounds, so that a busy machine does not make it dear."""
+    """Measure for a few milliseconds. Takes the best of several rounds, because the machine may be busy."""
     with torch.inference_mode(False), observing():
         call = _beyond(_Nothing(), grad=False)
         node = _beyond(_Doubled(), grad=True)
@@ -37,7 +37,7 @@ def calibrate() -> Cost:
 
 
 def _beyond(module: nn.Module, *, grad: bool) -> float:
-    """Nanoseconds that a timed call takes more than a bare one, without what the marks have seen."""
+    """How many nanoseconds longer a timed call takes than a bare one, beyond what the marks measure."""
     clock = Clock(lambda: False, _ignore)
     start = torch.zeros(1, requires_grad=grad)
 

@@ -1,4 +1,4 @@
-"""What a session knows about time: its profile, the look at the operations, and what was saved by name."""
+"""What a session knows about time: its profile, the counted operations, and profiles saved by name."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class ProfileState:
     looked: OpCounts = field(default_factory=OpCounts)
     saved: dict[str, Saved] = field(default_factory=dict)
     kernels: Profile | None = None
-    """Of `profile ops`: torch's own profiler over some steps."""
+    """torch's own profiler over some steps, for `profile ops`."""
     _cost: Cost | None = None
     _rooflines: dict[str, Roofline | None] = field(default_factory=dict)
     _measured: tuple[object, Measured] | None = None
 
     def start(self, wanted: int | None, *, warm_up: int = WARM_UP) -> None:
-        """Begin to time, and have a look at the operations in a step that is left out."""
+        """Begin to time, and count the operations in a step that is left out."""
         self.looked = OpCounts()
         self.profile.inspector = self._look
         self.profile.on_restart = self._forget
@@ -48,7 +48,7 @@ class ProfileState:
         self.looked, self._measured = OpCounts(), None
 
     def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
-        """Look at the operations of a call; was that possible?"""
+        """Count the operations of a call; False if that was not possible."""
         saved = saved_by_module(self.profile.clock.log, module, (args, kwargs), output)
         found = count_ops(self.session, self.profile, module, args, kwargs)
         found.saved = saved
@@ -59,14 +59,14 @@ class ProfileState:
 
     @property
     def cost(self) -> Cost:
-        """What a mark costs here; measured once."""
+        """The cost of a mark on this machine, measured once."""
         if self._cost is None:
             self._cost = calibrate()
         return self._cost if self.profile.clock.stamps.is_host else Cost()
 
     @property
     def roofline(self) -> Roofline | None:
-        """What the machine achieves; measured once a device. None where that cannot be measured."""
+        """What the device achieves, measured once. None where that cannot be measured."""
         device = self.profile.clock.stamps.device
         if device not in self._rooflines:
             try:
@@ -76,7 +76,7 @@ class ProfileState:
         return self._rooflines[device]
 
     def measured(self) -> Measured:
-        """All steps so far, folded; again only when there are new ones."""
+        """The times of all steps so far, computed again only when there are new ones."""
         steps = self.profile.steps
         mark = (len(steps), id(steps[-1]) if steps else 0, id(self.looked))
         if self._measured is None or self._measured[0] != mark:
@@ -114,7 +114,7 @@ class ProfileState:
                 row.needed = max(row.needed, self.looked.needed[key])
 
     def advice(self) -> list[Advice]:
-        """What the numbers say; the machine is probed only if there are products to judge."""
+        """The advice from the numbers. Probes the machine only if there are products to judge."""
         measured = self.measured()
         if not measured.steps:
             return []
@@ -123,7 +123,7 @@ class ProfileState:
 
 
 def state_of(session: Session) -> ProfileState:
-    """What a session knows about time; made when it is first asked for."""
+    """What a session knows about time, made at its first use."""
     found = session.memory.get(MEMORY)
     if not isinstance(found, ProfileState):
         found = session.memory[MEMORY] = ProfileState(session, profile_of(session))

@@ -43,7 +43,7 @@ def is_whole(module: nn.Module) -> bool:
 
 
 def timeable_modules(models: Models, model: Model, *, outermost: bool) -> Iterator[Timeable]:
-    """The modules of a model that a profile times, the outermost first; or that one alone."""
+    """The modules of a model that a profile times, the outermost first; with `outermost` only that one."""
     given, root = model.given, model.root
     if given is None or root is None:
         return
@@ -112,7 +112,7 @@ class TimedModules:
         if place.is_whole:
             self.untimed.append(path)
         key = self._keys.get(id(module))
-        if key is not None and self.modules[key].reference() is not module:  # another that is gone had its id
+        if key is not None and self.modules[key].reference() is not module:  # that one is gone
             key = None
         if key is not None and self.modules[key].path != path:  # a second model was found
             self.modules[key] = replace(self.modules[key], path=path)

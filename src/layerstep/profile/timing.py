@@ -1,8 +1,8 @@
 """Time at the boundaries of module calls: a replaced call notes two stamps.
 
 It costs a tenth of a pair of hooks and leaves fused kernels on. The backward needs no module hooks: autograd
-runs its nodes in the falling order of the numbers that they got in the forward, so a stamp at the nodes on
-the boundary of a call, and the range of numbers of each call, say whose time it is.
+runs its nodes in the falling order of the numbers that they got in the forward. So stamps at the nodes on the
+boundary of a call, and the range of numbers of each call, tell which call the time belongs to.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RAISED = object()
 
 
 class MarkKind:
-    """What happened at a mark. Plain numbers: a mark is made twice a module call."""
+    """What happened at a mark. Plain numbers, because each module call makes two marks."""
 
     ENTER = 0
     EXIT = 1
@@ -46,11 +46,11 @@ class MarkKind:
     TOOL = 6
     """The debugger has worked."""
     ASIDE = 7
-    """A model that is trained was used without gradients, `number` times: no part of a training step."""
+    """A model that is trained ran without gradients, `number` times. Not part of a training step."""
 
 
 MOST_MARKS = 400_000
-"""Of one step: about 60 MB. One with more is left out."""
+"""The most marks of one step, about 60 MB. A step with more is left out."""
 
 
 class Clock:
@@ -70,7 +70,7 @@ class Clock:
         """Tells calls that began before everything was cleared: their ends are ignored."""
         self._turn = threading.Lock()
         self.thread = 0
-        """Which one the calls run in that are timed; those of others meanwhile are not."""
+        """The thread whose calls are timed. Calls of other threads meanwhile are not."""
         self.open_passes = 0
         """Backward passes that have begun and not ended."""
         self._marked: set[int] = set()
@@ -90,7 +90,7 @@ class Clock:
         return log
 
     def clear(self) -> None:
-        """Take the marks off the graph that is alive, and forget the step."""
+        """Remove our hooks from the graph, and forget the step."""
         for handle in self._handles:
             handle.remove()
         self.cut()
@@ -105,7 +105,7 @@ class Clock:
         return True
 
     def done(self) -> None:
-        """An outermost call has ended: it is anybody's turn."""
+        """An outermost call has ended: any thread may be timed next."""
         if self._turn.locked():
             self._turn.release()
 
@@ -118,8 +118,8 @@ class Clock:
         return len(self.log) >= MOST_MARKS
 
     def set_aside(self, begin: int) -> None:
-        """The outermost call whose marks begin there is no part of a training step, nor the time before it
-        since another such call.
+        """Set aside the outermost call whose marks begin there, and the time between it and another such
+        call: neither is part of a training step.
         """
         if begin >= len(self.log):
             return
@@ -153,7 +153,7 @@ class Clock:
         self.log.append((MarkKind.EXIT, since, self.then() or since, key, number))
 
     def _mark(self, values: tuple[Any, ...]) -> None:
-        """Have the backward stamp the node that it comes to first among those that made these tensors."""
+        """Let the backward pass stamp the first node it reaches among those that made these tensors."""
         latest, node = -1, None
         for value in values:
             if is_tensor(value) and (made_by := value.grad_fn) is not None:
@@ -182,7 +182,7 @@ class Clock:
 
 
 def _inside(value: Any) -> tuple[Any, ...]:
-    """The tensors of an output that is no tensor, as far as one level down."""
+    """The values in an output that is a container, one level deep."""
     if isinstance(value, dict):
         return tuple(value.values())
     if isinstance(value, tuple | list):
@@ -283,7 +283,7 @@ class TimedCompiled(TimedCall):
             set_compiled_call(module, _Bound(self))
 
     def remove(self) -> None:
-        """Put back what was there; what was put over it since stays."""
+        """Put back what was there, unless something has replaced ours since."""
         module = self.module()
         now = compiled_call_of(module)
         if module is not None and isinstance(now, _Bound) and now.timed is self:

@@ -1,7 +1,7 @@
-"""The steps of a profile as a Chrome trace: what Perfetto and chrome://tracing open. One track a depth.
+"""The steps of a profile as a Chrome trace, for Perfetto and chrome://tracing. One track for each depth.
 
 Perfetto drops a span that begins in another one on its track and ends after it, so the backward of a
-call, which may be come by more than once, is cut where the pass was elsewhere.
+call, which the pass may reach more than once, is cut where the pass was elsewhere.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Event = dict[str, Any]
 
 
 def chrome_trace(measured: Measured, said: Iterable[tuple[int, str]] = ()) -> dict[str, Any]:
-    """The document: a complete event ("X") for each call and each way, an instant ("i") for each stop.
+    """The document: a complete event ("X") for each call and direction, an instant ("i") for each stop.
 
-    Spans have `own_us`, their time without those that they call; over a step these, what is outside the
-    model and `profiler_us` sum up to the step.
+    Spans have `own_us`, their time without the calls in them. These, the time outside the model and
+    `profiler_us` add up to the step.
     """
     marks = sorted(said) if measured.is_host else []  # a device has a clock of its own
     begin = min([step.begin for step in measured.times[:1]] + [at for at, _ in marks[:1]], default=0)
@@ -52,7 +52,10 @@ def chrome_trace(measured: Measured, said: Iterable[tuple[int, str]] = ()) -> di
 
 
 def _placed(steps: Iterable[StepTime], begin: int) -> Iterator[tuple[StepTime, int]]:
-    """Each step and what to take off its times; on a device each begins at its own zero, so they follow."""
+    """Each step and the offset of its times.
+
+    On a device each step begins at zero, so they are put in a row.
+    """
     last = 0
     for step in steps:
         shift = min(begin, step.begin - last)
@@ -73,7 +76,7 @@ def _head(kind: str, track: int, **args: Any) -> Event:
 
 @dataclass(slots=True)
 class _Stay:
-    """The backward in a call and in those that it called, without a break."""
+    """An unbroken stay of the backward pass in a call and the calls in it."""
 
     call: int
     since: int
@@ -122,7 +125,7 @@ class _Drawing:
             yield self._span(args["path"], "backward", track, (stay.since, stay.until), args)
 
     def _stays(self) -> list[_Stay]:
-        """Go through the backward in time; each piece lengthens the stays of its call and of its callers."""
+        """Go through the backward pass in time; each piece extends the stays of its call and its callers."""
         calls = self._step.calls
         pieces = [(*span, at) for at, call in enumerate(calls) for span in call.spans]
         pieces += [(call.since, call.until, -1) for call in calls if call.parent < 0]
@@ -172,7 +175,7 @@ class _Drawing:
 
 
 def _in_nodes(call: CallTime) -> float:
-    """Of the backward of a call, what was in nodes of autograd; of one that ran again, the rest was that."""
+    """The part of a call's backward that was in autograd nodes. The rest was its recomputation."""
     if not call.is_again:
         return call.backward
     return min(call.backward, sum(until - since for since, until in call.spans))
