@@ -568,7 +568,7 @@ def test_a_file_is_replaced_and_a_suffix_added(tmp_path):
 
 
 def test_what_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
-    for file, said in (("nosuch/a.lscore", "No such file"), ("a.txt", ".txt is no core file")):
+    for file, said in (("nosuch/a.lscore", "No such file"), ("a.txt", ".txt is not a core file")):
         view = run("break blocks.1", "continue", f"dump {tmp_path / file}")[-1].view
         assert view.level == "error" and said in f"{view.text}; {view.hint}"
     path = tmp_path / "full.lscore"
@@ -617,7 +617,7 @@ def test_foreign_files(tmp_path):
 
     path = tmp_path / "a.lscore"
     save_file({"w": torch.ones(2)}, path)
-    assert "is no core file" in is_turned_down(path)
+    assert "is not a core file" in is_turned_down(path)
     rng = random.Random(0)
     for length in (1, 8, 100, 10_000):
         path.write_bytes(rng.randbytes(length))

@@ -88,7 +88,7 @@ def test_a_measured_step_has_what_autograd_saved() -> None:
     assert measured.saved.by_path[""] == out, "what square() saved, outside of modules"
     assert measured.saved.apart["inputs"] == 4 * BATCH * IN
     assert measured.saved.apart["parameters"] == 4 * HIDDEN * 2, "the weight of the last layer, for its input"
-    assert not measured.is_cut and not measured.saved.closed
+    assert not measured.is_cut and not measured.saved.opaque
 
 
 def test_the_peak_is_the_sum_of_what_was_alive() -> None:

@@ -1,4 +1,4 @@
-"""An opened core file in a session: its models, its stack, and the pause that stands there."""
+"""An opened core file in a session: its models, its stack, and its pause."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["MEMORY", "OpenedCore", "opened_in"]
 
 MEMORY = "core"
-"""Under this name a session remembers the file that was opened in it."""
+"""The name under which a session keeps its opened file."""
 
 
 def opened_in(session: Session) -> OpenedCore | None:
-    """The core file that a session stands in now; None in a run, also when that is the file's module."""
+    """The core file whose stop a session shows now; None in a run, also in a rerun of the file's module."""
     opened = session.memory.get(MEMORY)
     is_here = isinstance(opened, OpenedCore) and session.pause is opened.pause
     return opened if is_here else None
 
 
 class _StoredSteps(Steps):
-    """Counts what the run had counted."""
+    """Keeps the count of the run."""
 
     def __init__(self, session: Session, count: int) -> None:
         super().__init__(session.fail)
@@ -46,13 +46,13 @@ class _StoredSteps(Steps):
 
 
 class OpenedCore:
-    """A core file that a session looks at."""
+    """A core file that a session has open."""
 
     def __init__(self, core: RestoredCore, again: CoreRerun | None) -> None:
         self.core = core
         self.again = again
         self.wanted: dict[str, Any] | None = None
-        """`again` was typed: with these keyword arguments replaced."""
+        """The keyword arguments that `again` replaces; None until it is typed."""
         self.pause: Pause | None = None
 
     def enter(self, session: Session) -> None:
@@ -64,7 +64,7 @@ class OpenedCore:
             session.kept.keep(module, args, kwargs, output)
 
     def recall(self, session: Session) -> None:
-        """What the run had counted and recorded and what was typed in it; once, before anything else."""
+        """Restore the run's counts, recordings and history; once, before anything else."""
         session.training = _StoredSteps(session, int(self.core.contents["stop"]["step"]))
         session.history.extend(map(str, self.core.contents["history"]))
         for entry in self.core.recordings:
@@ -97,7 +97,7 @@ class OpenedCore:
         session.rearm()
 
     def make_pause(self, session: Session, *, is_start: bool) -> Pause:
-        """The stop of the file; `is_start` if it was shown before."""
+        """Make the pause of the file; `is_start` if it was shown before."""
         core = self.core
         stop, error = core.contents["stop"], _exception(core.exception)
         stack = [_frame(session.models, call) for call in core.stack]
@@ -149,7 +149,7 @@ def _spots(frame: Frame) -> tuple[Spot, ...]:
 
 
 def _exception(stored: dict[str, Any] | None) -> Exception | None:
-    """An exception of the same name and message; one of Python's own, if there is one of that name."""
+    """An exception of the same name and message; Python's own class, if there is one of that name."""
     if stored is None:
         return None
     kind = getattr(builtins, str(stored["type"]), None)
@@ -157,7 +157,7 @@ def _exception(stored: dict[str, Any] | None) -> Exception | None:
         kind = type(str(stored["type"]), (Exception,), {})
     try:
         error: Exception = kind(str(stored["message"]))
-    except TypeError:  # one that wants more than a message
+    except TypeError:  # its class needs more than a message
         error = type(str(stored["type"]), (Exception,), {})(str(stored["message"]))
     for note in stored["notes"]:
         error.add_note(str(note))

@@ -1,8 +1,8 @@
 """The Mersenne Twister, turned back.
 
 torch on the CPU, `random` and numpy all draw from it. A core file holds the streams as they are after a call
-drew from them, and the call must run on the numbers it had. No stream tells its past in any other way: numpy
-and `random` do not keep their seed, and from the seed of torch it can be hours of drawing to here.
+drew from them, and a rerun needs the numbers that the call had. Drawing again from the seed is no way: numpy
+and `random` do not keep theirs, and from torch's it can take hours.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Twister:
     used: int
 
     def behind(self, other: Twister) -> int | None:
-        """How many numbers were drawn from here to `other`; None if that cannot be."""
+        """How many numbers were drawn from here to `other`; None if `other` does not follow."""
         words, blocks = other.words, 0
         while not same_block(words, self.words):
             words, blocks = _block_before(words), blocks + 1
@@ -41,7 +41,7 @@ class Twister:
         return drawn if drawn >= 0 else None
 
     def back(self, drawn: int) -> Twister:
-        """As it was that many numbers ago."""
+        """The state that many numbers ago."""
         words, used = self.words, self.used - drawn
         while used < 0 or (used == 0 and drawn):  # a block is made when its first number is drawn
             words, used = _block_before(words), used + _LENGTH
@@ -49,7 +49,10 @@ class Twister:
 
 
 def same_block(one: Words, other: Words) -> bool:
-    """Of the first word only the upper bit goes on into later blocks; that of a seed has no other past."""
+    """Compare two blocks.
+
+    Only the upper bit of the first word matters: the rest of it enters no later block.
+    """
     return bool(np.array_equal(one[1:], other[1:]) and (one[0] ^ other[0]) & _UPPER == 0)
 
 
@@ -67,7 +70,7 @@ def _block_before(words: Words) -> Words:
     before[split:] = pairs & _UPPER
     lower[split + 1 :] = pairs[:-1] & _LOWER
     before[split + 1 :] |= lower[split + 1 :]
-    # Words 397… are whole now, but for word 227, whose lower bits come out of the second half.
+    # Words 397… are whole now; word 227 lacks its lower bits, which come from the second half.
     rest = undo(words[:split] ^ before[_SHIFT:])
     before[:split] = rest & _UPPER
     before[1 : split + 1] |= rest & _LOWER

@@ -71,7 +71,10 @@ class CoreRerun:
         silently: Callable[[], contextlib.AbstractContextManager[None]],
         raised: Callable[[Exception], None],
     ) -> RerunResult:
-        """Call it. `given` replaces arguments; trials are made `silently`; `raised` hears of an error."""
+        """Call the module.
+
+        `given` replaces arguments; trials run under `silently`; `raised` gets an error.
+        """
         core, notes = self.core, list(self.notes)
         with silently():
             start = self._start(given)
@@ -96,7 +99,7 @@ class CoreRerun:
 
     @property
     def missing(self) -> list[str]:
-        """What the file does not hold of what it needs; a positional argument by its name."""
+        """What a rerun needs and the file does not hold; positional arguments by their names."""
         names = self._positional()
         return [_argument_name(text, names) for text in self.core.missing]
 
@@ -109,7 +112,7 @@ class CoreRerun:
         return [parameter.name for parameter in parameters if parameter.kind in kinds]
 
     def _inputs(self, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Fresh ones; what is given by name takes the place of what was passed, in whichever way."""
+        """Fresh arguments. What is given by name replaces an argument, positional or not."""
         args, kwargs = self.core.fresh_inputs()
         positional = list(args)
         names = self._positional()[: len(positional)]
@@ -123,7 +126,7 @@ class CoreRerun:
     # --- the random streams ---
 
     def _start(self, given: dict[str, Any]) -> Streams | None:
-        """The streams at the beginning of the call, found by a trial: how much does it draw?"""
+        """The streams at the beginning of the call. A trial tells how many numbers it draws."""
         stored = self.core.streams
         if self.core.phase is Phase.ENTER and self.core.contents["stop"]["selected"] == 0:
             return stored
@@ -133,10 +136,10 @@ class CoreRerun:
         return stored.before(stored, end) if end is not None else None
 
     def _trial(self, stored: Streams, given: dict[str, Any]) -> Streams | None:
-        """Where the streams are when a copy of the module has come as far as the run had."""
+        """The streams when a copy of the module has come as far as the run had."""
         try:
             trial = copy.deepcopy(self.module)
-        except Exception:  # a module that cannot be copied: its state is put back after the trial
+        except Exception:  # it cannot be copied: its state is put back after the trial
             trial = self.module
         args, kwargs = self._inputs(given)
         stop = _Stop()
@@ -153,7 +156,7 @@ class CoreRerun:
             return stop.streams or Streams()
 
     def _inner(self, trial: nn.Module) -> nn.Module | None:
-        """The module at which the run stood, if the selected one was still running around it."""
+        """The module that the run stopped at, if the selected one was still running around it."""
         stop = self.core.contents["stop"]
         innermost = self.core.stack[0].module
         if not stop["selected"] or self.core.exception is not None or innermost is None:
@@ -162,7 +165,7 @@ class CoreRerun:
         return Names(trial).module_at(path) if path else None
 
     def _ends_where_it_did(self) -> bool | None:
-        """None where the run stood elsewhere than at the end of the call."""
+        """None where the run did not stop at the end of the call."""
         if self.core.contents["stop"]["selected"] or self.core.phase not in (Phase.EXIT, Phase.RAISED):
             return None
         return Streams().same_as(self.core.streams)
@@ -199,7 +202,7 @@ def _argument_name(text: str, names: list[str]) -> str:
 
 
 def _call(module: nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Out of a line of its own, so that the stack shows where the call came from."""
+    """Call it from a line of its own, so that the stack can show the caller."""
     linecache.cache[_SITE] = (0, None, [_LINE + "\n"], _SITE)
     return eval(compile(_LINE, _SITE, "eval"), {"module": module, "args": args, "kwargs": kwargs})
 
@@ -212,7 +215,7 @@ class _Reached(Exception):
 
 
 class _Stop:
-    """Ends a trial at a module, and keeps where the streams were."""
+    """Ends a trial at a module, and keeps the streams there."""
 
     def __init__(self) -> None:
         self.streams: Streams | None = None
@@ -261,9 +264,9 @@ def _load(present: Tensor | None, value: Tensor | None, path: str, *, home: tupl
         if device.type == "cuda" and torch.cuda.device_count() > (device.index or 0):
             fresh = fresh.to(device)
     try:
-        present.data = fresh  # the same object: what else refers to it sees the values, too
+        present.data = fresh  # the same object: others that refer to it see the values too
         present.requires_grad_(value.requires_grad)
-    except RuntimeError:  # of another kind, on the meta device for one
+    except RuntimeError:  # another kind of tensor, such as one on the meta device
         target, name = home
         if name in target._parameters:
             target._parameters[name] = nn.Parameter(fresh, requires_grad=value.requires_grad)
@@ -297,7 +300,7 @@ def _made_elsewhere(core: RestoredCore) -> str:
 
 
 def difference(stored: Any, output: Any) -> str:
-    """In what two values differ, to the bit; empty if they do not."""
+    """How two values differ, to the bit; "" if they do not."""
     one, other = list(tensors_with_places(stored)), list(tensors_with_places(output))
     if len(one) != len(other):
         return f"{len(other)} tensors, and {len(one)} in the run"

@@ -1,4 +1,4 @@
-"""Tensors out of a core file. What the file says is checked before any memory is looked at through it."""
+"""Tensors from a core file. Checks every entry before it reads memory by it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Entry = Mapping[str, Any]
 
 
 class RestoredTensors:
-    """The tensors of a file by their numbers, made when they are asked for, each once.
+    """The tensors of a file by their numbers, each made once, at its first use.
 
     `segments` are flat and of bytes. With `copied` their memory is copied first: what runs on these tensors
     may write to them.
@@ -94,7 +94,7 @@ class RestoredTensors:
 
 
 def _as_in_run(tensor: Tensor, entry: Entry) -> Tensor:
-    """On its device, if that is here; in a graph, if it was: a leaf refuses to be written in place."""
+    """Put it on its device, if that is here, and into a graph, if it was in one: leaves refuse writes."""
     device = torch.device(str(entry.get("device", "cpu")))
     if device.type == "cuda" and torch.cuda.device_count() > (device.index or 0):
         tensor = tensor.to(device)
@@ -137,7 +137,7 @@ def _sparse(entry: Entry, parts: dict[str, Tensor]) -> Tensor:
 
 
 def _quantized(entry: Entry, parts: dict[str, Tensor]) -> Tensor:
-    """Zeros of that scheme, then the integers into their memory: there is no public way from integers."""
+    """Make zeros of that scheme, then write the integers to their memory: torch has no public way."""
     integers, dtype = parts["integers"], _dtype(entry)
     zeros = torch.zeros(integers.shape)
     if "axis" in entry:

@@ -1,6 +1,6 @@
 """The random streams of a run, as data; and how to turn them back to before a call.
 
-At a module's exit the streams stand after what it drew. A trial run tells how many numbers the call draws,
+At a module's exit the streams are past what it drew. A trial run tells how many numbers the call draws,
 and the streams are turned back by as many. So nothing has to be kept while a model runs.
 """
 
@@ -23,13 +23,13 @@ __all__ = ["Streams"]
 
 
 class Streams:
-    """The streams of a run at one moment."""
+    """The random streams of a run at one point in time."""
 
     def __init__(self, state: RandomState | None = None) -> None:
         self.state = state or RandomState()
 
     def encode(self, encode: Callable[[Any, str], Any]) -> dict[str, Any]:
-        """As data; `encode` takes care of tensors."""
+        """The streams as data; `encode` handles tensors."""
         state = self.state
         return {
             "torch": encode(state.torch, "random.torch"),
@@ -54,7 +54,7 @@ class Streams:
         return cls(state)
 
     def restore(self) -> None:
-        """Put the process's streams there; those of devices that are not here are left out."""
+        """Put the process's streams to this state, except those of devices that are not here."""
         state = self.state
         torch.set_rng_state(state.torch)
         for number, one in enumerate(state.cuda[: torch.cuda.device_count()]):
@@ -64,7 +64,7 @@ class Streams:
             np.random.set_state(state.numpy)
 
     def before(self, start: Streams, end: Streams) -> Streams | None:
-        """These streams turned back by what was drawn from `start` to `end`; None where that cannot be."""
+        """These streams turned back by what was drawn from `start` to `end`; None if that is impossible."""
         turned = RandomState()
         turned.torch, turned.cuda = self.state.torch, list(self.state.cuda)
         turned.python, turned.numpy = self.state.python, self.state.numpy
@@ -88,7 +88,7 @@ class Streams:
         return Streams(turned)
 
     def same_as(self, other: Streams) -> bool:
-        """Would both go on with the same numbers?"""
+        """Would both draw the same numbers next?"""
         mine, theirs = _twisters(self.state), _twisters(other.state)
         return all(
             name in theirs
@@ -124,7 +124,7 @@ def _numpy_twister(state: Any) -> Twister | None:
 
 
 def _encoded(state: Any) -> list[Any] | None:
-    """As files have it; None for another bit generator than numpy's own."""
+    """The form in the file; None for another bit generator than numpy's default."""
     if not _is_twister(state):
         return None
     words, used = state["state"]["key"], state["state"]["pos"]

@@ -1,7 +1,7 @@
-"""Tensors in a core file: which bytes of which storages, and how they make each tensor again.
+"""Tensors in a core file: the bytes of their storages, and how to rebuild each tensor from them.
 
-A tensor is an entry (dtype, shape, strides, where its bytes are) over segments of raw memory. So what shares
-memory shares it in the file, what is expanded takes no more than it did, and no dtype is left out.
+A tensor is an entry (dtype, shape, strides, where its bytes are) over segments of raw memory. So tensors that
+share memory share it in the file, an expanded tensor takes no more than it did, and every dtype works.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Segment:
     nbytes: int
 
     def read(self) -> memoryview:
-        """The bytes, on the CPU; the run's own memory if they are there already."""
+        """The bytes on the CPU. This is the run's own memory, if it is on the CPU."""
         with below_everything():
             raw = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
             raw.set_(self.storage, self.start, (self.nbytes,), (1,))
@@ -65,7 +65,7 @@ class _Memory:
     spans: list[tuple[int, int, int]] = field(default_factory=list)
 
     def merged(self) -> Iterator[tuple[int, int, list[int]]]:
-        """The spans, those that overlap as one, with the entries in each."""
+        """The spans with the entries in each; overlapping spans are joined."""
         start = end = 0
         entries: list[int] = []
         for low, high, index in sorted(self.spans):
@@ -81,12 +81,12 @@ class _Memory:
 
 
 class TensorTable:
-    """Takes in tensors by reference; nothing is copied or read until the segments are."""
+    """Collects tensors by reference. Copies and reads nothing before the segments are written."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self._names: list[str] = []
-        self._held: list[Tensor] = []  # an id is only good while its object lives
+        self._held: list[Tensor] = []  # an id is unique only while its object lives
         self._index: dict[int, int] = {}
         self._memory: dict[tuple[str, int], _Memory] = {}
 
@@ -106,7 +106,7 @@ class TensorTable:
         return [f"{_some(names)}, which cannot be read here ({why})" for why, names in found.items()]
 
     def mark(self) -> int:
-        """A place to `take_back` to."""
+        """A state for `take_back`."""
         return len(self.entries)
 
     def take_back(self, mark: int) -> None:
@@ -179,7 +179,7 @@ class TensorTable:
         return {
             "kind": "dense",
             "dtype": str(tensor.dtype).removeprefix("torch."),
-            "shape": list(tensor.shape),  # of a DTensor, that of the shard which is here
+            "shape": list(tensor.shape),  # of a DTensor, the local shard's
             "stride": list(tensor.stride()),
             "at": start,
         }
@@ -218,7 +218,7 @@ def _some(names: list[str]) -> str:
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:
-    """Those of a contiguous tensor; for dimensions of size 1, too, or the entry is no plain one."""
+    """The strides of a contiguous tensor, also in dimensions of size 1, which torch leaves open."""
     strides, step = [0] * len(shape), 1
     for place in reversed(range(len(shape))):
         strides[place], step = step, step * shape[place]
@@ -237,7 +237,7 @@ def _unreadable(tensor: Tensor) -> str:
 
 
 def _has_no_memory(tensor: Tensor) -> bool:
-    """A subclass that wraps others has a storage of the right size and nothing in it: to read it crashes."""
+    """Is it a wrapper subclass? Its storage has the right size but no memory: reading it crashes."""
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested or _is_dtensor(tensor):
         return False
     if not tensor.numel() or is_lazy_clone(tensor) or is_zero_tensor(tensor):

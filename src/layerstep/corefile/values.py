@@ -32,7 +32,7 @@ def without_home(text: str) -> str:
 
 
 class NotInCore:
-    """Stands for an object that a file cannot hold: how it looked, in a class of the same name."""
+    """Replaces an object that a file cannot hold: has its repr, and a class of the same name."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -66,7 +66,7 @@ class Values:
         self._visits = 0
 
     def encode(self, value: Any, name: str, *, keep: bool = True, depth: int = DEPTH) -> Any:
-        """The JSON of a value. Without `keep`, of its tensors only the shapes go into the file."""
+        """The JSON of a value. Without `keep`, only the shapes of its tensors go into the file."""
         self._visits += 1
         plain = _plain(value)
         if plain is not None or value is None:
@@ -106,7 +106,7 @@ class Values:
 
 
 def _plain(value: Any) -> Any:
-    """What needs no tensor and no container; None for everything else."""
+    """The JSON of a plain value; None for tensors, containers and everything else."""
     kind = type(value)
     if kind in (bool, int):
         return value
@@ -150,11 +150,11 @@ def _looks(value: Any) -> str:
 def decode(
     encoded: Any, tensors: RestoredTensors, module_at: Callable[[int], nn.Module] | None = None
 ) -> Any:
-    """The value of a JSON; a `NotInCore` for what the file does not hold."""
+    """The value from its JSON; a `NotInCore` for what the file does not hold."""
     if encoded is None or isinstance(encoded, (bool, int, float, str)):
         return encoded
     if not isinstance(encoded, dict) or not isinstance(encoded.get("is"), str):
-        raise RecordingError("it holds a value of no known form")
+        raise RecordingError("it holds a value of an unknown form")
     kind = encoded["is"]
     if kind == "tensor":
         return tensors.get(encoded["number"])
@@ -236,7 +236,7 @@ def tensors_with_places(value: Any, place: str = "", *, depth: int = DEPTH) -> I
 
 
 def missing_in(value: Any, place: str = "", *, depth: int = DEPTH) -> list[str]:
-    """What of a decoded value is not there: `past_key_values (DynamicCache)`."""
+    """The parts of a decoded value that the file does not hold: `past_key_values (DynamicCache)`."""
     if isinstance(value, NotInCore):
         return [f"{place or 'it'} ({type(value).__name__})"]
     if is_tensor(value):

@@ -41,7 +41,7 @@ class Savings:
     apart: dict[str, int] = field(default_factory=dict)
     """Saved parameters, buffers and inputs, which are there anyway."""
     nodes: int = 0
-    closed: dict[str, int] = field(default_factory=dict)
+    opaque: dict[str, int] = field(default_factory=dict)
     """Nodes that do not show what they hold."""
     is_cut: bool = False
 
@@ -108,7 +108,7 @@ def sum_savings(graph: Graph, ledger: MemoryLedger, places: OpOwners) -> Savings
         by_path[places.owner(held.node)] += held.bytes
         if piece is not None and not piece.kind:
             piece.kind = "saved"
-    return Savings(dict(by_path), dict(apart), graph.nodes, dict(graph.closed), graph.is_cut)
+    return Savings(dict(by_path), dict(apart), graph.nodes, dict(graph.opaque), graph.is_cut)
 
 
 def _shorten(course: list[int]) -> tuple[float, ...]:

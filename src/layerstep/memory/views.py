@@ -115,8 +115,8 @@ def _savings(saved: Savings) -> Iterable[str]:
     if saved.apart:
         apart = ", ".join(f"{human_bytes(size)} of {kind}" for kind, size in saved.apart.items())
         yield f"besides {apart}, which are there anyway"
-    if saved.closed:
-        names = ", ".join(f"{name} ×{count}" for name, count in saved.closed.items())
+    if saved.opaque:
+        names = ", ".join(f"{name} ×{count}" for name, count in saved.opaque.items())
         yield f"not counted: {names}, which do not show what they hold"
     if saved.is_cut:
         yield "the graph is too large: the rest of it is not counted"

@@ -19,9 +19,9 @@ def position(value: float, low: float, high: float) -> float:
 
 
 def sparkline(values: Sequence[float], *, width: int = 0) -> str:
-    """One character a value, from the least to the greatest; a gap for NaN, `!` for an infinity.
+    """One character for each value, from the least to the greatest; a gap for NaN, `!` for an infinity.
 
-    With `width` no more characters than that: each is then the mean of several values.
+    With `width`, at most so many characters: each is the mean of several values.
     """
     shown = pooled(values, width)
     finite = [value for value in shown if math.isfinite(value)]

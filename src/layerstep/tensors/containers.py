@@ -15,7 +15,7 @@ __all__ = ["tensors_of", "with_attributes"]
 DEPTH = 5
 _CONTAINERS = (list, tuple, set, frozenset)
 _LEAVES = frozenset([int, float, bool, str, type(None), torch.dtype, torch.device])
-"""Most arguments of a kernel that are not tensors: known at one look-up."""
+"""The types of most arguments that are not tensors, recognised by one look-up."""
 
 
 def tensors_of(value: Any, depth: int = DEPTH) -> list[Tensor]:
@@ -36,7 +36,7 @@ def tensors_of(value: Any, depth: int = DEPTH) -> list[Tensor]:
 
 
 def with_attributes(output: Any) -> Any:
-    """A value to look for tensors in: of an object that is not a container, its attributes."""
+    """The value itself if it is a container, else its attributes: a program may return an object."""
     if is_tensor(output) or isinstance(output, dict | list | tuple | set):
         return output
     return tuple(getattr(output, "__dict__", {}).values())

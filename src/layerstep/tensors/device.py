@@ -1,4 +1,4 @@
-"""Counting on an accelerator: reductions where the values are, and one transfer of a small table."""
+"""Counting on an accelerator: reductions on the device, and one transfer of a small table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _figures(piece: Tensor, tiny: float) -> Tensor:
     n = good.sum().to(wide)
     scaled = _where(good, x / unit, 0.0)
     mean = scaled.sum() / n
-    rest = _where(good, scaled - mean, 0.0)  # about the mean, or else 1000 +- 1e-3 is lost in float32
+    rest = _where(good, scaled - mean, 0.0)  # about the mean: otherwise 1000 ± 1e-3 is lost in float32
     off = rest.sum() / n
     std = ((rest * rest).sum() / n - off * off).clamp(min=0).sqrt()
     counts = (x.isnan(), x == math.inf, x == -math.inf, x == 0, good & (x < 0), (size < tiny) & (x != 0))

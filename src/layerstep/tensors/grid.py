@@ -19,7 +19,7 @@ __all__ = ["Grid", "grid_of"]
 Matrix = npt.NDArray[np.float64]
 
 READ = 1 << 22
-"""Elements: of a larger matrix, rows and columns are left out evenly."""
+"""The most elements to read: of a larger matrix, rows and columns are skipped evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Grid:
 
 
 def grid_of(tensor: torch.Tensor, dims: tuple[int, int] | None = None, *, most: tuple[int, int]) -> Grid:
-    """Two dimensions of a tensor (the last two), the others at 0, by no more than `most` rows and columns.
+    """Two dimensions of a tensor (default: the last two), the others at 0, as at most `most` rows and
+    columns.
 
     Never raises. A block with a NaN or an infinity in it is not finite.
     """
@@ -67,7 +68,7 @@ def _grid(tensor: torch.Tensor, dims: tuple[int, int] | None, most: tuple[int, i
 
 
 def _opened(tensor: torch.Tensor) -> tuple[Part | None, str]:
-    """The values in the tensor's own shape, if they can be had."""
+    """The values in the tensor's own shape, if they can be read."""
     values = open_values(tensor)
     if values.parts is None:
         return None, values.note

@@ -1,4 +1,4 @@
-"""Indices: from a place among the values that are stored to the index in the tensor itself."""
+"""Indices: from a place among the stored values to the index in the tensor itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Index = tuple[int, ...]
 
 
 def outer_index(tensor: Any, number: int, index: Index) -> Index:
-    """The index of what is at `index` in the part of that number, as `open_values` gives the parts."""
+    """The index in the tensor of the element at `index` in part `number` of `open_values`."""
     tensor = functorch_inner(tensor)
     if tensor.is_nested:
         return _nested(tensor, number, index)

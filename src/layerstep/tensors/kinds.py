@@ -32,11 +32,11 @@ __all__ = ["Part", "Values", "bytes_of", "dense_values", "inner_parts", "open_va
 
 Part = tuple[torch.Tensor, ...]  # (values,) or (integers, zero_point, scale), all of one shape
 
-COPY_LIMIT = 1 << 24  # bytes: what cannot be read in pieces is copied up to this size only
+COPY_LIMIT = 1 << 24  # bytes: larger tensors that cannot be read in pieces are not copied
 
 
 class Values(NamedTuple):
-    """The parts that hold the values and how many zeros are not stored; no parts: the note says why."""
+    """The parts that hold the values, and how many zeros are not stored. Without parts the note says why."""
 
     parts: list[Part] | None
     note: str = ""
@@ -61,16 +61,16 @@ def open_values(tensor: torch.Tensor) -> Values:
 
 
 def dense_values(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The values of an ordinary tensor, to be read below everything; None of any other kind."""
+    """The values of an ordinary tensor, to be read under `below_everything`; None for any other kind."""
     values = open_values(tensor)
     return values.parts[0][0] if values.parts is not None and not values.layout else None
 
 
 def readable(tensor: torch.Tensor) -> tuple[list[torch.Tensor], str]:
-    """The plain tensors in which the values are: their memory can be read. None, and why, where it cannot.
+    """The plain tensors that hold the values and can be read; none, and the reason, where they cannot.
 
-    The one question to ask before a kernel is given a tensor of the run below its subclass and transforms: a
-    wrapper has a size and no memory, and reading it is a segmentation fault. Asked with `below_everything`.
+    Ask this, under `below_everything`, before a kernel gets a tensor of the run past its subclass and
+    transforms: a wrapper has a size and no memory, and reading it is a segmentation fault.
     """
     if type(tensor) in _PLAIN and _is_ordinary(tensor):
         missing = _absent(tensor)
@@ -96,7 +96,7 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
 
 
 def inner_parts(tensor: Any) -> list[torch.Tensor]:
-    """The plain tensors that a wrapper subclass is made of, by its `__tensor_flatten__`."""
+    """The plain tensors inside a wrapper subclass, by its `__tensor_flatten__`."""
     if not hasattr(type(tensor), "__tensor_flatten__"):
         return []
     names, _ = attempt(tensor.__tensor_flatten__, ((), None))
@@ -106,7 +106,7 @@ def inner_parts(tensor: Any) -> list[torch.Tensor]:
 
 
 def _absent(tensor: torch.Tensor) -> str:
-    """Why there is no memory behind the shape, or ""; reading on would be a segmentation fault."""
+    """Why there is no memory behind the shape, or "". Reading it would be a segmentation fault."""
     if tensor.numel() == 0 or is_lazy_clone(tensor):  # a lazy clone: asking would copy it
         return ""
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -211,7 +211,7 @@ def _sparse_parts(tensor: Any, layout: str) -> list[torch.Tensor]:
 
 
 def bytes_of(tensor: Any, layout: str) -> int:
-    """What the shape asks for, or the storage if that is smaller (expanded, freed)."""
+    """The bytes that the shape needs, or of the storage if that is smaller (expanded, freed)."""
     if layout == "dtensor":
         return bytes_of(local_shard(tensor), "")
     if layout.startswith("sparse_"):

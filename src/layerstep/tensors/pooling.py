@@ -14,7 +14,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 def pooled(values: Sequence[float], width: int) -> list[float]:
-    """No more than `width` values (0: as many as there are): the means of neighbours that are numbers."""
+    """At most `width` values (0: all): means of neighbours, without NaN."""
     if width <= 0 or len(values) <= width:
         return list(values)
     size = -(-len(values) // width)
@@ -35,6 +35,6 @@ def block_means(matrix: Matrix, down: int, across: int) -> Matrix:
     )
     for axis, starts in enumerate((rows, columns)):
         sizes = np.diff(starts, append=matrix.shape[axis])
-        weights = np.repeat(1 / sizes, sizes)  # first: a sum of 1e308 and 1e308 is no number
+        weights = np.repeat(1 / sizes, sizes)  # before the sum: 1e308 + 1e308 overflows
         matrix = np.add.reduceat(matrix * np.expand_dims(weights, 1 - axis), starts, axis=axis)
     return matrix

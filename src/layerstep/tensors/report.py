@@ -1,4 +1,4 @@
-"""The report on one tensor: everything that its values say, as data and as a view."""
+"""The report on one tensor: everything about its values, as data and as a view."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from layerstep.views import Column, Fields, Span, Table, Text, View
 __all__ = ["Report", "limit_for", "report"]
 
 READ_UP_TO = 1 << 28
-"""Elements: about half a second. Of more, a sample is looked at unless all are asked for."""
+"""The most elements to read, about half a second; of more, a sample, unless `exact`."""
 SAMPLE = 1 << 23
 
 
@@ -89,7 +89,7 @@ class Report:
 
 
 def report(tensor: torch.Tensor, *, limit: int | None = None, exact: bool = False) -> Report:
-    """Look at a tensor of any kind; beyond `limit` elements at a sample. Never raises."""
+    """Report on a tensor of any kind; beyond `limit` elements from a sample. Never raises."""
     with observing():
         summary = summarize(tensor, limit=limit)
         stats = summary.stats
@@ -103,6 +103,6 @@ def report(tensor: torch.Tensor, *, limit: int | None = None, exact: bool = Fals
 
 
 def limit_for(tensors: list[torch.Tensor]) -> int | None:
-    """How many elements of each to look at so that the answer comes within a second; None is all."""
+    """How many elements of each to read, to answer within a second; None: all."""
     sizes = [attempt(tensor.numel, 0) for tensor in tensors]
     return None if sum(sizes) <= READ_UP_TO else max(SAMPLE // len(sizes), 1 << 12)

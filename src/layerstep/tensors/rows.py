@@ -8,7 +8,7 @@ __all__ = ["Row"]
 
 
 class Row(NamedTuple):
-    """The figures of one block; with nothing finite in it the last five are of no meaning."""
+    """The figures of one block. If nothing in it is finite, the last five have no meaning."""
 
     size: float
     nan: float
