@@ -260,7 +260,7 @@ def test_writing_in_place_is_followed() -> None:
 def test_time_and_memory_are_bounded() -> None:
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
     watcher, _ = _follow(model, _input(), seconds=0.0)
-    assert "seconds were over" in watcher.ended and watcher.steps < 2
+    assert "seconds are over" in watcher.ended and watcher.steps < 2
     watcher, _ = _follow(model, _input(), budget=1_000)
     assert "memory" in watcher.ended and not watcher.shadows.nbytes
     room = 64 * 64 * 8 + 4 * 8 * 64 * 8  # of the six weights one at a time: they are cast up again

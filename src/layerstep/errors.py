@@ -6,10 +6,8 @@
     │  ├─ UnknownPath       no module at that path, or several
     │  ├─ BadCondition      an expression that does not compile
     │  └─ BadArguments      a command used with the wrong words
-    ├─ UnsupportedModel     a model that cannot be stopped in, and what still works
     ├─ MissingExtra         an optional dependency is absent; names the pip command
-    ├─ RecordingError       a file of ours that cannot be read
-    └─ InternalError        a bug of ours: detach, say so once, let the run go on
+    └─ RecordingError       a file of ours that cannot be read
 
 `Quit` is not among them: it is a `SystemExit`, so that no `except Exception` in a
 training loop can swallow the user's wish to leave.
@@ -25,14 +23,12 @@ __all__ = [
     "QUIT_EXIT_CODE",
     "BadArguments",
     "BadCondition",
-    "InternalError",
     "LayerstepError",
     "MissingExtra",
     "Quit",
     "RecordingError",
     "UnknownCommand",
     "UnknownPath",
-    "UnsupportedModel",
     "UserError",
     "describe_bug",
 ]
@@ -78,10 +74,6 @@ class BadArguments(UserError):
     """A command used with the wrong words."""
 
 
-class UnsupportedModel(LayerstepError):
-    """A model that cannot be stopped in."""
-
-
 class MissingExtra(LayerstepError):
     """An optional dependency is absent."""
 
@@ -91,10 +83,6 @@ class MissingExtra(LayerstepError):
 
 class RecordingError(LayerstepError):
     """A file of ours that cannot be read."""
-
-
-class InternalError(LayerstepError):
-    """A bug of ours."""
 
 
 class Quit(SystemExit):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from layerstep._torch import below_everything
+from layerstep.tensors.format import listed
 from layerstep.tensors.kinds import readable
 from layerstep.tensors.shapes import tensors_in
 
@@ -175,7 +176,7 @@ def findings(pattern: Pattern, *, means_causal: bool) -> list[str]:
     found += _about_future(pattern, means_causal)
     twins = [f"{h.index} and {h.nearest}" for h in heads if _is_twin(h)]
     if twins:
-        found.append(f"almost the same heads: {_listed(twins)}")
+        found.append(f"almost the same heads: {listed(twins)}")
     counts = [
         (pattern.unsummed, "do not sum to 1"),
         (pattern.blind, "may look at nothing"),
@@ -206,11 +207,7 @@ def _is_twin(head: Head) -> bool:
 
 
 def _names(indices: list[int]) -> str:
-    return f"head{'s' if len(indices) > 1 else ''} {_listed(list(map(str, indices)))}"
-
-
-def _listed(words: list[str], most: int = 8) -> str:
-    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+    return f"head{'s' if len(indices) > 1 else ''} {listed(list(map(str, indices)))}"
 
 
 def difference(ours: object, theirs: object) -> float | None:

@@ -25,7 +25,7 @@ from layerstep.gradients.sizes import Size, combined, gradient_of, measure, norm
 from layerstep.layers.weights import histogram
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
-from layerstep.tensors.format import dims, number
+from layerstep.tensors.format import dims, listed, number
 from layerstep.tensors.present import tensor_view
 from layerstep.tensors.shapes import tensors_in
 from layerstep.tensors.spread import spread
@@ -286,4 +286,4 @@ def _depth(entries: dict[str, Entry]) -> list[str]:
 
 def _outside(session: Session) -> list[str]:
     outside = outside_optimizers(session)
-    return [f"in no optimizer that has stepped: {grad_faults.listed(outside)}"] if outside else []
+    return [f"in no optimizer that has stepped: {listed(outside, 6)}"] if outside else []

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from layerstep.commands.break_ import described, set_or_leave_pending
 from layerstep.commands.grad_steps import log_of
 from layerstep.engine.events import Phase
@@ -15,18 +13,13 @@ from layerstep.layers.activity import ENOUGH, Activity, Units
 from layerstep.layers.calls import LayerCall, calls_at, calls_here
 from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Rerun, Watcher, rerun
-from layerstep.tensors.format import dims, number, place, share
+from layerstep.tensors.format import dims, listed, number, place, share
 from layerstep.views import Column, Notice, Table, View
 
 __all__ = ["check", "dead", "listed", "none"]
 
 MEMORY = "dead"
 RELUS = "type:*ReLU*"
-
-
-def listed(names: Sequence[str], most: int = 6) -> str:
-    """The first of some names, and how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def none(session: Session, rest: str) -> View:
@@ -39,7 +32,7 @@ def none(session: Session, rest: str) -> View:
     notes = []
     outside = outside_optimizers(session)
     if outside:
-        notes.append(f"in no optimizer that has stepped, so never changed by one: {listed(outside)}")
+        notes.append(f"in no optimizer that has stepped, so never changed by one: {listed(outside, 6)}")
     elif outside is None:
         notes.append("no optimizer has stepped yet")
     if any(each.kind == "not reached" for each in missing) and not session.backpass.graph.calls:
@@ -49,7 +42,7 @@ def none(session: Session, rest: str) -> View:
     groups: dict[tuple[str, str], list[str]] = {}
     for each in missing:
         groups.setdefault((each.kind, each.reason), []).append(each.name)
-    rows = [(kind, listed(names), why) for (kind, why), names in groups.items()]
+    rows = [(kind, listed(names, 6), why) for (kind, why), names in groups.items()]
     columns = (Column("why", "key"), Column("parameters"), Column(""))
     return Table(columns, tuple(rows[: session.config.max_lines]), note="\n".join(notes))
 

@@ -286,9 +286,6 @@ def _variables(frame: FrameType) -> dict[str, Any]:
     return dict(list(found.items())[:MOST_LOCALS])
 
 
-_SIMPLE = (bool, int, float, torch.Size, torch.dtype)
-
-
 def _is_simple(value: Any, depth: int = 2) -> bool:
     if is_tensor(value) or value is None or type(value) in (bool, int, float, torch.Size, torch.dtype):
         return True

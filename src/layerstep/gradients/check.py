@@ -1,8 +1,8 @@
 """Is a module's backward the derivative of its forward? Central differences against autograd.
 
-Everything runs on copies, of the inputs and of the module, in double precision if the module takes it. Random
-streams and buffers are put back before each evaluation, so that noise is the same in all of them. A cache of
-keys and values is taken as it is.
+Everything runs on copies of the inputs and the module, in double precision if the module supports it. Random
+streams and buffers are put back before each evaluation, so that all have the same noise. A key-value cache is
+used as it is.
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ from layerstep.errors import UserError
 __all__ = ["Check", "Checked", "Difference", "GradCheck"]
 
 ELEMENTS = 6
-"""Of each tensor: half of them where autograd's gradient is largest."""
+"""Elements of each tensor to check: half of them where autograd's gradient is largest."""
 SECONDS = 5.0
 MOST_LEAVES = 32
 MOST_VALUES = 1 << 25
 STEPS = {torch.float64: (1e-6, 1e-4, 1e-3, 1e-2), torch.float32: (1e-3, 1e-2, 3e-2)}
-"""Steps of the differences, by the size of the value: inside, a module may round to less than double."""
+"""Steps of the differences, relative to the value.
+
+Several, because a module may round to less than double.
+"""
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 3e-2}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One element: what autograd says and what the differences say."""
+    """One element: its derivative by autograd and by differences."""
 
     index: tuple[int, ...]
     autograd: float
@@ -58,7 +61,7 @@ class Checked:
 
     @property
     def factor(self) -> float | None:
-        """By how much autograd's is off, if it is by the same in all that are wrong: -1 is a wrong sign."""
+        """The factor by which autograd is off, if all wrong elements share it: -1 is a wrong sign."""
         if len(self.wrong) < 2 or any(not each.numeric for each in self.wrong):
             return None
         ratios = [each.autograd / each.numeric for each in self.wrong]
@@ -69,7 +72,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found at each input and parameter."""
+    """The result for each input and parameter."""
 
     checked: tuple[Checked, ...]
     dtype: torch.dtype
@@ -78,7 +81,7 @@ class Check:
 
 
 class GradCheck(nn.Module):
-    """Runs in place of the module: its forward checks that of the module on what it is given."""
+    """Runs in place of the module: its forward checks the module's derivative at its arguments."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -96,7 +99,7 @@ class GradCheck(nn.Module):
             except Exception:  # some kernels take single precision only
                 return _check(_Trial(self.module, args, kwargs, dtype=torch.float32))
             finally:
-                streams.restore()  # each evaluation turns them back
+                streams.restore()  # because each evaluation puts them back
 
 
 def _check(trial: _Trial) -> Check:
@@ -104,7 +107,7 @@ def _check(trial: _Trial) -> Check:
     names = list(trial.leaves)[:MOST_LEAVES]
     plans = {name: _chosen(trial.gradients[name], trial.leaves[name]) for name in names}
     results: dict[str, list[tuple[str, Difference]]] = {name: [] for name in names}
-    for turn in range(ELEMENTS):  # each tensor in turn, so that time is shared
+    for turn in range(ELEMENTS):  # each tensor in turn, to share the time
         for name in names:
             if turn < len(plans[name]) and (time.monotonic() < until or not turn):
                 results[name].append(trial.compare(name, plans[name][turn]))
@@ -138,7 +141,7 @@ class _Trial:
         self.gradients: dict[str, Tensor | None] = dict(zip(self.leaves, found, strict=True))
 
     def _inputs_by_id(self) -> dict[int, tuple[str, Tensor]]:
-        """By id of what was given: one tensor in two places stays one, as self-attention needs it."""
+        """The floating inputs by id: one tensor in two places stays one, as self-attention needs it."""
         given = {id(value): value for value in self._flat if _is_float(value)}
         names = ["input"] if len(given) == 1 else [f"input {number}" for number in range(len(given))]
         copies = (value.detach().to(self.dtype, copy=True) for value in given.values())
@@ -165,14 +168,14 @@ class _Trial:
         return torch.stack([value.sum() for value in weighted]).sum()
 
     def compare(self, name: str, index: tuple[int, ...]) -> tuple[str, Difference]:
-        """`agree`, `wrong` or `unclear`: near a kink, or where rounding hides it, there is no answer."""
+        """`agree`, `wrong` or `unclear`: near a kink, or where rounding hides the slope."""
         gradient = self.gradients[name]
         said = float(gradient[index]) if gradient is not None else 0.0
         found: list[tuple[float, float, float]] = []
         for step in STEPS[self.dtype]:
             try:
                 found.append(self._slopes(name, index, step))
-            except Exception:  # far from where it was called it may refuse
+            except Exception:  # it may refuse values far from its inputs
                 return "unclear", Difference(index, said, math.nan)
             if self._is_close(said, found[-1][0], found[-1][0], step):
                 return "agree", Difference(index, said, found[-1][0])
@@ -193,7 +196,7 @@ class _Trial:
             try:
                 for at in (middle - width, middle, middle + width):
                     leaf[index] = at
-                    with torch.enable_grad():  # without it some modules take another path
+                    with torch.enable_grad():  # without it some modules compute differently
                         values.append(float(self._evaluate().detach()))
             finally:
                 leaf[index] = middle
@@ -201,7 +204,7 @@ class _Trial:
         return (high - low) / (2 * width), (here - low) / width, (high - here) / width
 
     def _is_close(self, one: float, other: float, scale: float, step: float) -> bool:
-        """Within the tolerance, or within what rounding makes of a difference of large numbers."""
+        """Are they equal within the tolerance, or within the rounding of a difference of large numbers?"""
         noise = 100 * torch.finfo(self.dtype).eps * self._size / step
         return abs(one - other) <= TOLERANCE[self.dtype] * max(abs(one), abs(other), abs(scale)) + noise
 
@@ -211,7 +214,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _chosen(gradient: Tensor | None, leaf: Tensor) -> list[tuple[int, ...]]:
-    """The largest ones and some spread evenly."""
+    """The elements to check: the largest ones, and some spread evenly."""
     with torch.no_grad():
         spread = np.linspace(0, leaf.numel() - 1, ELEMENTS // 2).astype(int).tolist()
         largest: list[int] = []

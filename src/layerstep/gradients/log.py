@@ -1,6 +1,6 @@
-"""Gradients over the training steps: measured before an optimizer steps, and what the step then changed.
+"""Gradients over the training steps, measured before an optimizer steps, and what the step changed.
 
-Kept are numbers and names, in arrays; no tensor is held from one step to the next.
+It keeps numbers and names in arrays, and no tensor from one step to the next.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One layer or parameter in one step; `ratio` is the norm of the update by that of the weights."""
+    """One layer or parameter in one step; `ratio` is the norm of the update over that of the weights."""
 
     step: int
     size: Size
@@ -43,10 +43,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
-    """What total norms say about a bound for them."""
+    """What the total norms say about a `max_norm` to clip at."""
 
     steps: int
-    """How many were looked at: the last 200, without the first 10."""
+    """How many steps count: the last 200, without the first 10."""
     percentiles: tuple[tuple[int, float], ...]
     recommended: float
     """The 90th percentile; NaN if there are too few."""
@@ -59,14 +59,14 @@ class Clipping:
 
     @property
     def ceiling(self) -> float | None:
-        """A norm that a tenth of the steps or more share and none exceeds: they seem to be clipped there."""
+        """A norm that a tenth of the steps share and none exceeds: the program seems to clip there."""
         top = max(self.norms, default=0.0)
         at_top = sum(norm >= top * (1 - 1e-3) for norm in self.norms)
         return top if at_top >= max(3, 0.1 * len(self.norms)) else None
 
 
 def clipping_of(totals: Sequence[float]) -> Clipping:
-    """Look at the total norms of the steps, the oldest first."""
+    """Judge the total norms of the steps, the oldest first."""
     window = list(totals)[WARM_UP:][-WINDOW:]
     good = [norm for norm in window if math.isfinite(norm)]
     marks = (10, 50, 90, 99, 100)
@@ -78,7 +78,7 @@ def clipping_of(totals: Sequence[float]) -> Clipping:
 
 
 class GradientLog:
-    """The last steps, a row a parameter; layers are put together when asked for."""
+    """The last steps, a row for each parameter; layers are summed up when they are read."""
 
     def __init__(self, *, budget: int, max_frames: int = MAX_FRAMES) -> None:
         self._budget = budget
@@ -116,7 +116,7 @@ class GradientLog:
         self._layers.update({name: (layer, size) for name, layer, size in parameters})
 
     def add(self, step: int, names: tuple[str, ...], sizes: Sequence[Size]) -> None:
-        """Take in one optimizer's gradients; another's of the same step are put together with them."""
+        """Add the gradients of one optimizer. Those of another in the same step join them."""
         numbers = np.full((len(names), _NUMBERS), np.nan)
         numbers[:, :3] = np.array(sizes, dtype=np.float64).reshape(len(names), 3)
         frame = RecordedStep(step, names, numbers)
@@ -132,7 +132,7 @@ class GradientLog:
         self.totals.setdefault(optimizer, deque(maxlen=TOTALS)).append(total)
 
     def add_updates(self, names: Sequence[str], updates: Sequence[float], weights: Sequence[float]) -> None:
-        """What the step changed, for the last frame: norms of the differences and of what was there."""
+        """Add to the last frame what the step changed: norms of the updates and of the weights."""
         frame = self._frames[-1]
         rows = {name: row for row, name in enumerate(frame.names)}
         for name, update, weight in zip(names, updates, weights, strict=True):
@@ -178,7 +178,7 @@ class GradientLog:
         return Entry(frame.step, combined(sizes, counts), ratio)
 
     def flow(self, *, thresholds: str | Thresholds = "default") -> GradientFlow:
-        """The steps by layer, as the library has them."""
+        """The steps by layer, as a `GradientFlow`."""
         flow = GradientFlow(0, thresholds=thresholds)
         for frame in self._frames:
             flow.record_numbers(frame.step, {name: e.size for name, e in self._by_layer(frame).items()})

@@ -1,4 +1,4 @@
-"""Recording gradients: called at each step of an optimizer, reads, and leaves everything as it is."""
+"""Records gradients at each step of an optimizer. It only reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["GradientRecorder", "NamedParameter", "named_parameters"]
 
 PROBES = 4
 STALE_AFTER = 2
-"""So many steps in a row must find a gradient that was only added to."""
+"""How many steps in a row must find a gradient that was only added to."""
 
 
 class NamedParameter(NamedTuple):
@@ -33,7 +33,7 @@ class NamedParameter(NamedTuple):
 
 
 class _Probe(NamedTuple):
-    """A gradient right after a step: if it is the same tensor at the next, was it only added to?"""
+    """A gradient right after a step, to see at the next one whether it was only added to."""
 
     name: str
     parameter: weakref.ref[torch.Tensor]
@@ -106,7 +106,7 @@ class GradientRecorder:
                 self._keep(names, parameters)
 
     def after(self, stepped: Stepped) -> None:
-        """The parameters are new: what has changed?"""
+        """After the step: measure what has changed."""
         names, now, before = self._before
         self._before = ([], [], [])
         if names:
@@ -126,7 +126,10 @@ class GradientRecorder:
         self._before = ([n for n, _ in plain], [p for _, p in plain], [p.clone() for _, p in plain])
 
     def _parameters(self, stepped: Stepped) -> list[tuple[str, torch.Tensor]]:
-        """Those of this optimizer, and those of no optimizer, by name; looked up again if they are others."""
+        """The parameters of this optimizer and of no optimizer, by name.
+
+        Looked up again if they have changed.
+        """
         key = (tuple(_ids_of(stepped)), len(self._session.training.optimizers), len(self._session.models))
         known = self._known.get(stepped.number)
         if known is None or known[0] != key:
@@ -157,8 +160,8 @@ class GradientRecorder:
     def _look_at_probes(self, step: int) -> None:
         """A backward adds to a gradient once, which is one write; clearing it would be another.
 
-        Only that case is certain. Whoever scales or clips gradients in place, or has several backward passes
-        to a step, writes more often, and nothing is said.
+        Only that case is certain. A program that scales or clips gradients in place, or runs several backward
+        passes in a step, writes more often, and gets no report.
         """
         added = [probe for probe in self._probes if _was_only_added_to(probe)]
         self._streak = self._streak + 1 if added and len(added) == len(self._probes) else 0
@@ -188,7 +191,7 @@ def _was_only_added_to(probe: _Probe) -> bool:
 
 
 def _is_nonzero(probe: _Probe) -> bool:
-    """One that was cleared and got nothing since has been written to once, too."""
+    """Is it nonzero? A gradient that was cleared and got nothing since has one write too."""
     gradient = probe.gradient()
     with below_everything():
         return gradient is not None and measure([gradient])[0].most > 0

@@ -14,7 +14,7 @@ from torch import nn
 
 from layerstep._torch import below_everything
 from layerstep._torch.tensors import as_numpy
-from layerstep.tensors.format import number, share
+from layerstep.tensors.format import listed, number, share
 from layerstep.tensors.kinds import open_values
 from layerstep.tensors.summary import Summary, summarize
 
@@ -185,7 +185,6 @@ def _remarks(one: Activation) -> list[str]:
     if one.saturated is not None and one.saturated > 0.5:
         said.append(f"{one.saturated:.0%} saturated")
     if one.outliers:
-        names = ", ".join(f"{at} ({number(sigmas)}σ)" for at, sigmas in one.outliers[:3])
-        more = f" and {len(one.outliers) - 3} more" if len(one.outliers) > 3 else ""
-        said.append(f"unit {names}{more} far above the others")
+        names = listed([f"{at} ({number(sigmas)}σ)" for at, sigmas in one.outliers], 3)
+        said.append(f"unit {names} far above the others")
     return said

@@ -1,4 +1,4 @@
-"""Each kernel of a rerun once more in float64, on what its operands should have been: their shadows."""
+"""Run each kernel of a rerun also in float64, on the exact values of its operands: their shadows."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from layerstep.tensors.containers import tensors_of
 __all__ = ["Operand", "Shadower", "Step", "is_masked_twice", "relative_error"]
 
 MOST_BYTES = 2 << 30
-"""Of shadows that are alive at a time."""
+"""The most bytes of shadows alive at a time."""
 SWEEP_EVERY = 32
-"""Kernels: shadows of memory that the rerun has released are dropped so often, or as often as there are
-shadows, which must all be looked at for it."""
+"""Drop the shadows of freed memory after so many kernels, or after as many as there are shadows, because each
+must be checked."""
 
 _JUMPS = frozenset(
     re.findall(
@@ -49,28 +49,28 @@ _MOVES = frozenset(
         _reshape_copy _unsafe_view pixel_shuffle bernoulli""",
     )
 )
-"""They put values elsewhere and compute none: nothing is lost in them."""
+"""They move values and compute none, so they lose nothing."""
 
 _SAFE = ("aten", "prims", "torchvision")
-"""Kernels of others are not run on float64: they may not check for it, or talk to other processes."""
+"""Other namespaces are not run in float64: their kernels may not check for it, or talk to other processes."""
 
 _SAVES = re.compile(r"norm|scaled_dot_product")
-"""Their further results are for the backward: the mean of what is centred already is noise, and no loss."""
+"""Their other results are for the backward, and do not count: the mean of centred values is noise."""
 
 
 class Operand(NamedTuple):
-    """A tensor that a kernel was given: its values and its shadow's, as they were before it."""
+    """An operand of a kernel: its values and those of its shadow, from before the kernel."""
 
     name: str
     real: Tensor
     shadow: Tensor
     is_exact: bool
-    """The real values are taken for right: weights, and what the module was called with."""
+    """Do the real values count as exact? Those of weights and the module's inputs do."""
 
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One kernel that has been run on the real operands and on their shadows; holds live tensors."""
+    """One kernel, run on the real operands and on their shadows. Holds live tensors."""
 
     func: Any
     name: str
@@ -93,7 +93,7 @@ class Step:
         return max((relative_error(each.real, each.shadow) for each in rough), default=0.0)
 
     def own(self) -> float:
-        """The error that it would have if its operands were right as they are: its own rounding."""
+        """Its own rounding: the error that it would have with exact operands."""
         try:
             with below_everything():
                 right = self.again()
@@ -104,9 +104,10 @@ class Step:
 
 
 def relative_error(real: Tensor, right: Tensor) -> float:
-    """The largest difference; of a large value relative to it, of a small one to the root mean square of all.
+    """The largest relative difference: to the value itself, or for a small one to the root mean square of
+    all.
 
-    Inf where the one is finite and the other is not. Where neither is, there is nothing to compare.
+    Inf where one is finite and the other is not. Elements that are finite in neither do not count.
     """
     with below_everything():
         if real.shape != right.shape or not real.numel():
@@ -120,14 +121,14 @@ def relative_error(real: Tensor, right: Tensor) -> float:
             size.nan_to_num_(0.0)
         mean = float(counted.square().mean().sqrt()) if counted.numel() else 0.0
         if not mean and not bool(size.any()):
-            return 0.0  # nothing but zeros: there is no scale for an error
+            return 0.0  # all zeros: there is no scale for an error
         gap /= size.clamp_min_(max(mean, torch.finfo(torch.float64).tiny))
         worst = float(gap.max())
         return math.inf if math.isnan(worst) else worst
 
 
 def is_masked_twice(real: Tensor, right: Tensor) -> Tensor:
-    """Where the least number of the dtype, which is a mask, was added to itself: -inf, and -2 times it."""
+    """Where a mask, the least number of the dtype, was added to itself: -inf, but finite in float64."""
     most = torch.finfo(real.dtype).max
     masked = (real == -math.inf) & (right <= -1.99 * most)
     return masked & (right >= -2.01 * most) if most < 1e30 else masked
@@ -142,7 +143,7 @@ class Shadower(Watcher):
         self.steps = 0
         """Kernels that were shadowed."""
         self.unshadowed: dict[str, int] = {}
-        """Kernels that could not be followed, by name: their results are taken from the run, as if right."""
+        """Kernels that could not be followed, by name. Their results from the run count as exact."""
         self.ended = ""
         """Why the shadows ended before the module did."""
         self._hear = hear
@@ -171,7 +172,7 @@ class Shadower(Watcher):
         return time.monotonic() - self._began
 
     def error_of(self, output: Tensor) -> float | None:
-        """The relative error of a tensor that came out of the module, None if it has no shadow."""
+        """The relative error of a tensor that the module returned; None if it has no shadow."""
         with below_everything():
             if not has_shadow(output) or not self.shadows.has(output):
                 return None
@@ -185,7 +186,7 @@ class Shadower(Watcher):
         with below_everything():
             try:
                 twin = _Twin(self.shadows, func, args, kwargs)
-            except Exception:  # a kind of tensor that does not cast
+            except Exception:  # a kind of tensor that cannot be cast
                 self._count(func)
         result = func(*args, **kwargs)
         if twin is not None and (twin.operands or twin.is_half_seen or twin.overwritten):
@@ -196,7 +197,7 @@ class Shadower(Watcher):
     def _follow(self, twin: _Twin, result: Any) -> None:
         try:
             step = twin.run(result)
-        except Exception:  # no such kernel in float64: what it has written is taken from the run
+        except Exception:  # no such kernel in float64: what it has written counts as exact
             self._count(twin.func)
             twin.take_real()
             step = None
@@ -214,7 +215,7 @@ class Shadower(Watcher):
                 self._end("it would take too much memory")
             self._due = self._seen + max(SWEEP_EVERY, len(self.shadows))
         if self.elapsed > self._seconds:
-            self._end(f"{self._seconds:g} seconds were over")
+            self._end(f"{self._seconds:g} seconds are over")
 
     def _end(self, why: str) -> None:
         self.ended = why
@@ -235,13 +236,13 @@ class _Twin:
         self.operands: list[Operand] = []
         self.written: list[Tensor] = []
         self.overwritten: list[Tensor] = []
-        """Written, and not followed: it may be the memory of floats by another name."""
+        """Written operands that are not followed: they may share memory with floats."""
         self.is_half_seen = False
-        """An operand has numbers that are not followed: complex, sparse, nested, of a subclass."""
+        """Does an operand have numbers that are not followed: complex, sparse, nested, of a subclass?"""
         self._live: dict[int, Tensor] = {}
         self._reals: dict[int, Tensor] = {}
         self._spare: dict[int, Tensor] = {}
-        """Room for what the kernel writes that is not followed: the integers of a `topk(…, out=…)`."""
+        """Memory for outputs that are not followed, such as the integers of a `topk(…, out=…)`."""
         self._keys: set[StorageWeakRef] = set()
         for name, value, writes in given_arguments(func, args, kwargs):
             for tensor in tensors_of(value):
@@ -295,7 +296,7 @@ class _Twin:
         return Step(self.func, self.name, self.args, self.kwargs, self.operands, pairs, self._again)
 
     def makes_unseen(self, result: Any) -> bool:
-        """Has a number come out of what is not followed, or gone into it?"""
+        """Did a number come from values that are not followed, or go into such?"""
         if self._is_of_the_run():
             return False
         made = [each for each in tensors_of(result) if each.is_floating_point() or each.is_complex()]
@@ -303,7 +304,7 @@ class _Twin:
         return bool(own) and (self.is_half_seen or any(each.is_complex() for each in own))
 
     def _is_of_the_run(self) -> bool:
-        """Random numbers, and what jumps: its results are taken as they are."""
+        """Does it draw random numbers, or jump? Then its results count as exact."""
         if self.name in _JUMPS or self.kwargs.get("rounding_mode") is not None:
             return True
         if torch.Tag.nondeterministic_seeded not in self.func.tags:
@@ -312,7 +313,7 @@ class _Twin:
         return "scaled_dot_product" not in self.name or bool(given.get("dropout_p"))
 
     def take_real(self) -> None:
-        """What the kernel has written is right by definition."""
+        """Count what the kernel has written as exact."""
         for tensor in self.written:
             shadow = self._live[id(tensor)]
             shadow.copy_(tensor)
@@ -323,7 +324,7 @@ class _Twin:
         return self._plain(value)
 
     def _again(self) -> list[Tensor]:
-        """In float64, on the real operands as they were."""
+        """Run it in float64 on the real operands as they were before it."""
 
         def cast(value: Any) -> Any:
             if not is_tensor(value):
@@ -335,7 +336,7 @@ class _Twin:
         return [each for each in tensors_of(answer) if each.is_floating_point()]
 
     def _plain(self, value: Any) -> Any:
-        """A float dtype is asked for as float64; `half_to_float` of a softmax has no such form."""
+        """Replace a float dtype by float64; the `half_to_float` of a softmax does not exist for it."""
         if isinstance(value, torch.dtype) and value.is_floating_point:
             return torch.float64
         if value is True and self.name in ("_softmax", "_log_softmax"):

@@ -100,14 +100,14 @@ def _permuted(order: Array) -> str:
         blocks = order.reshape(-1, width)
         starts = blocks[:, 0]
         if not (starts % width).any() and np.array_equal(blocks, starts[:, None] + np.arange(width)):
-            return f"permuted in blocks of {width} (heads?): {_listed(starts // width)}"
+            return f"permuted in blocks of {width} (heads?): {_moves(starts // width)}"
     for width in (size, *widths):
         if width % 2 == 0 and width >= 6 and _is_interleaved(order, width):
             return f"interleaved in pairs or back within blocks of {width} (a rotary embedding's layout?)"
     step = int(-order[0]) % size
     if size > 2 and np.array_equal((np.arange(size) - step) % size, order):
         return f"rolled by {step if 2 * step <= size else step - size}"
-    return f"permuted: {_listed(order)}"
+    return f"permuted: {_moves(order)}"
 
 
 def _is_interleaved(order: Array, width: int) -> bool:
@@ -118,7 +118,7 @@ def _is_interleaved(order: Array, width: int) -> bool:
     return np.array_equal(order, woven) or np.array_equal(order, parted)
 
 
-def _listed(order: Array) -> str:
+def _moves(order: Array) -> str:
     """The new place of each that moved: 0→1, 1→0."""
     went = sorted((int(old), new) for new, old in enumerate(order) if old != new)
     named = ", ".join(f"{old}→{new}" for old, new in went[:MOST_NAMED])
