@@ -23,10 +23,10 @@ from layerstep._torch.saved import key_of
 from layerstep.engine.events import Phase
 from layerstep.engine.guard import observing
 from layerstep.engine.stack import call_depth
-from layerstep.engine.step_borders import Borders, Call, End
-from layerstep.engine.taps import Sink, Taps
+from layerstep.engine.step_borders import Call, End
 from layerstep.engine.training import Stepped
 from layerstep.memory.owned import buffers_of, gradients_of, parameters_of, states_of
+from layerstep.memory.step_instrument import StepInstrument
 from layerstep.tensors.autograd_graph import size_of
 
 if TYPE_CHECKING:
@@ -55,20 +55,14 @@ def census_of(session: Session) -> Census:
     return session.instrument(Census)
 
 
-class Census:
+class Census(StepInstrument):
     """Counts at the end of each training step, or of each forward where no optimizer steps."""
 
     def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self.counts: deque[Count] = deque(maxlen=KEPT)
-        self.is_on = self.was_on = False
-        self.is_read = False
-        """Were the results shown since it began?"""
+        self.was_on = False
         self.unit = "step"
-        self._session = session
-        self._borders = Borders(session)
-        sink = Sink(self._report, _ignore, _ignore)
-        sink.listening = True
-        self._taps = Taps(sink)
         self._born: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._unveiled: dict[int, weakref.ref[Tensor]] = {}
         self._taken = 0
@@ -83,21 +77,12 @@ class Census:
         if self._session.is_attached:
             self.apply()
 
-    def stop(self) -> None:
-        self.is_on = False
-        self._uninstall()
-
     def apply(self) -> None:
         if not self.is_on:
             return
         self._taps.apply_to(self._session.models.tappable, Phase.ENTER)
         training = self._session.training
         training.listen(training.after, self._after_step, True)
-
-    def clear(self) -> None:
-        """Remove everything that is installed; keep the counts."""
-        self.is_on = False
-        self._uninstall()
 
     def unread(self) -> list[str]:
         return [] if self.is_read or not self.was_on else ["leaks"]
@@ -198,7 +183,3 @@ class Census:
 
 def _nothing() -> None:
     """Where a reference is missing."""
-
-
-def _ignore(*_: Any) -> None:
-    """Ignore the other reports of a tap."""

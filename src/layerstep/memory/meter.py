@@ -22,8 +22,7 @@ from layerstep._torch.saved import memory_of
 from layerstep.engine.events import Phase
 from layerstep.engine.guard import observing
 from layerstep.engine.stack import call_depth
-from layerstep.engine.step_borders import Borders, Call, End
-from layerstep.engine.taps import Sink, Taps
+from layerstep.engine.step_borders import Call, End
 from layerstep.engine.training import Stepped
 from layerstep.memory.hidden import Hidden
 from layerstep.memory.ledger import MemoryLedger
@@ -31,6 +30,7 @@ from layerstep.memory.mode import AllocationMode
 from layerstep.memory.owned import buffers_of, gradients_of, kept_by, parameters_of, states_of
 from layerstep.memory.places import OpOwners
 from layerstep.memory.step import MeasuredStep, Savings, close_step, sum_savings
+from layerstep.memory.step_instrument import StepInstrument
 from layerstep.tensors.autograd_graph import inner_tensors, walk
 from layerstep.tensors.containers import with_attributes
 from layerstep.views import Notice
@@ -50,22 +50,15 @@ def meter_of(session: Session) -> Meter:
     return session.instrument(Meter)
 
 
-class Meter:
+class Meter(StepInstrument):
     """Measures while it is on, and keeps the last steps."""
 
     def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self.steps: deque[MeasuredStep] = deque(maxlen=KEPT)
-        self.is_on = False
-        self.is_read = False
-        """Were the results shown since it began?"""
         self.left: int | None = None
         """How many steps to measure; None: all."""
-        self._session = session
         self._mode = AllocationMode(self._before_op, self._after_op, self._wrote, session.fail)
-        self._sink = Sink(self._report, _ignore, _ignore)
-        self._sink.listening = True
-        self._taps = Taps(self._sink)
-        self._borders = Borders(session)
         self._ledger = MemoryLedger()
         self._places = OpOwners(session.models)
         self._hidden = Hidden()
@@ -96,10 +89,6 @@ class Meter:
         if self._session.is_attached:
             self.apply()
 
-    def stop(self) -> None:
-        self.is_on = False
-        self._uninstall()
-
     # --- what is installed ---
 
     def apply(self) -> None:
@@ -112,14 +101,10 @@ class Meter:
             self._mode.push_below()
 
     def clear(self) -> None:
-        """Remove everything that is installed.
-
-        The last forward counts, though no other has begun after it.
-        """
+        """The session detaches. The last forward counts, though no other has begun after it."""
         if self.is_on and self._forwards and not self._borders.is_training and not self._waits:
             self._close_forward()
-        self.is_on = False
-        self._uninstall()
+        self.stop()
 
     def unread(self) -> list[str]:
         return [] if self.is_read or not self.steps else ["memory"]
@@ -327,10 +312,6 @@ class Meter:
             hint = "`memory` shows the forwards so far"
             self._session.say(Notice("memory: waiting for the optimizer's first step", hint))
         return self._waits
-
-
-def _ignore(*_: Any) -> None:
-    """Ignore the other reports of a tap."""
 
 
 for _function in (Meter._before_op, Meter._after_op, Meter._wrote, Meter._report):
