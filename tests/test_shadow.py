@@ -35,7 +35,7 @@ def _follow(
 
 def _losses(model: nn.Module, *args: Any, tolerance: float | None = None) -> Losses:
     losses = Losses(lambda module: type(module).__name__, tolerance=tolerance)
-    _follow(model, *args, hear=losses.hear)
+    _follow(model, *args, hear=losses.see)
     return losses
 
 

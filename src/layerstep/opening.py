@@ -39,7 +39,7 @@ class CoreDispatcher(Dispatcher):
             return answer
         if answer.kind in (Kind.QUIT, Kind.DETACH):
             return answer
-        if opened.again is not None:
+        if opened.rerun is not None:
             hint = "`again` runs the module again, with points and steps"
         else:
             hint = "`layerstep open FILE --model package.module:function` can run the module again"
@@ -117,9 +117,9 @@ def _one_line(opened: OpenedCore) -> Iterator[None]:
 
 def _run_again(opened: OpenedCore, session: Session) -> None:
     given, opened.wanted = opened.wanted or {}, None
-    assert opened.again is not None
+    assert opened.rerun is not None
     opened.use_code(session)
-    result = opened.again.run(given, silently=session.evaluating, raised=session.crashes.raised)
+    result = opened.rerun.run(given, silently=session.evaluating, raised=session.crashes.raised)
     _tell(session, result)
 
 

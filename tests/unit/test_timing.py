@@ -66,7 +66,7 @@ def test_what_a_mark_costs_around_itself_is_taken_out_of_the_caller() -> None:
 def test_a_recomputation_is_time_of_the_backward() -> None:
     marks = [*STEP[:9], at(K.ENTER, 270, key=1, number=20), at(K.EXIT, 300, key=1, number=22), *STEP[10:]]
     step = fold(marks, is_training=True)
-    assert step.calls[-1].is_again and step.calls[-1].backward == 30 and step.calls[-1].forward == 0
+    assert step.calls[-1].is_recomputation and step.calls[-1].backward == 30 and step.calls[-1].forward == 0
     assert step.total == 390
 
 

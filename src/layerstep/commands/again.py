@@ -83,13 +83,13 @@ def _caveats(result: Rerun, path: str) -> str:
 
 
 def _of_file(opened: OpenedCore, given: dict[str, Any]) -> Resume:
-    if opened.again is None:
+    if opened.rerun is None:
         raise UserError(
             "a core file has no code to run", "`layerstep open FILE --model package.module:function`"
         )
     if opened.core.selected.call is not None:
         raise UserError("the file was written in the backward pass", "`dump` at a stop in the forward")
-    missing = [text for text in opened.again.missing if text.partition(" ")[0] not in given]
+    missing = [text for text in opened.rerun.missing if text.partition(" ")[0] not in given]
     if missing:
         name = missing[0].partition(" ")[0]
         hint = f"`again {name}=None`, say" if name.isidentifier() and "(weight)" not in missing[0] else ""

@@ -60,7 +60,7 @@ def shadow(session: Session, rest: str) -> View:
         )
     call = _call(session, match["path"] or "")
     losses = Losses(session.models.path_of, tolerance=_tolerance(given.get("tol")))
-    watcher = Shadower(losses.hear, seconds=SECONDS)
+    watcher = Shadower(losses.see, seconds=SECONDS)
     done = rerun(
         session, call.module, args=call.args, kwargs=call.kwargs, progress=call.progress, watcher=watcher
     )

@@ -145,7 +145,7 @@ def _operations(session: Session, calls: list[LayerCall]) -> tuple[list[Stabilit
         hazards = Hazards(
             session.models.path_of, thresholds=Thresholds(), has_gradients=torch.is_grad_enabled()
         )
-        watcher = Shadower(hazards.hear, seconds=left)
+        watcher = Shadower(hazards.see, seconds=left)
         try:
             done = rerun(
                 session,

@@ -48,9 +48,9 @@ class _StoredSteps(Steps):
 class OpenedCore:
     """A core file that a session has open."""
 
-    def __init__(self, core: RestoredCore, again: CoreRerun | None) -> None:
+    def __init__(self, core: RestoredCore, rerun: CoreRerun | None) -> None:
         self.core = core
-        self.again = again
+        self.rerun = rerun
         self.wanted: dict[str, Any] | None = None
         """The keyword arguments that `again` replaces; None until it is typed."""
         self.pause: Pause | None = None
@@ -80,9 +80,9 @@ class OpenedCore:
 
     def use_code(self, session: Session) -> None:
         """Make the session's model the one that has the code."""
-        assert self.again is not None
+        assert self.rerun is not None
         stop = self.core.contents["stop"]
-        self._use_models(session, [(self.again.model, str(stop["model"]), int(stop["forward"]))])
+        self._use_models(session, [(self.rerun.model, str(stop["model"]), int(stop["forward"]))])
 
     @staticmethod
     def _use_models(session: Session, roots: list[tuple[nn.Module, str, int]]) -> None:

@@ -71,7 +71,7 @@ class Hazards:
         asked = self._thresholds.error
         return tolerance_for(self._dtype) if asked is None else asked
 
-    def hear(self, step: Step) -> None:
+    def see(self, step: Step) -> None:
         self.heard += 1
         if coarsest(step).itemsize < 2:
             return  # dtypes with two digits lose digits everywhere, and few ops exist for them

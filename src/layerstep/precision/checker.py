@@ -84,7 +84,7 @@ class StabilityChecker:
         hazards = Hazards(
             session.models.path_of, thresholds=self.thresholds, has_gradients=torch.is_grad_enabled()
         )
-        watcher = Shadower(hazards.hear, seconds=SECONDS)
+        watcher = Shadower(hazards.see, seconds=SECONDS)
         with modes_off():
             done = rerun(
                 session, model, args=args, kwargs=kwargs, progress=CallProgress.BEFORE, watcher=watcher

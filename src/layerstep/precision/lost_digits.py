@@ -94,7 +94,7 @@ class Losses:
         self._path_of = path_of
         self._worst: dict[tuple[str, str, Place], Loss] = {}
 
-    def hear(self, step: Step) -> None:
+    def see(self, step: Step) -> None:
         after = step.after()
         self.dtype = coarsest(step, self.dtype)
         if after > self.tolerance or self.largest is None or after > self._least():

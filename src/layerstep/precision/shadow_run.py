@@ -80,7 +80,7 @@ class Step:
     operands: list[Operand]
     results: list[tuple[Tensor, Tensor]]
     """(real, shadow) of each result that has one."""
-    again: Callable[[], list[Tensor]]
+    in_float64: Callable[[], list[Tensor]]
     """The kernel in float64 on the real operands."""
 
     def after(self) -> float:
@@ -96,7 +96,7 @@ class Step:
         """Its own rounding: the error that it would have with exact operands."""
         try:
             with below_everything():
-                right = self.again()
+                right = self.in_float64()
         except Exception:  # no float64 kernel for it
             return math.nan
         pairs = zip(self.results, right, strict=False)
@@ -293,7 +293,7 @@ class _Twin:
                 pairs.append((real, right))
         if _SAVES.search(self.name):
             del pairs[1:]
-        return Step(self.func, self.name, self.args, self.kwargs, self.operands, pairs, self._again)
+        return Step(self.func, self.name, self.args, self.kwargs, self.operands, pairs, self._in_float64)
 
     def makes_unseen(self, result: Any) -> bool:
         """Did a number come from values that are not followed, or go into such?"""
@@ -323,7 +323,7 @@ class _Twin:
             return self._live.get(id(value), self._spare.get(id(value), value))
         return self._plain(value)
 
-    def _again(self) -> list[Tensor]:
+    def _in_float64(self) -> list[Tensor]:
         """Run it in float64 on the real operands as they were before it."""
 
         def cast(value: Any) -> Any:

@@ -35,7 +35,7 @@ class CallTime:
     until: int = 0
     forward: float = 0.0
     backward: float = 0.0
-    is_again: bool = False
+    is_recomputation: bool = False
     """A recomputation in the backward pass, whose time counts as backward."""
     spans: list[tuple[int, int]] = field(default_factory=list)
     """When the backward pass was in it."""
@@ -133,7 +133,7 @@ class _Folding:
         spent, step = now - self._last, self.step
         if self._running:
             call = step.calls[self._running[-1]]
-            if call.is_again:
+            if call.is_recomputation:
                 call.backward += spent
             else:
                 call.forward += spent
@@ -155,7 +155,7 @@ class _Folding:
         if kind == MarkKind.ENTER:
             parent = self._running[-1] if self._running else -1
             self._running.append(len(self.step.calls))
-            self.step.calls.append(CallTime(key, parent, now, now, is_again=self._in_backward))
+            self.step.calls.append(CallTime(key, parent, now, now, is_recomputation=self._in_backward))
         elif kind == MarkKind.EXIT and self._running:
             self.step.calls[self._running.pop()].until = mark[1]
             self._outside = self._after_forward
@@ -180,8 +180,8 @@ class _Folding:
         for call in calls:
             if call.parent >= 0:
                 parent = calls[call.parent]
-                taken = min(cost.call, parent.backward if parent.is_again else parent.forward)
-                if parent.is_again:
+                taken = min(cost.call, parent.backward if parent.is_recomputation else parent.forward)
+                if parent.is_recomputation:
                     parent.backward -= taken
                 else:
                     parent.forward -= taken

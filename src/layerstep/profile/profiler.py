@@ -204,7 +204,7 @@ class Profiler:
         if str(path).endswith("trace.json"):
             import json
 
-            text = json.dumps(chrome_trace(measured, self._state.profile.said))
+            text = json.dumps(chrome_trace(measured, self._state.profile.notes))
             Path(path).write_text(text, encoding="utf-8")
         else:
             store(saved_of(measured), Path(path))

@@ -45,7 +45,7 @@ __all__ = ["WARM_UP", "Profile", "profile_of"]
 WARM_UP = 2
 """How many steps are left out: the first ones allocate, choose kernels and fill caches."""
 PROGRESS_EVERY = 0.2
-MOST_SAID = 1000
+MOST_NOTES = 1000
 
 
 def profile_of(session: Session) -> Profile:
@@ -54,7 +54,7 @@ def profile_of(session: Session) -> Profile:
     if found is None:
         found = Profile(session)
         session.instruments.append(found)
-        session.listen(found.hear)
+        session.listen(found.note_message)
     return found
 
 
@@ -88,7 +88,7 @@ class Profile:
         """Called once, when the steps that were wanted are timed."""
         self.on_restart: Callable[[], None] | None = None
         """Called when earlier steps become useless: the training begins, or the main model is found."""
-        self.said: deque[tuple[int, str]] = deque(maxlen=MOST_SAID)
+        self.notes: deque[tuple[int, str]] = deque(maxlen=MOST_NOTES)
         """Stops and findings with their times, for the trace."""
         self._warm_up = 0
         self._has_forward = self._waits = False
@@ -132,7 +132,7 @@ class Profile:
         self.clock.use(HostStamps())
         self._is_chosen = False
         self.lines.clear()
-        self.said.clear()
+        self.notes.clear()
         self.apply()
 
     def stop(self) -> None:
@@ -200,11 +200,11 @@ class Profile:
     def is_training(self) -> bool:
         return self.borders.is_training
 
-    def hear(self, message: Message) -> None:
+    def note_message(self, message: Message) -> None:
         """Note a stop or a notice for the trace."""
         text = first_line(message)
         if self.is_on and text:
-            self.said.append((machine.clock()(), text))
+            self.notes.append((machine.clock()(), text))
 
     def cost(self) -> list[str]:
         if not self.is_on:

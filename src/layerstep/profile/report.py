@@ -226,7 +226,7 @@ def _add_calls(step: StepTime, number: int, modules: Sequence[Timed], rows: dict
             above = modules[step.calls[call.parent].key].path if call.parent >= 0 else ""
             row = rows[module.path] = Row(module.path, module.kind, above, module.parameters)
         _pad(row, number + 1)
-        row.calls[-1] += 0 if call.is_again else 1
+        row.calls[-1] += 0 if call.is_recomputation else 1
         row.forward[-1] += call.forward / 1e9
         row.backward[-1] += call.backward / 1e9
         row.total_forward[-1] += forward / 1e9

@@ -110,8 +110,8 @@ class _Drawing:
 
     def forward(self) -> Iterator[Event]:
         for index, call in enumerate(self._step.calls):
-            category = "recomputed" if call.is_again else "forward"
-            own = call.backward - _in_nodes(call) if call.is_again else call.forward
+            category = "recomputed" if call.is_recomputation else "forward"
+            own = call.backward - _in_nodes(call) if call.is_recomputation else call.forward
             times = call.since, call.until
             args = self._about(index, own)
             yield self._span(args["path"], category, DEPTH + self.depths[index], times, args)
@@ -176,6 +176,6 @@ class _Drawing:
 
 def _in_nodes(call: CallTime) -> float:
     """The part of a call's backward that was in autograd nodes. The rest was its recomputation."""
-    if not call.is_again:
+    if not call.is_recomputation:
         return call.backward
     return min(call.backward, sum(until - since for since, until in call.spans))
