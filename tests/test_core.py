@@ -23,14 +23,14 @@ from layerstep.corefile.rerun import CoreRerun, difference
 from layerstep.corefile.restored_tensors import RestoredTensors
 from layerstep.corefile.streams import Streams
 from layerstep.corefile.tensors import TensorTable
-from layerstep.corefile.values import NotInCore, Values, decode, missing_in
+from layerstep.corefile.values import NotInCore, ValueEncoder, decode, missing_in
 from layerstep.errors import RecordingError, UserError
 
 
 def through_file(value, path):
     """A value written to a file and read again."""
     table = TensorTable()
-    encoded = Values(table, lambda module: None).encode(value, "value")
+    encoded = ValueEncoder(table, lambda module: None).encode(value, "value")
     segments = table.segments()
     write_file(path, {"value": encoded, "tensors": table.entries}, segments)
     contents, raw = read_file(path)

@@ -13,7 +13,7 @@ from layerstep.engine.guard import observing
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.gradients.flow import PRESETS
-from layerstep.gradients.log import Entry
+from layerstep.gradients.log import GradientEntry
 from layerstep.gradients.no_gradient import (
     biases_before_norms,
     in_backward,
@@ -241,7 +241,7 @@ def _flow(session: Session) -> View:
     return replace(_layers(shown, ratios), title=title, note="\n".join(notes))
 
 
-def _layers(entries: dict[str, Entry], updated: dict[str, Entry]) -> Table:
+def _layers(entries: dict[str, GradientEntry], updated: dict[str, GradientEntry]) -> Table:
     largest = max((e.size.norm for e in entries.values() if math.isfinite(e.size.norm)), default=0.0)
     rows = []
     for path, entry in entries.items():
@@ -253,12 +253,15 @@ def _layers(entries: dict[str, Entry], updated: dict[str, Entry]) -> Table:
     return Table((Column("layer", "path"), *numbers, Column(""), Column("")), tuple(rows))
 
 
-def _now(have: list[NamedParameter]) -> dict[str, Entry]:
+def _now(have: list[NamedParameter]) -> dict[str, GradientEntry]:
     layers: dict[str, list[tuple[Size, int]]] = {}
     sizes = measure([g for each in have if (g := each.parameter.grad) is not None])
     for each, size in zip(have, sizes, strict=True):
         layers.setdefault(each.layer, []).append((size, each.parameter.numel()))
-    return {path: Entry(0, combined(*zip(*parts, strict=True)), math.nan) for path, parts in layers.items()}
+    return {
+        path: GradientEntry(0, combined(*zip(*parts, strict=True)), math.nan)
+        for path, parts in layers.items()
+    }
 
 
 def _bar(norm: float, largest: float) -> str:
@@ -271,7 +274,7 @@ def _bar(norm: float, largest: float) -> str:
     return "█" * int(whole) + _EIGHTHS[int(rest * 8)].strip()
 
 
-def _depth(entries: dict[str, Entry]) -> list[str]:
+def _depth(entries: dict[str, GradientEntry]) -> list[str]:
     """AUTOTRAINER's form of vanishing and exploding with depth: it fired in none of 63 healthy runs."""
     sizes = [(path, e.size.norm) for path, e in entries.items() if math.isfinite(e.size.norm)]
     if len(sizes) < 3 or not sizes[-1][1]:

@@ -6,7 +6,7 @@ import re
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.gradients.flow import Health
-from layerstep.gradients.log import WARM_UP, Clipping, Entry, GradientLog, clipping_of
+from layerstep.gradients.log import WARM_UP, Clipping, GradientEntry, GradientLog, clipping_of
 from layerstep.gradients.recorder import GradientRecorder
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import number, share
@@ -142,7 +142,7 @@ def _trend_of(session: Session, log: GradientLog, text: str) -> View:
     return Group((head, _steps(entries[-ROWS:], warnings_of(session))))
 
 
-def _series(entries: list[Entry]) -> dict[str, list[float]]:
+def _series(entries: list[GradientEntry]) -> dict[str, list[float]]:
     return {
         "mean |g|": [entry.size.mean for entry in entries],
         "max |g|": [entry.size.most for entry in entries],
@@ -151,7 +151,7 @@ def _series(entries: list[Entry]) -> dict[str, list[float]]:
     }
 
 
-def _steps(entries: list[Entry], warnings: list[str]) -> Table:
+def _steps(entries: list[GradientEntry], warnings: list[str]) -> Table:
     columns = tuple(Column(name, right=True) for name in ("step", *_series(entries)))
     rows = tuple(
         (str(entry.step), *(_figure(values[0]) for values in _series([entry]).values())) for entry in entries

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from layerstep.errors import BadArguments
 from layerstep.profile.advice import Advice
-from layerstep.profile.compare import LEAST_EFFECT, Change, Comparison
+from layerstep.profile.compare import LEAST_EFFECT, ProfileComparison, TimeChange
 from layerstep.profile.report import BETWEEN, Measured, Row, StepSpread, by_type
 from layerstep.profile.state import ProfileState
 from layerstep.views import Column, Fields, Group, Node, Notice, Span, Table, Text, Tree, View
@@ -282,7 +282,7 @@ def advice_view(found: list[Advice], state: ProfileState) -> View:
     return Group(tuple(views))
 
 
-def comparison(names: tuple[str, str], found: Comparison) -> View:
+def comparison(names: tuple[str, str], found: ProfileComparison) -> View:
     """`profile compare`: only what is real."""
     word = f"{names[0]} → {names[1]}"
     moved = abs(found.pace - 1) > SLOWER
@@ -320,7 +320,7 @@ def _percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "∞"
 
 
-def _change(name: str, change: Change) -> tuple[str, ...]:
+def _change(name: str, change: TimeChange) -> tuple[str, ...]:
     interval = f"{_percent(change.low)} … {_percent(change.high)}"
     before, after = milliseconds(change.before), milliseconds(change.after)
     return (name, before, after, _percent(change.ratio), interval)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from layerstep._torch import is_scripted, unwrap
 from layerstep.corefile.sources import Sources
-from layerstep.corefile.values import Values, without_home
+from layerstep.corefile.values import ValueEncoder, without_home
 from layerstep.engine.models import Models
 
 __all__ = ["Modules", "own_tensors"]
@@ -51,7 +51,7 @@ class Modules:
             self._walk(unwrap(module))
         return self._numbers[id(unwrap(module))]
 
-    def encode(self, values: Values, sources: Sources) -> dict[str, Any]:
+    def encode(self, values: ValueEncoder, sources: Sources) -> dict[str, Any]:
         """Models, modules and classes. Tensors that are not in the file yet go into it by shape only."""
         kinds: dict[type, int] = {}
         modules = []
@@ -70,7 +70,7 @@ class Modules:
         ]
         return {"models": models, "modules": modules, "classes": [_class(kind, sources) for kind in kinds]}
 
-    def _module(self, module: nn.Module, values: Values) -> dict[str, Any]:
+    def _module(self, module: nn.Module, values: ValueEncoder) -> dict[str, Any]:
         def numbers(of: dict[str, Tensor | None]) -> dict[str, int | None]:
             return {
                 name: None if tensor is None else values.tensors.add(tensor, name, keep=False)

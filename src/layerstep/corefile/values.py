@@ -18,7 +18,15 @@ from layerstep.corefile.restored_tensors import RestoredTensors
 from layerstep.corefile.tensors import TensorTable
 from layerstep.errors import RecordingError
 
-__all__ = ["NotInCore", "Record", "Values", "decode", "missing_in", "tensors_with_places", "without_home"]
+__all__ = [
+    "NotInCore",
+    "Record",
+    "ValueEncoder",
+    "decode",
+    "missing_in",
+    "tensors_with_places",
+    "without_home",
+]
 
 DEPTH, VISITS, TEXT = 24, 50_000, 10_000
 """Bounds of a walk through containers, and of a string."""
@@ -56,7 +64,7 @@ class Record(dict[str, Any]):
             raise AttributeError(name) from None
 
 
-class Values:
+class ValueEncoder:
     """Encodes the values of one file."""
 
     def __init__(self, tensors: TensorTable, number_of: Callable[[nn.Module], int | None]) -> None:

@@ -21,7 +21,7 @@ from layerstep.corefile.sources import Sources
 from layerstep.corefile.streams import Streams
 from layerstep.corefile.tensors import TensorTable
 from layerstep.corefile.tree import Modules, own_tensors
-from layerstep.corefile.values import Values, without_home
+from layerstep.corefile.values import ValueEncoder, without_home
 from layerstep.engine.backward import Call
 from layerstep.engine.guard import observing, undisturbed
 from layerstep.engine.pause import Pause
@@ -97,7 +97,7 @@ class Core:
         for frame in self._stack:
             if frame.module is not None:
                 self.modules.add(frame.module)
-        self.values = Values(self.tensors, self.modules.number_of)
+        self.values = ValueEncoder(self.tensors, self.modules.number_of)
         self.contents: dict[str, Any] = {}
         self._parts: dict[tuple[str, bool], list[int]] = {}
 

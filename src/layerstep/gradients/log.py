@@ -15,7 +15,7 @@ import numpy as np
 from layerstep.gradients.flow import GradientFlow, Thresholds
 from layerstep.gradients.sizes import Size, combined
 
-__all__ = ["Clipping", "Entry", "GradientLog", "RecordedStep", "clipping_of"]
+__all__ = ["Clipping", "GradientEntry", "GradientLog", "RecordedStep", "clipping_of"]
 
 MAX_FRAMES = 200
 TOTALS = 10_000
@@ -33,7 +33,7 @@ class RecordedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class GradientEntry:
     """One layer or parameter in one step; `ratio` is the norm of the update over that of the weights."""
 
     step: int
@@ -147,17 +147,17 @@ class GradientLog:
         """The last recorded step in which a parameter had a gradient."""
         return next((frame.step for frame in reversed(self._frames) if name in frame.names), None)
 
-    def of(self, path: str) -> list[Entry]:
+    def of(self, path: str) -> list[GradientEntry]:
         """The steps of a layer or parameter, the oldest first."""
         names = {path} if path in self._layers else {n for n, (at, _) in self._layers.items() if at == path}
         return [entry for frame in self._frames if (entry := self._entry(frame, names)) is not None]
 
-    def last(self) -> tuple[int, dict[str, Entry]]:
+    def last(self) -> tuple[int, dict[str, GradientEntry]]:
         """The last recorded step, by layer."""
         frame = self._frames[-1]
         return frame.step, self._by_layer(frame)
 
-    def _by_layer(self, frame: RecordedStep) -> dict[str, Entry]:
+    def _by_layer(self, frame: RecordedStep) -> dict[str, GradientEntry]:
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(frame.names):
             rows.setdefault(self._layers[name][0], []).append(row)
@@ -166,16 +166,16 @@ class GradientLog:
             layer: self._put_together(frame, rows[layer]) for layer in sorted(rows, key=order.__getitem__)
         }
 
-    def _entry(self, frame: RecordedStep, names: set[str]) -> Entry | None:
+    def _entry(self, frame: RecordedStep, names: set[str]) -> GradientEntry | None:
         rows = [row for row, name in enumerate(frame.names) if name in names]
         return self._put_together(frame, rows) if rows else None
 
-    def _put_together(self, frame: RecordedStep, rows: list[int]) -> Entry:
+    def _put_together(self, frame: RecordedStep, rows: list[int]) -> GradientEntry:
         sizes = [Size(*map(float, frame.numbers[row, :3])) for row in rows]
         counts = [self._layers[frame.names[row]][1] for row in rows]
         update, weight = (math.hypot(*map(float, frame.numbers[rows, column])) for column in (3, 4))
         ratio = update / weight if weight > 0 else math.nan
-        return Entry(frame.step, combined(sizes, counts), ratio)
+        return GradientEntry(frame.step, combined(sizes, counts), ratio)
 
     def flow(self, *, thresholds: str | Thresholds = "default") -> GradientFlow:
         """The steps by layer, as a `GradientFlow`."""

@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from layerstep.engine.operations import place_of
 from layerstep.precision.lost_digits import coarsest, is_lossy, module_here, tolerance_for
-from layerstep.precision.shadow_run import Operand, Step, is_masked_twice, relative_error
+from layerstep.precision.shadow_run import ShadowedOperand, Step, is_masked_twice, relative_error
 from layerstep.precision.stability import Kind, Severity, StabilityIssue, Thresholds
 from layerstep.tensors.format import number, share
 from layerstep.tensors.masks import LEAST as MASKED
@@ -222,7 +222,7 @@ def _is_near_one(values: Tensor) -> bool:
     return bool(((values - 1).abs() < 0.1).float().mean() > 0.5)
 
 
-def _operand(step: Step, at: int) -> Operand | None:
+def _operand(step: Step, at: int) -> ShadowedOperand | None:
     return step.operands[at] if at < len(step.operands) else None
 
 

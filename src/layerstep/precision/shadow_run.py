@@ -21,7 +21,7 @@ from layerstep.precision.shadow_values import Shadows, has_shadow
 from layerstep.rerun.module_call import Watcher
 from layerstep.tensors.containers import tensors_of
 
-__all__ = ["Operand", "Shadower", "Step", "is_masked_twice", "relative_error"]
+__all__ = ["ShadowedOperand", "Shadower", "Step", "is_masked_twice", "relative_error"]
 
 MOST_BYTES = 2 << 30
 """The most bytes of shadows alive at a time."""
@@ -58,7 +58,7 @@ _SAVES = re.compile(r"norm|scaled_dot_product")
 """Their other results are for the backward, and do not count: the mean of centred values is noise."""
 
 
-class Operand(NamedTuple):
+class ShadowedOperand(NamedTuple):
     """An operand of a kernel: its values and those of its shadow, from before the kernel."""
 
     name: str
@@ -77,7 +77,7 @@ class Step:
     """`sub`, `native_layer_norm`: the kernel without its namespace, and without the `_` of in place."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    operands: list[Operand]
+    operands: list[ShadowedOperand]
     results: list[tuple[Tensor, Tensor]]
     """(real, shadow) of each result that has one."""
     in_float64: Callable[[], list[Tensor]]
@@ -233,7 +233,7 @@ class _Twin:
         self.shadows, self.func, self.args, self.kwargs = shadows, func, args, kwargs
         self._home, _, name = str(schema_of(func).name).partition("::")
         self.name = name.removesuffix("_")
-        self.operands: list[Operand] = []
+        self.operands: list[ShadowedOperand] = []
         self.written: list[Tensor] = []
         self.overwritten: list[Tensor] = []
         """Written operands that are not followed: they may share memory with floats."""
@@ -265,7 +265,7 @@ class _Twin:
             self.written.append(tensor)
             real, before = tensor.detach().clone(), shadow.clone()
         self._reals[id(tensor)] = real
-        self.operands.append(Operand(name, real, before, self.shadows.is_exact(tensor)))
+        self.operands.append(ShadowedOperand(name, real, before, self.shadows.is_exact(tensor)))
 
     def run(self, result: Any) -> Step | None:
         """Follow the kernel with the shadows; None where there is nothing to follow."""

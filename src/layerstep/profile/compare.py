@@ -24,10 +24,10 @@ from layerstep.profile.report import Measured
 
 __all__ = [
     "LEAST_EFFECT",
-    "Change",
-    "Comparison",
+    "ProfileComparison",
     "Round",
     "Saved",
+    "TimeChange",
     "compare_profiles",
     "joined",
     "load",
@@ -106,7 +106,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TimeChange:
     """From one profile to another: the ratio at the same pace, its interval, and the medians on the clock."""
 
     ratio: float
@@ -118,11 +118,11 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ProfileComparison:
     """The step, the modules whose time has changed, and those that only one of the two has."""
 
-    step: Change
-    modules: dict[str, Change]
+    step: TimeChange
+    modules: dict[str, TimeChange]
     added: dict[str, float]
     gone: dict[str, float]
     pace: float
@@ -183,7 +183,7 @@ def load(path: Path) -> Saved:
         raise UserError(f"{path} is not a saved profile", "`profile save NAME.json` writes one") from None
 
 
-def compare_profiles(before: Saved, after: Saved) -> Comparison:
+def compare_profiles(before: Saved, after: Saved) -> ProfileComparison:
     """Find what has changed from one profile to the other."""
     for saved in (before, after):
         fewest = min(len(one.wall) for one in saved.rounds)
@@ -207,7 +207,7 @@ def compare_profiles(before: Saved, after: Saved) -> Comparison:
         if found.is_real and abs(found.ratio - 1) * found.before >= SHARE * whole:
             modules[path] = found
     added, gone = _only(after, before, whole), _only(before, after, whole)
-    return Comparison(step, modules, added, gone, float(np.exp(pace)), least)
+    return ProfileComparison(step, modules, added, gone, float(np.exp(pace)), least)
 
 
 def _sure(before: Saved, after: Saved) -> float:
@@ -217,7 +217,7 @@ def _sure(before: Saved, after: Saved) -> float:
     return max(LEAST_EFFECT, ONE_ROUND / math.sqrt(rounds), ONE_SECOND / math.sqrt(seconds))
 
 
-def _change(one: Any, other: Any, least: float, clocked: tuple[list[float], list[float]]) -> Change:
+def _change(one: Any, other: Any, least: float, clocked: tuple[list[float], list[float]]) -> TimeChange:
     """The change between logarithms of quiet times, level by level.
 
     The first row is measured, the rest are draws.
@@ -230,7 +230,7 @@ def _change(one: Any, other: Any, least: float, clocked: tuple[list[float], list
     is_far = low > 1 or high < 1
     is_large = max(ratio, 1 / ratio) - 1 >= least
     before, after = (float(np.median(each)) for each in clocked)
-    return Change(ratio, low, high, bool(is_far and is_large), before, after)
+    return TimeChange(ratio, low, high, bool(is_far and is_large), before, after)
 
 
 class _Drawn:

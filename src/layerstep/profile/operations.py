@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from layerstep.engine.session import Session
     from layerstep.profile.profiling import Profile
 
-__all__ = ["Attention", "Grown", "LineOps", "OpCounts", "count_ops"]
+__all__ = ["AttentionOps", "Grown", "LineOps", "OpCounts", "count_ops"]
 
 SYNCS = frozenset(["item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "nonzero", "bool"])
 _CONVERSIONS = frozenset(["__bool__", "__int__", "__float__", "__index__"])
@@ -57,7 +57,7 @@ class LineOps:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionOps:
     """Attention as separate operations: scores, softmax, product."""
 
     key: int
@@ -85,7 +85,7 @@ class OpCounts:
     lines: dict[tuple[int, Place], LineOps] = field(default_factory=dict)
     syncs: dict[tuple[int, Place, str], tuple[int, float]] = field(default_factory=dict)
     """Calls that bring a value to the host, and the seconds they took."""
-    attention: list[Attention] = field(default_factory=list)
+    attention: list[AttentionOps] = field(default_factory=list)
     grown: list[Grown] = field(default_factory=list)
     flops: Counter[int] = field(default_factory=Counter)
     """FLOP by the key of the module whose own code ran them."""
@@ -208,7 +208,7 @@ class _Inspection(Watcher):
             first = next((x for x in args if is_tensor(x)), None)
             weights = self._weights.pop(self._key, None)
             if weights is not None and first is not None and tuple(first.shape) == weights[1]:
-                self.looked.attention.append(Attention(self._key, *weights))
+                self.looked.attention.append(AttentionOps(self._key, *weights))
             elif len(shape) >= 3:
                 self._scores[self._key] = shape
         elif name == "softmax" and self._scores.get(self._key) == shape:

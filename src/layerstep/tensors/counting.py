@@ -13,8 +13,8 @@ import torch
 
 from layerstep.tensors.blocks import F32, F64, Array, Scratch, blocks, distinct, load, pieces, split
 from layerstep.tensors.device import PIECE, count_on_device
-from layerstep.tensors.kinds import Part, Values
-from layerstep.tensors.rows import Row
+from layerstep.tensors.kinds import Part, StoredValues
+from layerstep.tensors.rows import BlockFigures
 
 __all__ = ["Stats", "mean_of", "mean_square_of", "measure", "smallest_normal", "split"]
 
@@ -50,7 +50,7 @@ class Stats:
     sampled: int | None = None
 
 
-def measure(values: Values, limit: int | None, *, brief: bool = False) -> Stats:
+def measure(values: StoredValues, limit: int | None, *, brief: bool = False) -> Stats:
     """Measure everything; `brief` measures what the tensor line shows, in two thirds of the time."""
     parts = values.parts or []
     stored = sum(part[0].numel() for part in parts)
@@ -69,13 +69,13 @@ def measure(values: Values, limit: int | None, *, brief: bool = False) -> Stats:
     return replace(total, count=count, zero=total.zero + values.implicit)
 
 
-def _rows(parts: list[Part], step: int, brief: bool) -> list[Row]:
+def _rows(parts: list[Part], step: int, brief: bool) -> list[BlockFigures]:
     """A row for each block. Each passes its mean on to the next, as a guess."""
     tiny = smallest_normal(parts[0][0].dtype)
     if not parts[0][0].is_cpu and len(parts[0]) == 1:
         with contextlib.suppress(RuntimeError, TypeError):  # the device lacks an op, or room for it
             return count_on_device((piece[0] for piece in _cut(parts, step, size=PIECE)), tiny)
-    scratch, rows, guess = Scratch(), list[Row](), 0.0
+    scratch, rows, guess = Scratch(), list[BlockFigures](), 0.0
     for block in _cut(parts, step):
         row = _count(load(block, scratch), tiny, guess, scratch, brief=brief)
         guess = row.mean if abs(row.mean) > row.std else 0.0
@@ -96,7 +96,7 @@ def smallest_normal(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).tiny if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
-def _count(block: Array, tiny: float, guess: float, scratch: Scratch, *, brief: bool) -> Row:
+def _count(block: Array, tiny: float, guess: float, scratch: Scratch, *, brief: bool) -> BlockFigures:
     size, nan, up, down = block.size, 0, 0, 0
     lo, hi = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))  # these carry NaN
     if not (lo > -math.inf and hi < math.inf):
@@ -104,13 +104,13 @@ def _count(block: Array, tiny: float, guess: float, scratch: Scratch, *, brief: 
         nan, up, down = (int(np.count_nonzero(each)) for each in odd)
         block = block[np.isfinite(block)]
         if not block.size:
-            return Row(size, nan, up, down, 0, 0, 0, math.inf, -math.inf, 0, 0, 0)
+            return BlockFigures(size, nan, up, down, 0, 0, 0, math.inf, -math.inf, 0, 0, 0)
         lo, hi = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
     if brief:
         moments = _moments(block, block, min(max(guess, lo), hi) if guess else 0.0, scratch, max(-lo, hi))
         found = _true(np.equal, block, 0, scratch) if lo <= 0 <= hi else 0
         zero = _small(_sizes(block, scratch), 0.0, scratch)[0] if found else 0
-        return Row(size, nan, up, down, zero, 0, 0, lo, hi, *moments)
+        return BlockFigures(size, nan, up, down, zero, 0, 0, lo, hi, *moments)
     straddles = lo < 0 < hi
     sizes = _sizes(block, scratch) if straddles else block
     moments = _moments(block, sizes, min(max(guess, lo), hi) if guess else 0.0, scratch, max(-lo, hi))
@@ -119,7 +119,7 @@ def _count(block: Array, tiny: float, guess: float, scratch: Scratch, *, brief: 
     if least <= tiny:
         zero, subnormal = _small(sizes if straddles else _sizes(block, scratch), tiny, scratch)
     negative = _true(np.less, block, 0, scratch) if straddles else block.size - zero if lo < 0 else 0
-    return Row(size, nan, up, down, zero, negative, subnormal, lo, hi, *moments)
+    return BlockFigures(size, nan, up, down, zero, negative, subnormal, lo, hi, *moments)
 
 
 def _sizes(block: Array, scratch: Scratch) -> Array:
@@ -188,7 +188,7 @@ def mean_square_of(block: Array) -> float:
     return total / size
 
 
-def _merge(rows: list[Row], repeat: int, *, brief: bool) -> Stats:
+def _merge(rows: list[BlockFigures], repeat: int, *, brief: bool) -> Stats:
     """Add up the counts of all blocks, and merge their moments."""
     _, *columns = zip(*rows, strict=True) if rows else [()] * 7
     nan, up, down, zero, negative, subnormal = (repeat * int(sum(column)) for column in columns[:6])
@@ -209,7 +209,7 @@ def _merge(rows: list[Row], repeat: int, *, brief: bool) -> Stats:
     return Stats(*counts, lo, hi, mean, std, magnitude, l1, l2, max(-lo, hi))
 
 
-def _pooled(rows: list[Row], power: int) -> tuple[float, float, float]:
+def _pooled(rows: list[BlockFigures], power: int) -> tuple[float, float, float]:
     """Chan's merge of all blocks at once, in float64 and in units of the peak: 1e300 squared is inf."""
     means, stds, magnitudes = np.ldexp([(row.mean, row.std, row.magnitude) for row in rows], -power).T
     if len(rows) == 1:

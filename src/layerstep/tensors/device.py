@@ -9,14 +9,14 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from layerstep.tensors.rows import Row
+from layerstep.tensors.rows import BlockFigures
 
 __all__ = ["PIECE", "count_on_device"]
 
 PIECE = 1 << 20  # elements: 8 MiB for each of some float64 copies; even float32 counts them exactly
 
 
-def count_on_device(pieces: Iterable[Tensor], tiny: float) -> list[Row]:
+def count_on_device(pieces: Iterable[Tensor], tiny: float) -> list[BlockFigures]:
     """A row for each piece of at most `PIECE` elements, on whatever device they are."""
     figures = [_figures(piece, tiny) for piece in pieces]
     if not figures:
@@ -48,12 +48,12 @@ def _where(test: Tensor, values: Tensor, other: float) -> Tensor:
     return torch.where(test, values, torch.full_like(values, other))
 
 
-def _row(figures: list[float]) -> Row:
+def _row(figures: list[float]) -> BlockFigures:
     nan, up, down, zero, negative, subnormal, n, lo, hi, unit, mean, off, std, magnitude = figures
     counts = (n + nan + up + down, nan, up, down, zero, negative, subnormal)
     if not n:
-        return Row(*counts, math.inf, -math.inf, 0, 0, 0)
-    return Row(*counts, lo, hi, (mean + off) * unit, std * unit, magnitude * unit)
+        return BlockFigures(*counts, math.inf, -math.inf, 0, 0, 0)
+    return BlockFigures(*counts, lo, hi, (mean + off) * unit, std * unit, magnitude * unit)
 
 
 @functools.cache

@@ -28,14 +28,14 @@ from layerstep._torch.tensors import (
     values_of_sparse,
 )
 
-__all__ = ["Part", "Values", "bytes_of", "dense_values", "inner_parts", "open_values", "readable"]
+__all__ = ["Part", "StoredValues", "bytes_of", "dense_values", "inner_parts", "open_values", "readable"]
 
 Part = tuple[torch.Tensor, ...]  # (values,) or (integers, zero_point, scale), all of one shape
 
 COPY_LIMIT = 1 << 24  # bytes: larger tensors that cannot be read in pieces are not copied
 
 
-class Values(NamedTuple):
+class StoredValues(NamedTuple):
     """The parts that hold the values, and how many zeros are not stored. Without parts the note says why."""
 
     parts: list[Part] | None
@@ -44,17 +44,17 @@ class Values(NamedTuple):
     layout: str = ""
 
 
-def open_values(tensor: torch.Tensor) -> Values:
+def open_values(tensor: torch.Tensor) -> StoredValues:
     tensor = functorch_inner(tensor)
     layout, reader = next(((name, reader) for name, test, reader in _KINDS if test(tensor)), ("", _plain))
     if not layout and tensor.layout != torch.strided:
         layout, reader = str(tensor.layout).removeprefix("torch."), _sparse
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         reader = "a CUDA graph is being captured"  # which a copy to the host would break
-    values = Values(None, reader) if isinstance(reader, str) else reader(tensor)
+    values = StoredValues(None, reader) if isinstance(reader, str) else reader(tensor)
     missing = next(filter(None, (_absent(part[0]) for part in values.parts or ())), "")
     if missing:
-        return Values(None, missing, layout=layout)
+        return StoredValues(None, missing, layout=layout)
     if values.parts and values.parts[0][0].is_complex():
         values = values._replace(note=f"{values.note} of |z|".strip())
     return values._replace(layout=layout)
@@ -120,24 +120,24 @@ def _absent(tensor: torch.Tensor) -> str:
         return "the values are kept elsewhere, by a tensor subclass"
 
 
-def _plain(tensor: torch.Tensor) -> Values:
+def _plain(tensor: torch.Tensor) -> StoredValues:
     if is_zero_tensor(tensor):  # claims a storage that is not there
         tensor = torch.zeros((), dtype=torch.float32, device="cpu").expand(tensor.shape)
-    return Values([(tensor.detach().as_subclass(torch.Tensor),)])
+    return StoredValues([(tensor.detach().as_subclass(torch.Tensor),)])
 
 
-def _vmapped(tensor: torch.Tensor) -> Values:
+def _vmapped(tensor: torch.Tensor) -> StoredValues:
     """All samples of the batch at once: below the transform they are one tensor."""
     values = open_values(vmap_inner(tensor))
     return values._replace(note=f"of all samples of the vmap {values.note}".strip())
 
 
-def _local(tensor: Any) -> Values:
+def _local(tensor: Any) -> StoredValues:
     values = open_values(local_shard(tensor))
     return values._replace(note=f"local shard {values.note}".strip())
 
 
-def _sparse(tensor: torch.Tensor) -> Values:
+def _sparse(tensor: torch.Tensor) -> StoredValues:
     note, tensor = "stored values", tensor.detach()
     if tensor.is_sparse and not tensor.is_coalesced() and not _absent(values_of_sparse(tensor)):
         if bytes_of(tensor, "sparse_coo") > COPY_LIMIT:
@@ -145,29 +145,29 @@ def _sparse(tensor: torch.Tensor) -> Values:
         else:
             tensor = tensor.coalesce()
     stored = values_of_sparse(tensor) if tensor.is_sparse else tensor.values()
-    return Values([(stored,)], note, max(0, tensor.numel() - stored.numel()))
+    return StoredValues([(stored,)], note, max(0, tensor.numel() - stored.numel()))
 
 
-def _nested(tensor: Any) -> Values:
+def _nested(tensor: Any) -> StoredValues:
     if tensor.layout == torch.strided:
-        return Values([(part,) for part in tensor.detach().unbind()])
+        return StoredValues([(part,) for part in tensor.detach().unbind()])
     parts = jagged(tensor)
     values = parts.values.detach()
     if parts.lengths is None:
-        return Values([(values,)])
+        return StoredValues([(values,)])
     spans = zip(parts.offsets.tolist(), parts.lengths.tolist(), strict=False)
-    return Values([(values.narrow(parts.ragged - 1, at, n),) for at, n in spans])
+    return StoredValues([(values.narrow(parts.ragged - 1, at, n),) for at, n in spans])
 
 
-def _quantized(tensor: torch.Tensor) -> Values:
+def _quantized(tensor: torch.Tensor) -> StoredValues:
     """The integers in their own storage, and their scales: `dequantize` would copy all of it."""
     dtypes = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
     if tensor.is_neg():  # lost its quantizer; asking for the scheme is a segmentation fault (torch 2.13)
-        return Values(None, "a negated view of a quantized tensor has no scale")
+        return StoredValues(None, "a negated view of a quantized tensor has no scale")
     if tensor.dtype not in dtypes:  # several values to the byte
         return _copied(tensor)
     if _absent(tensor):  # or else `set_` would grow the freed storage again
-        return Values(None, _absent(tensor))
+        return StoredValues(None, _absent(tensor))
     raw = torch.empty(0, dtype=dtypes[tensor.dtype], device=tensor.device)
     raw.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
     along = [1] * raw.dim()
@@ -177,18 +177,20 @@ def _quantized(tensor: torch.Tensor) -> Values:
     else:
         along[tensor.q_per_channel_axis()] = -1
         both = [tensor.q_per_channel_zero_points().cpu(), tensor.q_per_channel_scales().cpu()]
-    return Values([(raw, *(each.view(along).expand(raw.shape) for each in both))])
+    return StoredValues([(raw, *(each.view(along).expand(raw.shape) for each in both))])
 
 
-def _copied(tensor: torch.Tensor) -> Values:
+def _copied(tensor: torch.Tensor) -> StoredValues:
     if tensor.numel() * tensor.element_size() > COPY_LIMIT:
-        return Values(None, "too large to unpack only for a look")
+        return StoredValues(None, "too large to unpack only for a look")
     if tensor.is_quantized and not tensor.untyped_storage().nbytes():
-        return Values(None, "its storage is freed")
-    return Values([(tensor.detach().dequantize() if tensor.is_quantized else tensor.detach().to_dense(),)])
+        return StoredValues(None, "its storage is freed")
+    return StoredValues(
+        [(tensor.detach().dequantize() if tensor.is_quantized else tensor.detach().to_dense(),)]
+    )
 
 
-_KINDS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Values] | str], ...] = (
+_KINDS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], StoredValues] | str], ...] = (
     ("lazy", lambda t: is_torch(t, "UninitializedTensorMixin"), "not initialized yet"),
     ("vmapped", is_vmapped, lambda t: _vmapped(t)),
     ("functional", is_functional, "values are not readable while functionalized"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Row"]
+__all__ = ["BlockFigures"]
 
 
-class Row(NamedTuple):
+class BlockFigures(NamedTuple):
     """The figures of one block. If nothing in it is finite, the last five have no meaning."""
 
     size: float
