@@ -1,4 +1,4 @@
-"""An opened core file: a prompt at the stop that it holds, and its module run again where the code is."""
+"""An opened core file: a prompt at its stop, and a rerun of its module where the code is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layerstep.api import use_session
 from layerstep.commands.dump import facts_of
 from layerstep.corefile import read_core
 from layerstep.corefile.core_session import OpenedCore, opened_in
-from layerstep.corefile.reexecution import Again, Result
+from layerstep.corefile.rerun import CoreRerun, RerunResult
 from layerstep.crashes.catching import Crashes
 from layerstep.dispatch import Dispatcher
 from layerstep.engine.events import Kind, Resume
@@ -40,7 +40,7 @@ class CoreDispatcher(Dispatcher):
             return answer
         if answer.kind in (Kind.QUIT, Kind.DETACH, Kind.AGAIN):
             return answer
-        if opened.again is not None:
+        if opened.rerun is not None:
             hint = "`again` runs the module again, with points and steps"
         else:
             hint = "`layerstep open FILE --model package.module:function` can run the module again"
@@ -57,7 +57,7 @@ def open_core(path: Path, model: str | None) -> OpenedCore:
         return OpenedCore(core, None)
     built = load_model(model)
     try:
-        return OpenedCore(core, Again(core, built))
+        return OpenedCore(core, CoreRerun(core, built))
     except UserError:
         raise
     except Exception as error:  # a kind of module that takes no state as others do
@@ -103,17 +103,17 @@ def _one_line(opened: OpenedCore) -> Iterator[None]:
 
 
 def _run_again(opened: OpenedCore, session: Session, given: dict[str, Any]) -> None:
-    assert opened.again is not None
+    assert opened.rerun is not None
     opened.use_code(session)
-    result = opened.again.run(
+    result = opened.rerun.run(
         given, silently=session.evaluating, raised=session.instruments.get(Crashes).raised
     )
     _tell(session, result)
 
 
-def _tell(session: Session, result: Result) -> None:
+def _tell(session: Session, result: RerunResult) -> None:
     level = {True: "good", False: "warn", None: "info"}[result.is_same]
-    session.say(Notice(result.told, level=level))  # type: ignore[arg-type]
+    session.say(Notice(result.message, level=level))  # type: ignore[arg-type]
     for note in result.notes:
         session.say(Notice(note))
 

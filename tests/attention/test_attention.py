@@ -436,7 +436,7 @@ def test_a_module_that_fails_on_a_rerun_is_one_line() -> None:
             return x
 
     answer = ask_at("inner", Attending(Once()), torch.randn(2, 4))
-    assert "inner cannot be run again: only once" in answer.text
+    assert "inner cannot be rerun: only once" in answer.text
 
 
 def test_inputs_that_changed_since_are_noticed() -> None:

@@ -26,7 +26,7 @@ def test_uniform_attention() -> None:
     assert head.previous == pytest.approx(5 / 36) and head.future == pytest.approx(15 / 36)
     assert head.nearest is None
     assert findings(pattern, means_causal=False) == ["head 0: near uniform"]
-    assert "41.7% of a head's mass lies in the future" in findings(pattern, means_causal=True)[1]
+    assert "41.7% of a head's mass is in the future" in findings(pattern, means_causal=True)[1]
 
 
 def test_causal_uniform_attention() -> None:

@@ -19,18 +19,18 @@ from torch import nn
 from layerstep import DebugConsole
 from layerstep.corefile import read_core, write_core
 from layerstep.corefile.container import read_file, write_file
-from layerstep.corefile.reexecution import Again, difference
+from layerstep.corefile.rerun import CoreRerun, difference
 from layerstep.corefile.restored_tensors import RestoredTensors
 from layerstep.corefile.streams import Streams
 from layerstep.corefile.tensors import TensorTable
-from layerstep.corefile.values import NotInCore, Values, decode, missing_in
+from layerstep.corefile.values import NotInCore, ValueEncoder, decode, missing_in
 from layerstep.errors import RecordingError, UserError
 
 
 def through_file(value, path):
     """A value written to a file and read again."""
     table = TensorTable()
-    encoded = Values(table, lambda module: None).encode(value, "value")
+    encoded = ValueEncoder(table, lambda module: None).encode(value, "value")
     segments = table.segments()
     write_file(path, {"value": encoded, "tensors": table.entries}, segments)
     contents, raw = read_file(path)
@@ -378,10 +378,10 @@ def test_the_module_runs_again_bit_for_bit(path, stop, autocast):
     core = dumped(path, stop, "continue", autocast=autocast)
     assert core.contents["modes"]["autocast"] == ({"cpu": "bfloat16"} if autocast else {})
     torch.manual_seed(1234)
-    again = Again(core, Net())
+    again = CoreRerun(core, Net())
     result = again.run({}, silently=_nothing, raised=lambda error: None)
     assert result.error is None and result.notes == ()
-    assert result.is_same is (None if "enter" in stop else True), result.told
+    assert result.is_same is (None if "enter" in stop else True), result.message
     assert result.output.isnan().any() == ("1" in stop and "drop" not in stop)
     assert not result.output.isnan().all(), "or dropout would not be seen"
     assert difference(dropped_otherwise(core), result.output), "without its numbers it would be another"
@@ -395,7 +395,7 @@ def _nothing():
 
 def dropped_otherwise(core):
     """The output with other random numbers."""
-    again = Again(core, Net())
+    again = CoreRerun(core, Net())
     core.streams.state.torch = torch.Generator().manual_seed(99).get_state()
     return again.run({}, silently=_nothing, raised=lambda error: None).output
 
@@ -403,7 +403,7 @@ def dropped_otherwise(core):
 def test_an_outer_module_runs_again_from_its_beginning(path):
     """The run stands inside of it, after some of its numbers were drawn."""
     core = dumped(path, "break blocks.1.drop", "continue", "up 2")
-    again = Again(core, Net())
+    again = CoreRerun(core, Net())
     seen = []
     again.model.blocks[1].drop.register_forward_hook(lambda m, a, output: seen.append(output))
     result = again.run({}, silently=_nothing, raised=lambda error: None)
@@ -414,17 +414,17 @@ def test_an_outer_module_runs_again_from_its_beginning(path):
 def test_another_code_is_told(path):
     core = dumped(path, "break blocks.1", "continue")
     with pytest.raises(UserError, match=r"the model has no blocks\.1"):
-        Again(core, nn.Linear(2, 2))
+        CoreRerun(core, nn.Linear(2, 2))
     other = Net()
     other.blocks[1].fc1 = nn.Linear(8, 12)
     with pytest.raises(UserError, match=r"fc1.weight is \[16, 8\] in the file and \[12, 8\] in the code"):
-        Again(core, other)
+        CoreRerun(core, other)
     other.blocks[1].fc1 = nn.Linear(8, 16, bias=False)
     with pytest.raises(UserError, match=r"fc1.bias is None in the code"):
-        Again(core, other)
+        CoreRerun(core, other)
     other = Net()
     other.blocks[1].eps = 0.5
-    assert Again(core, other).notes == ["eps is 0.5 in the code, and was 0.25"]
+    assert CoreRerun(core, other).notes == ["eps is 0.5 in the code, and was 0.25"]
 
 
 class WithHelper(nn.Module):
@@ -448,7 +448,7 @@ class Takes(nn.Module):
 def test_an_argument_that_is_no_data_is_named(path):
     core = dumped(path, "break part", "continue", model=WithHelper())
     assert core.missing == ["helper (object)"]
-    result = Again(core, WithHelper()).run({"helper": None}, silently=_nothing, raised=lambda error: None)
+    result = CoreRerun(core, WithHelper()).run({"helper": None}, silently=_nothing, raised=lambda error: None)
     assert result.is_same is True
 
 
@@ -473,8 +473,8 @@ class Lean(nn.Module):
 @pytest.mark.parametrize(("kind", "where"), [(Scripted, "part"), (Lean, "rnn")])
 def test_modules_that_hold_their_weights_elsewhere_too(path, kind, where):
     core = dumped(path, f"break {where}", "continue", model=kind())
-    result = Again(core, kind()).run({}, silently=_nothing, raised=lambda error: None)
-    assert result.is_same is True, result.told
+    result = CoreRerun(core, kind()).run({}, silently=_nothing, raised=lambda error: None)
+    assert result.is_same is True, result.message
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -490,7 +490,7 @@ def test_the_modes_are_those_of_the_run(path, mode):
     other.blocks[1].register_forward_hook(
         lambda *_: again_in.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
     )
-    result = Again(core, other).run({}, silently=_nothing, raised=lambda error: None)
+    result = CoreRerun(core, other).run({}, silently=_nothing, raised=lambda error: None)
     assert result.is_same is True
     assert set(again_in) == {(False, mode is torch.inference_mode)}
     assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -512,7 +512,7 @@ def test_in_a_run_again_runs_it_beside(path):
     told = [m.view for m in run("break blocks.1.fc1", "continue", "again") if m.line == "again"]
     assert told[0].text == "blocks.1.fc1 gave the same output again, bit for bit"
     told = [m.view for m in run("break blocks.1.drop", "continue", "again") if m.line == "again"]
-    assert "gave another output" in told[0].text and told[0].hint == "dropout did nothing here"
+    assert "gave another output" in told[0].text and told[0].hint == "dropout was left out"
 
 
 # --- how much ---
@@ -568,7 +568,7 @@ def test_a_file_is_replaced_and_a_suffix_added(tmp_path):
 
 
 def test_what_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
-    for file, said in (("nosuch/a.lscore", "No such file"), ("a.txt", ".txt is no core file")):
+    for file, said in (("nosuch/a.lscore", "No such file"), ("a.txt", ".txt is not a core file")):
         view = run("break blocks.1", "continue", f"dump {tmp_path / file}")[-1].view
         assert view.level == "error" and said in f"{view.text}; {view.hint}"
     path = tmp_path / "full.lscore"
@@ -617,7 +617,7 @@ def test_foreign_files(tmp_path):
 
     path = tmp_path / "a.lscore"
     save_file({"w": torch.ones(2)}, path)
-    assert "is no core file" in is_turned_down(path)
+    assert "is not a core file" in is_turned_down(path)
     rng = random.Random(0)
     for length in (1, 8, 100, 10_000):
         path.write_bytes(rng.randbytes(length))

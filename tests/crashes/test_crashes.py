@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import layerstep
 from crash_cases import CASES, Case
 from layerstep import DebugConsole, Quit, UserError
-from layerstep._torch.modes import lies_below
+from layerstep._torch.modes import is_on_stack
 from layerstep.assembly import assemble
 from layerstep.config import Config
 from layerstep.crashes.catching import Crashes
@@ -467,7 +467,7 @@ def test_writes_are_noted_and_named_with_their_line() -> None:
     note = notes(caught.value)[0]
     assert "written in place once since, by add_ at" in note
     assert f"{HERE}:" in note and "hidden += 1  # the guilty line" in note
-    assert not lies_below(console.session.instruments.get(Crashes).ledger)
+    assert not is_on_stack(console.session.instruments.get(Crashes).ledger)
 
 
 def test_a_write_through_a_view_and_an_in_place_activation_are_found() -> None:

@@ -107,7 +107,7 @@ def test_each_call_of_generate_can_be_run_again(cache: str) -> None:
     assert seen.text.count("the same output again, bit for bit") == 3
     assert seen.text.count("a multiply and an add count as two") == 3
     assert "allclose" not in seen.text
-    assert "cannot be run again" not in seen.text
+    assert "cannot be rerun" not in seen.text
     assert "not counted" not in seen.text
     assert not seen.bugs
 

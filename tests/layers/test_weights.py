@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.layers.initialisation import Verdict, judge
+from layerstep.layers.initialisation import SchemeMatch, judge
 from layerstep.layers.weights import Weight, collect, histogram, measure_all
 from layerstep.render.screen import to_text
 from layerstep.views import Notice, Table
@@ -27,7 +27,7 @@ def looked_at(module: nn.Module, *, budget: int = 1 << 24) -> list[Weight]:
     return found
 
 
-def verdict(module: nn.Module, name: str = "weight", *, depth: int = 0) -> Verdict:
+def verdict(module: nn.Module, name: str = "weight", *, depth: int = 0) -> SchemeMatch:
     found = looked_at(module)
     return judge(next(weight for weight in found if weight.names[0] == name), depth=depth)
 
@@ -162,7 +162,7 @@ def test_an_embedding_may_be_large_and_a_bias_zero() -> None:
     assert not verdict(nn.Embedding(200, 500)).is_fault
     module = nn.Linear(100, 80)
     nn.init.zeros_(module.bias)
-    assert verdict(module, "bias") == Verdict("zeros", "zeros")
+    assert verdict(module, "bias") == SchemeMatch("zeros", "zeros")
 
 
 def test_one_nan_is_found_where_only_a_sample_is_looked_at() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from layerstep import DebugConsole
 from layerstep.memory.forecast import forecast
-from layerstep.memory.ledger import Ledger
+from layerstep.memory.ledger import MemoryLedger
 from layerstep.memory.meter import meter_of
 from layerstep.memory.now import look
 from layerstep.memory.step import MeasuredStep, Peak, Savings
@@ -88,7 +88,7 @@ def test_a_measured_step_has_what_autograd_saved() -> None:
     assert measured.saved.by_path[""] == out, "what square() saved, outside of modules"
     assert measured.saved.apart["inputs"] == 4 * BATCH * IN
     assert measured.saved.apart["parameters"] == 4 * HIDDEN * 2, "the weight of the last layer, for its input"
-    assert not measured.is_cut and not measured.saved.closed
+    assert not measured.is_cut and not measured.saved.opaque
 
 
 @pytest.mark.parametrize("way", ["backward", "grad", "edge"])
@@ -309,7 +309,7 @@ def test_info_cost_says_what_is_installed() -> None:
 
 
 def test_the_ledger_knows_when_memory_is_freed() -> None:
-    ledger = Ledger()
+    ledger = MemoryLedger()
     ledger.begin()
     one, two = torch.ones(4), torch.ones(8)
     for tensor in (one, two):

@@ -16,7 +16,7 @@ from layerstep import DebugConsole
 from layerstep.frontends.completion import complete
 from layerstep.precision.lost_digits import Loss, Losses
 from layerstep.precision.shadow_run import Shadower, Step
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import rerun
 from play import play as session_of
 from play import script_named
@@ -29,13 +29,13 @@ def _follow(
     """Run a model once more beside its shadow; the watcher and the output."""
     session = DebugConsole(model, commands=[]).session
     watcher = Shadower(hear, **{"seconds": 60.0, **options})
-    done = rerun(session, model, args=args, kwargs={}, moment=Moment.BEFORE, watcher=watcher)
+    done = rerun(session, model, args=args, kwargs={}, progress=CallProgress.BEFORE, watcher=watcher)
     return watcher, done.output
 
 
 def _losses(model: nn.Module, *args: Any, tolerance: float | None = None) -> Losses:
     losses = Losses(lambda module: type(module).__name__, tolerance=tolerance)
-    _follow(model, *args, hear=losses.hear)
+    _follow(model, *args, hear=losses.see)
     return losses
 
 
@@ -260,7 +260,7 @@ def test_writing_in_place_is_followed() -> None:
 def test_time_and_memory_are_bounded() -> None:
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
     watcher, _ = _follow(model, _input(), seconds=0.0)
-    assert "seconds were over" in watcher.ended and watcher.steps < 2
+    assert "seconds are over" in watcher.ended and watcher.steps < 2
     watcher, _ = _follow(model, _input(), budget=1_000)
     assert "memory" in watcher.ended and not watcher.shadows.nbytes
     room = 64 * 64 * 8 + 4 * 8 * 64 * 8  # of the six weights one at a time: they are cast up again

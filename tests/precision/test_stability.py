@@ -173,7 +173,7 @@ def test_thresholds() -> None:
         StabilityChecker(heads=4)
     with pytest.raises(UserError, match="headroom is a number"):
         StabilityChecker(headroom="much")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="wants a tensor"):
+    with pytest.raises(UserError, match="needs a tensor"):
         StabilityChecker().check_tensor(3.0)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="watches a model"):
         StabilityChecker().attach()

@@ -215,7 +215,7 @@ def test_what_would_leave_a_gradient_outside_says_so() -> None:
     model = Strays()
     console, _ = console_on(model, [])
     x = torch.randn(4, 6)
-    with pytest.raises(UserError, match="outside of the model"):
+    with pytest.raises(UserError, match="outside the model"):
         count_flops(console.session, model, args=(x,), kwargs={}, backward=True)
     assert model.stray[0].grad is None
     found = count_flops(console.session, model, args=(x,), kwargs={}, backward=False)
@@ -230,5 +230,5 @@ class Fickle(nn.Linear):
 def test_what_cannot_run_again_says_so() -> None:
     model = Fickle(2, 2)
     console, _ = console_on(model, [])
-    with pytest.raises(UserError, match="Fickle cannot be run again: not twice"):
+    with pytest.raises(UserError, match="Fickle cannot be rerun: not twice"):
         count_flops(console.session, model, args=(torch.ones(1, 2),), kwargs={}, backward=True)

@@ -326,7 +326,7 @@ def test_the_trace_is_in_the_form_of_chrome(tmp_path: Path) -> None:
     spans = [event for event in events if event["ph"] == "X"]
     assert all({"name", "cat", "ts", "dur", "pid", "tid"} <= set(event) for event in spans)
     names = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
-    assert {"steps", "outside of the model", "depth 0", "depth 1"} == set(names)
+    assert {"steps", "outside the model", "depth 0", "depth 1"} == set(names)
     left = [event for event in spans if event["name"] == "left"]
     assert {event["cat"] for event in left} == {"forward", "backward"} and len(left) == 6
     assert {event["tid"] for event in left} == {names["depth 1"]}

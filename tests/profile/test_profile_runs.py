@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import layerstep
 from layerstep.engine.step_borders import Cycle
 from layerstep.profile.report import Measured
-from layerstep.profile.state import State, state_of
-from layerstep.profile.timed_modules import places_of
+from layerstep.profile.state import ProfileState, state_of
+from layerstep.profile.timed_modules import timeable_modules
 from layerstep.render.screen import to_text
 from zoo import console_on, taps_on
 
@@ -44,7 +44,9 @@ def train(model: Callable[[Tensor], Tensor], parameters: Any, steps: int) -> Non
         optimizer.zero_grad()
 
 
-def profiled(run: Callable[[], None], *models: nn.Module, lines: tuple[str, ...] = ("profile on",)) -> State:
+def profiled(
+    run: Callable[[], None], *models: nn.Module, lines: tuple[str, ...] = ("profile on",)
+) -> ProfileState:
     console, seen = console_on(models[0], [])
     with console:
         for model in models[1:]:
@@ -114,7 +116,7 @@ def test_nothing_is_put_into_a_module_that_is_replicated() -> None:
     console, _ = console_on(model, [])
     with console:
         (known,) = console.session.models
-        (place,) = places_of(console.session.models, known, outermost=False)
+        (place,) = timeable_modules(console.session.models, known, outermost=False)
         assert place.module is model and place.is_whole
         console.execute("profile on")
         assert not any("forward" in part.__dict__ for part in model.module.modules())
@@ -162,7 +164,7 @@ def _raise(gradient: Tensor) -> None:
     raise ValueError("in the backward")
 
 
-def _report(state: State) -> Any:
+def _report(state: ProfileState) -> Any:
     from layerstep.commands import profile_views
 
     return profile_views.report(state, by="module", sort="own")

@@ -6,12 +6,12 @@ import pytest
 from torch import nn
 
 from layerstep.profile.call_times import Cost, fold
-from layerstep.profile.report import Spread
+from layerstep.profile.report import StepSpread
 from layerstep.profile.stamp_cost import calibrate
 from layerstep.profile.stamps import DeviceStamps, Mark, stamps_for
-from layerstep.profile.timing import Kind
+from layerstep.profile.timing import MarkKind
 
-K = Kind
+K = MarkKind
 
 
 def at(kind: int, now: int, key: int = -1, number: int = 0, took: int = 0) -> Mark:
@@ -66,7 +66,7 @@ def test_what_a_mark_costs_around_itself_is_taken_out_of_the_caller() -> None:
 def test_a_recomputation_is_time_of_the_backward() -> None:
     marks = [*STEP[:9], at(K.ENTER, 270, key=1, number=20), at(K.EXIT, 300, key=1, number=22), *STEP[10:]]
     step = fold(marks, is_training=True)
-    assert step.calls[-1].is_again and step.calls[-1].backward == 30 and step.calls[-1].forward == 0
+    assert step.calls[-1].is_recomputation and step.calls[-1].backward == 30 and step.calls[-1].forward == 0
     assert step.total == 390
 
 
@@ -109,5 +109,5 @@ def test_calibration_finds_a_cost_and_leaves_nothing() -> None:
 
 
 def test_the_spread_is_the_middle_half() -> None:
-    assert Spread.of([1, 2, 3, 4, 5]) == Spread(3, 2, 4)
-    assert Spread.of([]) == Spread() and Spread.of([2.0]).low == 2.0
+    assert StepSpread.of([1, 2, 3, 4, 5]) == StepSpread(3, 2, 4)
+    assert StepSpread.of([]) == StepSpread() and StepSpread.of([2.0]).low == 2.0

@@ -103,7 +103,7 @@ def test_the_tracks_have_names_in_their_order(ask: Ask) -> None:
                order by extract_arg(arg_set_id, 'thread_sort_index_hint')"""
     depths = [f"depth {depth}" for depth in range(4)]
     names = [row["name"] for row in ask(query)]
-    assert names == ["steps", "stops and findings", "outside of the model", *depths]
+    assert names == ["steps", "stops and findings", "outside the model", *depths]
     assert [row["name"].endswith(" on cpu") for row in ask("select name from process where pid = 1")] == [
         True
     ]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerstep.tensors import blocks
-from layerstep.tensors.places import Places, extremes, find_places
+from layerstep.tensors.places import ValuePlaces, extremes, find_places
 from layerstep.tensors.spread import spread
 from tensor_cases import INF, NAN, Ops, as_float64, generator, kinds, odd_tensors, quick, views
 
@@ -24,10 +24,10 @@ def first(test: Any) -> tuple[int, ...] | None:
     return tuple(np.argwhere(test)[0].tolist()) if test.any() else None
 
 
-def right_places(values: Any) -> Places:
+def right_places(values: Any) -> ValuePlaces:
     good = np.isfinite(values)
     low, high = (values[good].min(), values[good].max()) if good.any() else (NAN, NAN)
-    return Places(
+    return ValuePlaces(
         first(np.isnan(values)), first(np.isinf(values)), first(values == low), first(values == high)
     )
 
@@ -55,7 +55,7 @@ def test_extremes_of_any_view(tensor: torch.Tensor, block: int, k: int, largest:
 def test_in_the_middle_of_many() -> None:
     tensor = torch.randn(700, 1000, generator=generator())
     tensor[3, 4], tensor[600, 7], tensor[650, 999], tensor[2, 0] = NAN, INF, -1e9, 1e9
-    assert find_places(tensor) == Places((3, 4), (600, 7), (650, 999), (2, 0))
+    assert find_places(tensor) == ValuePlaces((3, 4), (600, 7), (650, 999), (2, 0))
     assert extremes(tensor, 2, largest=True)[:2] == [((600, 7), INF), ((2, 0), 1e9)]
     assert extremes(tensor.sort().values, 1, largest=False) == [((650, 0), -1e9)]
 
@@ -113,7 +113,7 @@ def test_expanded_copies_count() -> None:
         (2, 0),
     ]
     huge = kinds()["expanded"]
-    assert find_places(huge) == Places((0, 0, 1), None, (0, 0, 0), (0, 0, 0))
+    assert find_places(huge) == ValuePlaces((0, 0, 1), None, (0, 0, 0), (0, 0, 0))
     assert extremes(huge, 2, largest=False) == [((0, 0, 0), 1.0), ((0, 1, 0), 1.0)]
 
 
@@ -122,7 +122,7 @@ def test_no_odd_tensor_raises() -> None:
     seen = 0
     for tensor in odd_tensors():
         found = extremes(tensor, 3, largest=True)
-        assert isinstance(find_places(tensor), Places)
+        assert isinstance(find_places(tensor), ValuePlaces)
         seen += bool(found)
     assert seen > 150
 
@@ -130,7 +130,7 @@ def test_no_odd_tensor_raises() -> None:
 def test_nothing_to_find() -> None:
     nonsense: Any = "no tensor"
     for tensor in (torch.empty(0), torch.ones(2, device="meta"), nonsense):
-        assert find_places(tensor) == Places()
+        assert find_places(tensor) == ValuePlaces()
         assert extremes(tensor, 3, largest=True) == []
     assert extremes(torch.tensor([NAN]), 3, largest=True) == extremes(torch.ones(3), -1, largest=True) == []
 

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -22,8 +22,19 @@ from layerstep._torch.graphs import (
     current_node,
     graph_task,
     is_in_backward,
+    node_number,
     run_backward,
     will_run,
+)
+from layerstep._torch.wrappers import (
+    has_met_wrappers,
+    is_compiled,
+    is_module_call,
+    is_replica,
+    is_scripted,
+    is_wrapper,
+    own_parameters,
+    unwrap,
 )
 
 __all__ = [
@@ -33,12 +44,13 @@ __all__ = [
     "call_frames",
     "called_module",
     "current_node",
+    "drop_backward_hooks",
     "entered_with_hooks",
     "foreach_norm",
     "foreach_subtract",
     "function_modes",
-    "functions_off",
-    "functions_on",
+    "function_modes_off",
+    "function_modes_on",
     "functorch_inner",
     "graph_task",
     "has_met_wrappers",
@@ -49,14 +61,19 @@ __all__ = [
     "is_functional",
     "is_in_backward",
     "is_lazy_clone",
+    "is_module_call",
+    "is_replica",
     "is_scripted",
     "is_tracing",
     "is_transformed",
     "is_transforming",
     "is_vmapped",
     "is_wrapper",
+    "jit_trace",
     "modes_off",
     "module_call_code",
+    "module_file",
+    "node_number",
     "own_parameters",
     "restore_stance",
     "run_backward",
@@ -70,6 +87,10 @@ __all__ = [
 
 module_call_code: CodeType = nn.Module._call_impl.__code__
 """`Module._call_impl` runs once per module call; its frames are the module stack."""
+module_file = module_call_code.co_filename
+"""The file of torch that defines `nn.Module`."""
+jit_trace: Callable[[], Any] = torch._C._get_tracing_state
+"""The trace that `torch.jit.trace` records in this thread; None where it records none."""
 
 
 def call_frames(frame: FrameType | None, until: FrameType | None = None) -> Iterator[FrameType]:
@@ -118,7 +139,7 @@ _BACKWARD_TABLES = ("_backward_hooks", "_backward_pre_hooks")
 
 @contextlib.contextmanager
 def hooks_hidden(module: nn.Module) -> Iterator[list[Any]]:
-    """No hook on or in the module is called meanwhile; those that are there.
+    """Meanwhile no hook of the module or its parts is called. Gives these hooks.
 
     The tables are swapped, not emptied: a hook that is removed meanwhile stays removed.
     """
@@ -133,22 +154,32 @@ def hooks_hidden(module: nn.Module) -> Iterator[list[Any]]:
             part.__dict__.update(tables)
 
 
-def functions_on() -> contextlib.AbstractContextManager[Any]:
-    """Let function modes see again: at a pause they are off, so that the user's see nothing of ours.
+def drop_backward_hooks(module: nn.Module) -> None:
+    """Take every backward hook off a copy of a model."""
+    for part in module.modules():
+        for table in _tables(part, _BACKWARD_TABLES).values():
+            table.clear()
 
-    Fallback: they stay off, and who looks for a function sees none.
+
+def function_modes_on() -> contextlib.AbstractContextManager[Any]:
+    """Turn function modes on again. At a pause they are off, so that the user's see nothing of ours.
+
+    Fallback: they stay off, and a mode that looks for functions sees none.
     """
     on = getattr(torch._C, "_EnableTorchFunction", contextlib.nullcontext)
     return on()
 
 
-def functions_off() -> contextlib.AbstractContextManager[Any]:
-    """No function mode sees what is called."""
+def function_modes_off() -> contextlib.AbstractContextManager[Any]:
+    """Turn function modes off: none sees what is called."""
     return torch._C.DisableTorchFunction()
 
 
 def function_modes() -> list[Any]:
-    """The function modes of the user's; a default device is one too, but has to act. Fallback: none."""
+    """The user's function modes, without a default device: that is a mode too, but must act.
+
+    Fallback: none.
+    """
     stack = getattr(torch.overrides, "_get_current_function_mode_stack", list)
     return [mode for mode in stack() if type(mode).__name__ != "DeviceContext"]
 
@@ -208,7 +239,7 @@ def _can_leave_modes() -> bool:
     try:
         from torch.utils._python_dispatch import _disable_current_modes
 
-        with _disable_current_modes():  # a mode of the user's may be on: it must not see the self-test
+        with _disable_current_modes():  # a mode of the user must not see the self-test
             one = torch.ones((), device="cpu")
             with Probe(), _disable_current_modes():  # type: ignore[no-untyped-call]
                 one.add(1)
@@ -233,7 +264,7 @@ def modes_off() -> Iterator[None]:
 
 
 def transforms_off() -> contextlib.AbstractContextManager[Any]:
-    """Leave vmap and grad: plain tensors are then plain. Fallback: they stay on."""
+    """Leave vmap and grad, so that plain tensors are plain. Fallback: they stay on."""
     off = getattr(torch._C, "_DisableFuncTorch", contextlib.nullcontext)
     return off()
 
@@ -241,7 +272,7 @@ def transforms_off() -> contextlib.AbstractContextManager[Any]:
 def below_everything() -> contextlib.ExitStack:
     """No gradient, no function or dispatch mode, no functorch level: plain kernels only.
 
-    Fallback: a switch that torch has lost is left out; then a mode may see the debugger read.
+    Fallback: a switch that torch no longer has is left out, and a mode may then see what the debugger reads.
     """
     stack = contextlib.ExitStack()
     stack.enter_context(torch.no_grad())
@@ -263,7 +294,7 @@ def set_version(tensor: torch.Tensor, version: int) -> None:
 
 
 def has_saved_tensor_hooks() -> bool:
-    """Does somebody (activation checkpointing, say) handle what autograd saves? Fallback: yes."""
+    """Do hooks, as of activation checkpointing, handle what autograd saves? Fallback: yes."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top is None or top(True) is not None
 
@@ -279,12 +310,12 @@ def is_vmapped(tensor: torch.Tensor) -> bool:
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:
-    """Is it a value inside vmap, grad or another transform of torch.func?"""
+    """Is it a value in vmap, grad or another transform of torch.func?"""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def is_transforming() -> bool:
-    """Does this thread run inside vmap, grad or another transform of torch.func? Fallback: no."""
+    """Does this thread run vmap, grad or another transform of torch.func? Fallback: no."""
     peek = getattr(torch._C._functorch, "peek_interpreter_stack", None)
     return peek is not None and peek() is not None
 
@@ -305,71 +336,8 @@ def vmap_inner(tensor: Any) -> Any:
     return torch._C._functorch.get_unwrapped(tensor)
 
 
-_WRAPPERS = {
-    "torch.nn.parallel.distributed.DistributedDataParallel": "module",
-    "torch.nn.parallel.data_parallel.DataParallel": "module",
-    "torch._dynamo.eval_frame.OptimizedModule": "_orig_mod",
-}
-"""Modules that only wrap another: their own segment is not part of a path."""
-
-
-_wrapped_names: dict[type, str | None] = {}
-_met: set[str | None] = set()
-
-
-def _wrapped_name(kind: type) -> str | None:
-    if kind not in _wrapped_names:
-        bases = (f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__)
-        _wrapped_names[kind] = name = next((_WRAPPERS[base] for base in bases if base in _WRAPPERS), None)
-        _met.update({name} - {None})
-    return _wrapped_names[kind]
-
-
-def has_met_wrappers() -> bool:
-    """Was there any module so far that only wraps another? Those of a model are looked at as it is met."""
-    return bool(_met)
-
-
-def is_wrapper(module: nn.Module) -> bool:
-    """Is this DDP, DataParallel or torch.compile's wrapper around the real module?"""
-    return _wrapped_name(type(module)) is not None
-
-
-def unwrap(module: nn.Module) -> nn.Module:
-    """The module inside DDP's `module.` and compile's `_orig_mod.`."""
-    kind = type(module)
-    name = _wrapped_names[kind] if kind in _wrapped_names else _wrapped_name(kind)
-    if name is None:
-        return module
-    inner = module._modules.get(name)
-    return unwrap(inner) if inner is not None else module
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """Is this module called through torch.compile, by wrapper or by `module.compile()`?"""
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return True
-    return _wrapped_name(type(module)) == "_orig_mod"
-
-
-_scripted: dict[type, bool] = {}
-
-
-def is_scripted(module: nn.Module) -> bool:
-    """A TorchScript module is one call: nothing inside it can be stopped at."""
-    kind = type(module)
-    if kind not in _scripted:
-        _scripted[kind] = issubclass(kind, torch.jit.ScriptModule)
-    return _scripted[kind]
-
-
-def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters that belong to the path of a module: of a TorchScript module all that are in it."""
-    yield from module.named_parameters(recurse=is_scripted(module))
-
-
 def take_eager_stance() -> Any:
-    """Make compiled code run eagerly; the stance that was in force, None where dynamo is not there.
+    """Make compiled code run eagerly. Gives the stance that was in force, None where dynamo is not loaded.
 
     Hooks added after `torch.compile` never fire in compiled code (measured on 2.13), and only the stance
     `force_eager` wakes them without a recompilation. Importing dynamo costs over a second, so it is left
@@ -384,7 +352,7 @@ def take_eager_stance() -> Any:
 
 
 def restore_stance(before: Any) -> None:
-    """Take a stance again that was in force. Fallback: the default one."""
+    """Put back the stance that was in force. Fallback: the default one."""
     dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")
     if hasattr(dynamo, "_set_stance") and before != "default":
         dynamo._set_stance(before)

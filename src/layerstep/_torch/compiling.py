@@ -1,7 +1,7 @@
-"""`torch.compile` tells what it is given, so that a function that hides the calls of a model is known.
+"""Watch `torch.compile`, to know the functions that hide the calls of a model.
 
-Compiled code calls no modules: it runs their operations. Dynamo says nothing when a compiled function runs,
-and its first import takes over a second, so the one public way in is watched. Seen on torch 2.13.0.
+Compiled code calls no modules: it runs their operations. Dynamo does not tell when a compiled function runs,
+and importing it takes over a second, so we watch its one public entry. Seen on torch 2.13.0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 def is_compilers_graph(module: nn.Module, frame: FrameType | None) -> bool:
     """Is this a graph that the compiler made of a function? It does not count as a model.
 
-    Fallback: a compiled function is taken for a model of the compiler's names.
+    Fallback: a compiled function counts as a model, with the compiler's names.
     """
     graphs = sys.modules.get("torch.fx.graph_module")
     if graphs is None or not isinstance(module, graphs.GraphModule):
@@ -51,28 +51,28 @@ class CompileWatch:
         self._compiled = compiled
         self._is_on = False
         self._before: Any = None
-        self._stand_in: Any = None
+        self._replacement: Any = None
 
     def start(self) -> None:
-        """Begin to watch; once. `module.compile()` and the decorator use it too."""
+        """Begin to watch; once. `module.compile()` and the decorator call it too."""
         self._is_on = True
-        if self._stand_in is not None:
+        if self._replacement is not None:
             return
         self._before = before = torch.compile
 
         @functools.wraps(before)
-        def compile_and_tell(*args: Any, **kwargs: Any) -> Any:
+        def compile_and_report(*args: Any, **kwargs: Any) -> Any:
             result = before(*args, **kwargs)
             given = args[0] if args else kwargs.get("model")
             if self._is_on and given is not None and not _is_compiling():
                 self._compiled(given)
             return result
 
-        self._stand_in = torch.compile = compile_and_tell
+        self._replacement = torch.compile = compile_and_report
 
     def stop(self) -> None:
-        """Put torch's own back; what a library has put over ours since stays, and ours does nothing then."""
+        """Put torch's own back. If a library has wrapped ours since, that stays, and ours does nothing."""
         self._is_on = False
-        if self._stand_in is not None and torch.compile is self._stand_in:
+        if self._replacement is not None and torch.compile is self._replacement:
             torch.compile = self._before
-            self._before = self._stand_in = None
+            self._before = self._replacement = None

@@ -1,8 +1,8 @@
-"""What the node inside of a CopySlices saves, found out on a twin without values. Seen on torch 2.13.0.
+"""What the node inside a `CopySlices` saves, found by running its operation on meta tensors.
 
-An operation in place on a view makes a node for the base, `CopySlices`, which keeps the operation's own node
-inside of itself and shows nothing of it. The same operation on tensors without values, on which no view is
-written, makes the same node in the open: it says which operands are kept, and how much besides.
+An operation in place on a view makes a node for the base, `CopySlices`, which hides the operation's own node.
+The same operation on meta tensors that are not views makes the same node without a `CopySlices` around it,
+and that node tells which operands it saves and how much other memory. Seen on torch 2.13.0.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from layerstep._torch.saved import key_of, saved_by
 from layerstep._torch.tensors import is_tensor
+from layerstep._torch.trees import tree_leaves, tree_map
 
-__all__ = ["Kept", "kept_inside"]
+__all__ = ["SavedOperands", "saved_inside"]
 
 MOST = 512
-_known: dict[Any, Kept | None] = {}
+_known: dict[Any, SavedOperands | None] = {}
 _COPY = torch.ops.aten.copy_.default
 """What `y[:, 3] = x` runs, often in loops: its node keeps nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Which of the operands a node keeps, counted among the tensors, and the bytes of memory of its own."""
+class SavedOperands:
+    """The operands that a node saves, by their place among the tensors, and the bytes of its other memory."""
 
     operands: tuple[int, ...]
     own: tuple[int, ...] = ()
 
 
-def kept_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kept | None:
-    """What the node of an operation in place keeps. Fallback: None, if it cannot be tried on a twin.
+def saved_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SavedOperands | None:
+    """What the node of an operation in place saves. Fallback: None, if the operation fails on meta tensors.
 
-    It is tried in a thread of its own: there autograd is on, no mode is, and the numbers of the nodes that it
-    makes are not those of the program. The first time torch imports its kernels without values, 0.4 to 0.9 s.
+    The trial runs in a thread of its own, where autograd is on, no mode is on, and its nodes do not take
+    numbers of the program. The first trial makes torch import its meta kernels, which takes 0.4 to 0.9 s.
     """
     if func is _COPY:
-        return Kept(())
+        return SavedOperands(())
     try:
         leaves = tree_leaves((args, kwargs))
         key = (func, *(_sign(leaf) for leaf in leaves))
@@ -51,7 +51,7 @@ def kept_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kep
                 _known.clear()
             _known[key] = _try(func, args, kwargs)
         return _known[key]
-    except Exception:  # an operand that cannot be looked up, or a class of its own
+    except Exception:  # an operand that is not hashable, or a tensor subclass
         return None
 
 
@@ -63,8 +63,8 @@ def _sign(leaf: Any) -> Any:
     return type(leaf), leaf
 
 
-def _try(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kept | None:
-    found: list[Kept] = []
+def _try(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SavedOperands | None:
+    found: list[SavedOperands] = []
     twins: list[Tensor] = []
 
     def twin(leaf: Any) -> Any:
@@ -89,7 +89,7 @@ def _try(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kept | Non
     return found[0] if found else None
 
 
-def _read(node: Any, twins: list[Tensor]) -> Kept:
+def _read(node: Any, twins: list[Tensor]) -> SavedOperands:
     places = {key_of(each): place for place, each in reversed(list(enumerate(twins)))}
     kept, own = dict[int, None](), dict[int, int]()
     for tensor in _tensors(node):
@@ -98,7 +98,7 @@ def _read(node: Any, twins: list[Tensor]) -> Kept:
             kept[places[key]] = None
         elif key:
             own[key] = int(tensor.untyped_storage().nbytes())
-    return Kept(tuple(kept), tuple(own.values()))
+    return SavedOperands(tuple(kept), tuple(own.values()))
 
 
 def _tensors(node: Any) -> Iterator[Tensor]:

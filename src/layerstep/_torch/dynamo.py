@@ -1,4 +1,4 @@
-"""Compiled code: what of ours dynamo must not compile, and whether the key of dispatch modes is on.
+"""Compiled code: which of our functions dynamo must not compile, and whether the key of dispatch modes is on.
 
 Seen on torch 2.13.0.
 """
@@ -16,11 +16,11 @@ __all__ = ["compiled_codes", "is_key_on", "keep_dynamo_out"]
 
 
 def keep_dynamo_out(function: Callable[..., Any], *, callees: bool) -> None:
-    """Dynamo must not compile this function, nor what it calls if told so.
+    """Keep dynamo from compiling this function, and with `callees` also what it calls.
 
-    An operation that runs eagerly inside of `torch.compile`, after a graph break or where dynamo skips a
-    function, calls the handler of a mode while dynamo looks at every new frame: it has compiled `count += 1`
-    of ours. Fallback: it does so again, and warns of what it cannot follow.
+    After a graph break, or where dynamo skips a function, operations run eagerly and call the handler of a
+    mode while dynamo looks at every new frame. It has compiled a `count += 1` of ours. Fallback: it does so
+    again, and warns of what it cannot follow.
     """
     try:
         frames: Any = torch._C._dynamo.eval_frame
@@ -32,7 +32,7 @@ def keep_dynamo_out(function: Callable[..., Any], *, callees: bool) -> None:
 
 
 def is_key_on() -> bool:
-    """Is the dispatch key on by which torch asks the modes of this thread? Fallback: yes."""
+    """Is the dispatch key on that makes torch ask the modes of this thread? Fallback: yes."""
     is_included = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", None)
     return is_included is None or bool(is_included(torch._C.DispatchKey.Python))
 

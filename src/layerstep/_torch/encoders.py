@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["KINDS", "Standing", "encoders_plain", "may_be_one_kernel"]
+__all__ = ["KINDS", "ForwardReplacement", "may_be_one_kernel", "without_replacements"]
 
 Wrap = Callable[[nn.Module, Callable[..., Any]], Callable[..., Any]]
 
@@ -34,7 +34,7 @@ def may_be_one_kernel(module: nn.Module) -> bool:
     return not (torch.is_grad_enabled() and any(p.requires_grad for p in deciding.parameters()))
 
 
-class Standing:
+class ForwardReplacement:
     """A stand-in for the forward of one module, or of all modules of these kinds, until it is removed."""
 
     __slots__ = ("_key", "_wrap")
@@ -44,25 +44,25 @@ class Standing:
         if module is None:
             _for_all.append(wrap)
         else:
-            known = _standing.get(self._key)
+            known = _replaced.get(self._key)
             if known is None or known[0]() is not module:
-                known = _standing[self._key] = (weakref.ref(module), [])
+                known = _replaced[self._key] = (weakref.ref(module), [])
             known[1].append(wrap)
         _patch()
 
     def remove(self) -> None:
-        known = _standing.get(self._key)
+        known = _replaced.get(self._key)
         if not self._key and self._wrap in _for_all:
             _for_all.remove(self._wrap)
         elif known is not None and self._wrap in known[1]:
             known[1].remove(self._wrap)
             if not known[1]:
-                del _standing[self._key]
-        if not _standing and not _for_all:
+                del _replaced[self._key]
+        if not _replaced and not _for_all:
             _unpatch()
 
 
-_standing: dict[int, tuple[weakref.ref[nn.Module], list[Wrap]]] = {}
+_replaced: dict[int, tuple[weakref.ref[nn.Module], list[Wrap]]] = {}
 _for_all: list[Wrap] = []
 """Around those of single modules."""
 
@@ -79,7 +79,7 @@ class _Patch:
             plain = self._plain
             if torch.compiler.is_compiling():
                 return plain(module, *args, **kwargs)
-            known = _standing.get(id(module))
+            known = _replaced.get(id(module))
             call: Callable[..., Any] = functools.partial(plain, module)
             for wrap in (*(known[1] if known is not None and known[0]() is module else ()), *_for_all):
                 call = wrap(module, call)
@@ -115,7 +115,7 @@ def _unpatch() -> None:
 
 
 @contextlib.contextmanager
-def encoders_plain() -> Iterator[None]:
+def without_replacements() -> Iterator[None]:
     """Meanwhile the classes have their own forward: TorchScript compiles what it finds there."""
     is_patched = any(patch.is_on for patch in _patches)
     _unpatch()

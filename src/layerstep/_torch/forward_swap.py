@@ -25,7 +25,7 @@ def swap_forward(
 ) -> bool:
     """Let a call that is at its pre-hooks run `wrap(forward)` instead of its forward. Did it work?
 
-    Fallback: the call is left alone; what should be undone at its end is undone at the next event.
+    Fallback: the call is left alone, and what its end should undo is undone at the next event.
     """
     cell = _forward_cell(frame, module) if can_swap() else None
     if cell is None:
@@ -36,7 +36,7 @@ def swap_forward(
 
 @functools.cache
 def can_swap() -> bool:
-    """Is torch's call built as this file expects? Read from its code, so that no hook of anybody's runs."""
+    """Is torch's call built as this file expects? Read from its code, so that no hook runs."""
     nested = [const for const in module_call_code.co_consts if isinstance(const, CodeType)]
     return any(code.co_name == _INNER and _FORWARD in code.co_freevars for code in nested)
 

@@ -15,6 +15,7 @@ __all__ = [
     "current_node",
     "graph_task",
     "is_in_backward",
+    "node_number",
     "run_backward",
     "will_run",
 ]
@@ -37,18 +38,26 @@ _count: Callable[[], int] | None = getattr(torch.autograd, "_get_sequence_nr", N
 
 
 def autograd_count() -> int:
-    """The number that the next autograd node of this thread gets: nodes are counted as they are made.
+    """The number that the next autograd node of this thread gets. Torch counts nodes as it makes them.
 
-    Fallback: 0, so that a module's nodes cannot be told from those before it, and its gradient of the
-    input is that of the whole graph below it.
+    Fallback: 0. Then a module's nodes cannot be told from those before it, and the gradient of its input is
+    that of the whole graph below it.
     """
     return _count() if _count is not None else 0
 
 
-def current_node() -> Any:
-    """The autograd node that is running; inside of a tensor's hook, the one that made the tensor.
+def node_number(node: Any) -> int:
+    """The place of a node among those of its thread, in the order they were made. Fallback: 0."""
+    try:
+        return node._sequence_nr()  # type: ignore[no-any-return]
+    except AttributeError:
+        return 0
 
-    Fallback: None; then a module is entered in backward and is done at once, without a gradient of its input.
+
+def current_node() -> Any:
+    """The autograd node that is running; in a tensor's hook, the one that made the tensor.
+
+    Fallback: None. Then a module is entered in backward and done at once, without a gradient of its input.
     """
     node = getattr(torch._C, "_current_autograd_node", None)
     return node() if node is not None else None
@@ -70,7 +79,7 @@ def backward_roots(frame: FrameType | None) -> list[Any]:
 
 
 def will_run(node: Any) -> bool:
-    """Does this backward pass come by this node? Fallback: yes, and the end of the pass settles it."""
+    """Does this backward pass run this node? Fallback: yes, and the end of the pass settles it."""
     try:
         return bool(torch._C._will_engine_execute_node(node))
     except (AttributeError, RuntimeError):
@@ -78,7 +87,7 @@ def will_run(node: Any) -> bool:
 
 
 def run_backward(tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
-    """A backward pass that is no function call: modes see what it runs. Fallback: they see it as one call."""
+    """Run a backward pass so that function modes see its parts. Fallback: they see one call."""
     run = getattr(torch.autograd.graph, "_engine_run_backward", None)
     if run is None:
         torch.autograd.backward(tensors, gradients)
@@ -87,9 +96,9 @@ def run_backward(tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> 
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:
-    """Have something done when the running backward pass ends, in its thread.
+    """Call back when the running backward pass ends, in its thread.
 
-    Fallback: it is not done; calls that have no end of their own then wait for the next forward.
+    Fallback: never. Calls that have no end of their own then wait for the next forward.
     """
     engine = getattr(torch.autograd.Variable, "_execution_engine", None)
     if engine is not None:

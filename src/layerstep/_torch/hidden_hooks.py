@@ -1,10 +1,10 @@
-"""Hooks that are on a module, and yet no part of the model: copies, files and scripted code do without them.
+"""Hooks on a module that copies, files and scripted code of the model leave out.
 
-Torch keeps the hooks of a module in tables, each an `OrderedDict` in the module's `__dict__`, and reads these
-tables in three ways other than by a call:
+Torch keeps the hooks of a module in tables, each an `OrderedDict` in the module's `__dict__`. Besides a call,
+three things read these tables:
 
 - pickle, `torch.save` and `copy.deepcopy` ask `copyreg.dispatch_table` how to take an `OrderedDict` apart.
-  While one of our hooks is on, our answer there leaves our hooks out. A file then holds nothing of ours: it
+  While one of our hooks is on, our entry there leaves our hooks out. A file then holds nothing of ours: it
   loads with `weights_only=True`, and where layerstep is not installed.
 - `torch.jit.script` and `torch.jit.trace` compile the hooks that they find. They find only the program's.
 - quantization puts the hooks of a layer on the layer that takes its place; `taps` removes them there.
@@ -26,9 +26,9 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from layerstep._torch.encoders import encoders_plain
+from layerstep._torch.encoders import without_replacements
 
-__all__ = ["Unseen", "UnseenHook", "hooks_unseen"]
+__all__ = ["HiddenHook", "OwnHook", "without_own_hooks"]
 
 _TABLES = (
     "_forward_hooks",
@@ -39,13 +39,13 @@ _TABLES = (
 )
 
 
-class UnseenHook:
-    """The base of our hooks. A table that holds one is copied and pickled without it."""
+class OwnHook:
+    """The base class of our hooks. Copies and pickles of a table leave them out."""
 
     __slots__ = ()
 
 
-class Unseen:
+class HiddenHook:
     """One hook of ours on one module."""
 
     __slots__ = ("_handle", "_tables")
@@ -60,7 +60,7 @@ class Unseen:
                 if known is None or known[0]() is not table:
                     known = _ours[id(table)] = (weakref.ref(table), set())
                 known[1].add(handle.id)
-        _begin()
+        _patch()
 
     def remove(self) -> None:
         """Take the hook off the module."""
@@ -72,18 +72,18 @@ class Unseen:
                 if not known[1]:
                     del _ours[key]
         if not _ours:
-            _end()
+            _unpatch()
 
 
 _ours: dict[int, tuple[weakref.ref[Any], set[int]]] = {}
 """By the id of a table: the table, and the keys of our hooks in it."""
 
 
-def _items_of_theirs(table: OrderedDict[Any, Any]) -> list[tuple[Any, Any]] | None:
+def _users_items(table: OrderedDict[Any, Any]) -> list[tuple[Any, Any]] | None:
     """What a table holds without our hooks; None if it holds none of ours."""
     known = _ours.get(id(table))
     keys = known[1] if known is not None and known[0]() is table else frozenset[int]()
-    theirs = [item for item in table.items() if item[0] not in keys and not isinstance(item[1], UnseenHook)]
+    theirs = [item for item in table.items() if item[0] not in keys and not isinstance(item[1], OwnHook)]
     return theirs if len(theirs) < len(table) else None
 
 
@@ -91,27 +91,27 @@ def _items_of_theirs(table: OrderedDict[Any, Any]) -> list[tuple[Any, Any]] | No
 
 
 def _reduce_table(table: OrderedDict[Any, Any]) -> Any:
-    theirs = _items_of_theirs(table)
+    theirs = _users_items(table)
     if theirs is None:
         return _before(table) if _before is not None else table.__reduce_ex__(2)
     return (*table.__reduce_ex__(2)[:4], iter(theirs))
 
 
 _before: Callable[[Any], Any] | None = None
-"""How the program itself has an `OrderedDict` taken apart; None: in Python's own way."""
+"""How the program itself pickles an `OrderedDict`; None: in Python's own way."""
 
 
 # --- TorchScript ---
 
 
 @contextlib.contextmanager
-def hooks_unseen(module: nn.Module) -> Iterator[None]:
-    """Meanwhile the tables on and in the module are without our hooks."""
+def without_own_hooks(module: nn.Module) -> Iterator[None]:
+    """Meanwhile the tables of the module and its parts hold only the program's hooks."""
     hidden: list[tuple[nn.Module, str, Any]] = []
     for part in module.modules():
         for name in _TABLES:
             table = part.__dict__.get(name)
-            theirs = _items_of_theirs(table) if isinstance(table, OrderedDict) else None
+            theirs = _users_items(table) if isinstance(table, OrderedDict) else None
             if theirs is not None:
                 hidden.append((part, name, table))
                 part.__dict__[name] = OrderedDict(theirs)
@@ -126,41 +126,41 @@ _MAKER = "create_script_module"
 """`torch.jit.script` and `torch.jit.trace` hand the module to it. Fallback: they see our hooks and raise."""
 
 
-def _see_none_of_ours(make: Callable[..., Any]) -> Callable[..., Any]:
+def _without_our_hooks(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
     def made(nn_module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        with hooks_unseen(nn_module), encoders_plain():
+        with without_own_hooks(nn_module), without_replacements():
             return make(nn_module, *args, **kwargs)
 
     return made
 
 
-_made_by: Any = None
-_makes: Any = None
+_our_maker: Any = None
+_torchs_maker: Any = None
 
 
-def _begin() -> None:
+def _patch() -> None:
     """The first hook of ours is on a module."""
-    global _before, _made_by, _makes
+    global _before, _our_maker, _torchs_maker
     if copyreg.dispatch_table.get(OrderedDict) is not _reduce_table:
         _before = copyreg.dispatch_table.get(OrderedDict)
         copyreg.pickle(OrderedDict, _reduce_table)
     scripting: Any = torch.jit._recursive
-    if _made_by is None and hasattr(scripting, _MAKER):
-        _makes = getattr(scripting, _MAKER)
-        _made_by = _see_none_of_ours(_makes)
-        setattr(scripting, _MAKER, _made_by)
+    if _our_maker is None and hasattr(scripting, _MAKER):
+        _torchs_maker = getattr(scripting, _MAKER)
+        _our_maker = _without_our_hooks(_torchs_maker)
+        setattr(scripting, _MAKER, _our_maker)
 
 
-def _end() -> None:
-    """The last one is off. What a program has put there meanwhile stays."""
-    global _before, _made_by
+def _unpatch() -> None:
+    """The last hook of ours is off. What the program has put there meanwhile stays."""
+    global _before, _our_maker
     if copyreg.dispatch_table.get(OrderedDict) is _reduce_table:
         del copyreg.dispatch_table[OrderedDict]
         if _before is not None:
             copyreg.dispatch_table[OrderedDict] = _before
     _before = None
-    if _made_by is not None:
-        if getattr(torch.jit._recursive, _MAKER) is _made_by:
-            setattr(torch.jit._recursive, _MAKER, _makes)
-        _made_by = None
+    if _our_maker is not None:
+        if getattr(torch.jit._recursive, _MAKER) is _our_maker:
+            setattr(torch.jit._recursive, _MAKER, _torchs_maker)
+        _our_maker = None

@@ -1,7 +1,8 @@
-"""Function modes of ours are off while torch.jit.trace records: seen on torch 2.13.0.
+"""Our function modes are off while `torch.jit.trace` records. Seen on torch 2.13.0.
 
 A trace keeps, for each operation, the line that called it and the names of that frame's variables. Under a
-function mode that frame is the mode's handler. A dispatch mode lies below the recording and changes nothing.
+function mode that frame would be the mode's handler. A dispatch mode runs below the recording and changes
+nothing in it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from layerstep._torch.modes import lay_below, take_out
+from layerstep._torch.modes import pop_mode, push_below
 
 __all__ = ["off_in_traces", "on_in_traces"]
 
@@ -24,7 +25,7 @@ _ENTRIES = (
     (torch.jit, "trace_module"),
     (torch.jit, "_get_trace_graph"),
 )
-"""Where recording begins. Fallback: a trace tells the handler's line where torch has renamed one."""
+"""Where recording begins. Fallback: where torch has renamed one, a trace names the handler's line."""
 _modes: list[TorchFunctionMode] = []
 _patched: list[tuple[Any, str, Any, Any]] = []
 _lock = threading.Lock()
@@ -42,24 +43,24 @@ def off_in_traces(mode: TorchFunctionMode) -> None:
 
 
 def on_in_traces(mode: TorchFunctionMode) -> None:
-    """The mode has gone. After the last one torch's functions are torch's again."""
+    """Forget the mode. After the last one torch gets its own functions back."""
     with _lock:
         if mode in _modes:
             _modes.remove(mode)
         while _patched and not _modes:
             home, name, entry, ours = _patched.pop()
-            if getattr(home, name, None) is ours:  # else the program has put its own there meanwhile
+            if getattr(home, name, None) is ours:  # else the program has put its own there
                 setattr(home, name, entry)
 
 
 def _without_modes(entry: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(entry)
     def record(*args: Any, **kwargs: Any) -> Any:
-        out = [mode for mode in list(_modes) if take_out(mode)]
+        popped = [mode for mode in list(_modes) if pop_mode(mode)]
         try:
             return entry(*args, **kwargs)
         finally:
-            for mode in out:
-                lay_below(mode)
+            for mode in popped:
+                push_below(mode)
 
     return record

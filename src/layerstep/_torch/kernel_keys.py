@@ -1,15 +1,16 @@
-"""A kernel under a dispatch mode of ours, run as it would run without it; on torch 2.13.0.
+"""Run a kernel under one of our dispatch modes as it runs without the mode. Seen on torch 2.13.0.
 
 In the handler of a mode torch switches off every dispatch key above it: autocast, the views of inference
-mode, conjugate and negative bits. A kernel that calls other operations then takes other ones than in the
-bare run: a fused encoder layer under autocast computes in float32, `linear` in inference mode folds its
-input otherwise. So those keys are switched on again for the kernel, as the bare run has them.
+mode, conjugate and negative bits. A kernel that calls other operations then calls other ones than in the bare
+run: a fused encoder layer under autocast computes in float32, and `linear` in inference mode folds its input
+differently. So we switch those keys on again for the kernel, as the bare run has them.
 
-Torch hands a handler the tensor that stands for a number in the source as that number. Most operators take no
-number there: `view`, by which TorchScript prints the constants of a graph, raises. They get the tensor again.
+Where the source has a number that torch wraps in a tensor, the handler gets the number. Most operators refuse
+a number there: `view`, by which TorchScript prints the constants of a graph, raises. They get the tensor
+again.
 
-Whether autocast is on cannot be read in a handler: it is that very key. So it is noted when a mode is laid,
-and `torch.set_autocast_enabled`, which every `torch.autocast` calls, is followed while one lies.
+A handler cannot read whether autocast is on, because that is one of the keys. So we note it when a mode is
+pushed, and follow `torch.set_autocast_enabled`, which every `torch.autocast` calls, until the mode is popped.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from typing import Any
 
 import torch
 
-__all__ = ["follow_autocast", "let_autocast_go", "run_kernel"]
+__all__ = ["follow_autocast", "run_kernel", "unfollow_autocast"]
 
 
-class _Here(threading.local):
-    """Of one thread: the devices for which autocast is on, and the modes of ours that lie."""
+class _ThreadState(threading.local):
+    """The devices for which autocast is on in this thread, and our modes on its stack."""
 
     def __init__(self) -> None:
         self.on: set[str] = set()
         self.modes: set[int] = set()
 
 
-_here = _Here()
-_lying: set[tuple[int, int]] = set()
-"""Of every thread. Without any, torch's function is torch's again."""
+_thread = _ThreadState()
+_pushed: set[tuple[int, int]] = set()
+"""Our modes on the stacks of all threads. After the last one torch gets its own function back."""
 _lock = threading.Lock()
 _torch_set: Any = getattr(torch, "set_autocast_enabled", None)
 _keys: Any = getattr(torch._C, "DispatchKey", None)
@@ -60,44 +61,44 @@ _FUSED = frozenset(
 
 
 def follow_autocast(mode: object) -> None:
-    """A mode is laid in this thread: know from now on whether autocast is on."""
+    """A mode is pushed in this thread: know from now on whether autocast is on."""
     if not _CAN:
         return
-    if not _here.modes:
-        _here.on = {device for device in _AUTOCAST if torch.is_autocast_enabled(device)}
-    _here.modes.add(id(mode))
+    if not _thread.modes:
+        _thread.on = {device for device in _AUTOCAST if torch.is_autocast_enabled(device)}
+    _thread.modes.add(id(mode))
     with _lock:
-        _lying.add((threading.get_ident(), id(mode)))
+        _pushed.add((threading.get_ident(), id(mode)))
         if torch.set_autocast_enabled is _torch_set:
             torch.set_autocast_enabled = _set_autocast_enabled
 
 
-def let_autocast_go(mode: object) -> None:
-    """A mode has left the stack of this thread."""
-    _here.modes.discard(id(mode))
+def unfollow_autocast(mode: object) -> None:
+    """A mode was popped from the stack of this thread."""
+    _thread.modes.discard(id(mode))
     with _lock:
-        _lying.discard((threading.get_ident(), id(mode)))
-        if not _lying and torch.set_autocast_enabled is _set_autocast_enabled:
+        _pushed.discard((threading.get_ident(), id(mode)))
+        if not _pushed and torch.set_autocast_enabled is _set_autocast_enabled:
             torch.set_autocast_enabled = _torch_set
 
 
 def _set_autocast_enabled(*args: Any, **kwargs: Any) -> Any:
-    """Stands for torch's own, and notes what it is told: (device, enabled), or (enabled) for CUDA."""
+    """Call torch's own, and note the arguments: (device, enabled), or (enabled) for CUDA."""
     result = _torch_set(*args, **kwargs)
     device, enabled = args if len(args) == 2 else ("cuda", *args) if len(args) == 1 else ("", False)
-    (_here.on.add if enabled else _here.on.discard)(str(device))
+    (_thread.on.add if enabled else _thread.on.discard)(str(device))
     return result
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """What of an operator decides about the keys that it runs under."""
+    """The facts about an operator that decide which keys it runs under."""
 
     is_made_of_others: bool
-    """Torch makes it of other operations; in inference mode that happens below the mode."""
+    """Torch computes it by other operations; in inference mode it does so below the mode."""
     is_fused: bool
     casts: frozenset[str]
-    """The devices on which autocast has a kernel for it, which has run already and switched itself off."""
+    """The devices on which autocast has a kernel for it. That kernel has run and switched itself off."""
 
 
 _known: dict[Any, _Kernel | None] = {}
@@ -118,17 +119,17 @@ def _learn(func: Any) -> _Kernel | None:
 
 
 def run_kernel(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run a kernel from inside the handler of a mode of ours, as it runs in the bare program."""
+    """Run a kernel in the handler of one of our modes as it runs in the bare program."""
     kernel = _known[func] if func in _known else _learn(func) if _CAN else None
-    if kernel is None or torch._C._len_torch_dispatch_stack():  # another mode of ours comes below
-        return _called(func, args, kwargs)
+    if kernel is None or torch._C._len_torch_dispatch_stack():  # another of our modes comes below
+        return _run(func, args, kwargs)
     with _guard():
         for key in (*_BITS, *_above(kernel)):
             _exclude(key, False)
-        return _called(func, args, kwargs)
+        return _run(func, args, kwargs)
 
 
-def _called(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     try:
         return func(*args, **kwargs)
     except RuntimeError:
@@ -142,7 +143,7 @@ _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: to
 
 
 def _with_tensors_for_numbers(func: Any, args: Any) -> list[Any] | None:
-    """The arguments with a tensor for each number that cannot stand there; None if there is none.
+    """The arguments with a tensor for each number that the operator refuses; None if there is none.
 
     Torch rejects such a call before it runs anything. Fallback: it stays rejected.
     """
@@ -164,9 +165,9 @@ def _with_tensors_for_numbers(func: Any, args: Any) -> list[Any] | None:
 
 
 def _above(kernel: _Kernel) -> list[Any]:
-    """The keys that the bare run has on here; in the handler of a user's mode it has none of them."""
+    """The keys that are on here in the bare run. In the handler of a user's mode none of them is."""
     in_inference = torch.is_inference_mode_enabled()
-    found = [_AUTOCAST[device] for device in _here.on - kernel.casts if device in _AUTOCAST]
+    found = [_AUTOCAST[device] for device in _thread.on - kernel.casts if device in _AUTOCAST]
     found = found if in_inference or kernel.is_fused else []
     if in_inference and kernel.is_made_of_others:
         found.append(_keys.ADInplaceOrView)

@@ -1,7 +1,7 @@
-"""Torch's stacks of function and dispatch modes: to lie below all others, and to see normally from inside.
+"""Torch's stacks of function and dispatch modes: push below all others, pop from anywhere.
 
-A mode that stays on beyond a `with` block must lie at the bottom of its stack: the user's own blocks pop
-whatever is on top. Seen on torch 2.13.0.
+A mode that stays on beyond a `with` block must be at the bottom of its stack, because the user's own blocks
+pop whatever is on top. Seen on torch 2.13.0.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layerstep._torch.encoders import Standing, may_be_one_kernel
+from layerstep._torch.encoders import ForwardReplacement, may_be_one_kernel
 
-__all__ = ["LEAVING", "LastingFunctions", "Leaving", "autograd_on", "lay_below", "lies_below", "take_out"]
+__all__ = [
+    "DEFERRED_POP",
+    "DeferredPop",
+    "PersistentFunctions",
+    "autograd_on",
+    "is_on_stack",
+    "pop_mode",
+    "push_below",
+]
 
 Mode = TorchFunctionMode | TorchDispatchMode
 
 
-def lay_below(mode: Mode) -> bool:
-    """Put a mode under all others of this thread. Fallback: it is not put there, and the answer is no."""
+def push_below(mode: Mode) -> bool:
+    """Push a mode below all others of this thread. Fallback: it is not pushed, and the answer is False."""
     try:
         before = _stack(mode)
         _pop_all(mode, len(before))
@@ -35,9 +43,9 @@ def lay_below(mode: Mode) -> bool:
     return True
 
 
-def take_out(mode: Mode) -> bool:
-    """Take a mode out of this thread's stack, wherever in it it lies; no if it does not."""
-    if not lies_below(mode):
+def pop_mode(mode: Mode) -> bool:
+    """Remove a mode from anywhere in this thread's stack; False if it is not there."""
+    if not is_on_stack(mode):
         return False
     before = _stack(mode)
     _pop_all(mode, len(before))
@@ -47,7 +55,7 @@ def take_out(mode: Mode) -> bool:
     return True
 
 
-class LastingFunctions(TorchFunctionMode):
+class PersistentFunctions(TorchFunctionMode):
     """A function mode that lies below all others, where torch's modules keep the kernels that they have.
 
     Each of those modules leaves its kernel where any function mode is on. That may be one that nobody needs
@@ -58,29 +66,29 @@ class LastingFunctions(TorchFunctionMode):
         super().__init__()
         self._is_aside = False
         """Is it out of the stack for the time of a forward?"""
-        self._standing: weakref.finalize[Any, Any] | None = None
+        self._replaced: weakref.finalize[Any, Any] | None = None
         """Ends with the mode: a thread may end while it lies there."""
 
-    def put(self) -> bool:
+    def push_here(self) -> bool:
         """Lie in this thread from now on."""
-        if not lay_below(self):
+        if not push_below(self):
             return False
-        self._standing = weakref.finalize(self, Standing(None, _aside).remove)
-        self._standing.atexit = False
+        self._replaced = weakref.finalize(self, ForwardReplacement(None, _aside).remove)
+        self._replaced.atexit = False
         return True
 
-    def take_away(self) -> bool:
+    def pop_here(self) -> bool:
         """Out of this thread's stack; no where its handler is at work."""
-        if not take_out(self) and not self._is_aside:
+        if not pop_mode(self) and not self._is_aside:
             return False
         self.forget()
         return True
 
     def forget(self) -> None:
         """It is out of this thread's stack, by whatever way."""
-        if self._standing is not None:
-            self._standing()
-            self._standing = None
+        if self._replaced is not None:
+            self._replaced()
+            self._replaced = None
 
 
 def _aside(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,7 +97,7 @@ def _aside(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]
         return forward
 
     def forward_alone(*args: Any, **kwargs: Any) -> Any:
-        modes = [mode for mode in _functions() if isinstance(mode, LastingFunctions) and take_out(mode)]
+        modes = [mode for mode in _functions() if isinstance(mode, PersistentFunctions) and pop_mode(mode)]
         for mode in modes:
             mode._is_aside = True
         try:
@@ -97,14 +105,14 @@ def _aside(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]
         finally:
             for mode in modes:
                 mode._is_aside = False
-                if mode._standing is not None:
-                    lay_below(mode)
+                if mode._replaced is not None:
+                    push_below(mode)
 
     return forward_alone
 
 
-def lies_below(mode: Mode) -> bool:
-    """Is this mode on in this thread?"""
+def is_on_stack(mode: Mode) -> bool:
+    """Is this mode on this thread's stack?"""
     try:
         return any(each is mode for each in _stack(mode))
     except AttributeError:
@@ -136,33 +144,33 @@ def _push(mode: Any) -> None:
         torch._C._push_on_torch_dispatch_stack(mode)
 
 
-class Leaving:
-    """Lets a mode that nobody needs leave its thread's stack, as soon as torch has put it back there.
+class DeferredPop:
+    """Pops a mode from its own handler.
 
-    Torch takes a mode off its stack while its handler runs and puts it back after it; the handler's keyword
-    arguments are let go of only then, and this object with them, if it is put there as `LEAVING`. Seen on
-    2.13.0; should torch change the order, the mode stays until the next boundary, and does nothing.
+    Torch takes a mode off the stack while its handler runs, and puts it back afterwards. Only then does it
+    release the handler's keyword arguments, and with them this object if it is there as `DEFERRED_POP`. Seen
+    on 2.13.0; should torch change the order, the mode stays until the next boundary, and does nothing.
     """
 
-    __slots__ = ("_leave",)
+    __slots__ = ("_pop",)
 
-    def __init__(self, leave: Callable[[], object]) -> None:
-        self._leave = leave
+    def __init__(self, pop: Callable[[], object]) -> None:
+        self._pop = pop
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
-            self._leave()
+            self._pop()
 
 
-LEAVING = "layerstep"
-"""The name of a keyword that no kernel has."""
+DEFERRED_POP = "layerstep"
+"""A keyword that no kernel takes."""
 
 
 @contextlib.contextmanager
 def autograd_on() -> Iterator[None]:
-    """Inside of a dispatch mode one is below autograd; meanwhile ops are recorded as outside of it.
+    """Let autograd record operations in the handler of a dispatch mode, which runs below autograd.
 
-    Fallback: they are not, and a result that is looked at there says that it needs no gradient.
+    Fallback: it does not record them, and a result that is shown there says that it needs no gradient.
     """
     guard = getattr(torch._C, "_PreserveDispatchKeyGuard", None)
     keys = getattr(torch._C, "DispatchKey", None)
@@ -179,10 +187,10 @@ def autograd_on() -> Iterator[None]:
 
 
 def _renew_keys() -> None:
-    """Make the dispatch key by which torch asks the mode stack agree with what lies there.
+    """Make the dispatch key by which torch asks the modes agree with the stack.
 
-    The guard puts that key back to what it was: a mode that was laid meanwhile would see nothing, nor would
-    any that is put on top of it. The first push sets the key, the last pop takes it back.
+    The guard set that key back to what it was, so a mode that was pushed meanwhile would see nothing, nor
+    would any above it. The first push sets the key, the last pop clears it.
     """
     probe = TorchDispatchMode()
     before = _stack(probe)

@@ -1,10 +1,11 @@
-"""Dispatch modes in a program that knows nothing of them: where they may come and go; on torch 2.13.0.
+"""A dispatch mode that stays on outside any `with` block, and where it can be pushed and popped.
 
-A dispatch mode is on by a dispatch key. `inference_mode`, compiled code and the transforms of torch.func put
-back the keys that they found. A mode that was laid before such a block and leaves inside it leaves a key
-without a mode, at which torch asserts in the next operation; one that is laid inside is off after it, and so
-is each of the user's modes on top of it. So a mode of ours comes and goes in two ways only: on open ground,
-where no such block is around, and around one call of a module, as a `with` block would.
+Torch asks dispatch modes by a dispatch key. At their end `inference_mode`, compiled code and the transforms
+of torch.func set the keys back to what they were at their beginning. If a mode is pushed before such a block
+and popped in it, the block leaves the key on without a mode, and torch asserts at the next operation. If a
+mode is pushed in the block, it is off after it, and so is each mode of the user's above it. So our modes are
+pushed and popped in two ways only: where no such block is around, and around one call of a module, as a
+`with` block would do it. Seen on torch 2.13.0.
 """
 
 from __future__ import annotations
@@ -21,34 +22,34 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerstep._torch.dynamo import is_key_on, keep_dynamo_out
 from layerstep._torch.forward_swap import swap_forward
-from layerstep._torch.kernel_keys import follow_autocast, let_autocast_go
-from layerstep._torch.modes import LEAVING, Leaving, lay_below, lies_below, take_out
+from layerstep._torch.kernel_keys import follow_autocast, unfollow_autocast
+from layerstep._torch.modes import DEFERRED_POP, DeferredPop, is_on_stack, pop_mode, push_below
 
-__all__ = ["OPEN", "Ground", "LastingMode", "ground"]
+__all__ = ["NO_BLOCKS", "KeyBlocks", "PersistentMode", "blocks_around"]
 
 
-class Ground(NamedTuple):
-    """The blocks around a place that put dispatch keys back at their end."""
+class KeyBlocks(NamedTuple):
+    """The blocks around a frame that set dispatch keys back at their end."""
 
     inference: bool = False
     blocks: int = 0
     """Calls of compiled functions, transforms of torch.func, operators of higher order."""
 
 
-OPEN = Ground()
+NO_BLOCKS = KeyBlocks()
 _BLOCKS = ("_functorch", "_higher_order_ops")
 
 
-def ground(frame: FrameType | None) -> Ground:
-    """What is around a frame. Fallback: a block that torch has renamed is not seen.
+def blocks_around(frame: FrameType | None) -> KeyBlocks:
+    """Which of these blocks a frame runs in. Fallback: a block that torch has renamed is not seen.
 
-    The frames tell, not torch's stack of transforms: that is empty while an operation runs below them.
+    This reads the frames. Torch's own stack of transforms is empty while an operation runs below them.
     """
     blocks = 0
     while frame is not None:
         blocks += _is_block(frame)
         frame = frame.f_back
-    return Ground(torch.is_inference_mode_enabled(), blocks)
+    return KeyBlocks(torch.is_inference_mode_enabled(), blocks)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -64,8 +65,8 @@ def _is_block(frame: FrameType) -> bool:
     return _opens_block(code.co_filename, code.co_name)
 
 
-class LastingMode(TorchDispatchMode):
-    """Lies below all other modes of a thread, and comes and goes where torch survives it."""
+class PersistentMode(TorchDispatchMode):
+    """Stays at the bottom of a thread's stack of modes. Pushed and popped only where torch allows it."""
 
     supports_higher_order_operators = True  # else `flex_attention` and `cond` raise under it
 
@@ -78,52 +79,53 @@ class LastingMode(TorchDispatchMode):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        let_autocast_go(self)
+        unfollow_autocast(self)
 
-    def lay(self) -> bool:
-        """Lie below all others in this thread from now on; no where the ground is not open."""
-        if lies_below(self):
+    def push_below(self) -> bool:
+        """Go to the bottom of this thread's stack and stay; False where a block around forbids it."""
+        if is_on_stack(self):
             if is_key_on():
                 return True
-            self.take_away()
-        return ground(sys._getframe(1)) == OPEN and self.put()
+            self.pop_here()
+        return blocks_around(sys._getframe(1)) == NO_BLOCKS and self.push_here()
 
-    def lay_for(self, frame: FrameType, module: nn.Module) -> bool:
-        """At the pre-hooks of a call: lie from now on; where that may not be, for the time of this call."""
-        return self.lay() or swap_forward(frame, module, self._during)
+    def push_for_call(self, frame: FrameType, module: nn.Module) -> bool:
+        """At the pre-hooks of a call: push and stay; where a block forbids it, push for this call only."""
+        return self.push_below() or swap_forward(frame, module, self._under_mode)
 
-    def leave(self) -> bool:
-        """Out of this thread's stack at once, if that may be."""
-        return ground(sys._getframe(1)) == OPEN and self.take_away()
+    def pop(self) -> bool:
+        """Leave this thread's stack now; False where a block around forbids it."""
+        return blocks_around(sys._getframe(1)) == NO_BLOCKS and self.pop_here()
 
-    def leave_after(self, kwargs: dict[str, Any]) -> None:
-        """From inside its handler: out of the stack when torch has put it back there, if that may be."""
-        if ground(sys._getframe(2)) == OPEN:
-            kwargs[LEAVING] = Leaving(self.take_away)
+    def pop_after_handler(self, kwargs: dict[str, Any]) -> None:
+        """Called in its own handler: leave the stack as soon as torch has put the mode back there."""
+        if blocks_around(sys._getframe(2)) == NO_BLOCKS:
+            kwargs[DEFERRED_POP] = DeferredPop(self.pop_here)
 
-    def put(self) -> bool:
-        """Below all others here, wherever that is: only for who takes it out at the end of the same call."""
+    def push_here(self) -> bool:
+        """Push in whatever block this is. The caller must pop it at the end of the same call."""
         follow_autocast(self)
-        return lay_below(self)
+        return push_below(self)
 
-    def take_away(self) -> bool:
-        if not take_out(self):
+    def pop_here(self) -> bool:
+        """Pop in whatever block this is; False if the mode is not on this thread's stack."""
+        if not pop_mode(self):
             return False
         self.forget()
         return True
 
     def forget(self) -> None:
-        """It is out of this thread's stack, by whatever way."""
-        let_autocast_go(self)
+        """The mode is no longer on this thread's stack, whoever popped it."""
+        unfollow_autocast(self)
 
-    def _during(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _under_mode(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def forward_under_mode(*args: Any, **kwargs: Any) -> Any:
-            laid = not lies_below(self) and self.put()
+            is_pushed = not is_on_stack(self) and self.push_here()
             try:
                 return forward(*args, **kwargs)
             finally:
-                if laid:
-                    self.take_away()
+                if is_pushed:
+                    self.pop_here()
 
         return forward_under_mode
 
@@ -132,8 +134,8 @@ class LastingMode(TorchDispatchMode):
         return False
 
     @classmethod
-    def ignore_compile_internals(cls) -> bool:  # otherwise compiled code would run eagerly, on our account
+    def ignore_compile_internals(cls) -> bool:  # otherwise compiled code would run eagerly because of us
         return True
 
 
-keep_dynamo_out(LastingMode.leave_after, callees=True)
+keep_dynamo_out(PersistentMode.pop_after_handler, callees=True)

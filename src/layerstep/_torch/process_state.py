@@ -1,4 +1,4 @@
-"""What torch keeps for the whole process and a rerun would touch: global hooks, cached parametrizations."""
+"""State of the whole process that a rerun would touch: global hooks, cached parametrizations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TABLES = (
 
 
 class _Silenced:
-    """A hook of the program's for all modules, which one thread does not call meanwhile."""
+    """A global hook of the program, silent in one thread."""
 
     def __init__(self, hook: Any) -> None:
         self.hook = hook
@@ -38,7 +38,7 @@ class _Silenced:
 
 @contextlib.contextmanager
 def global_hooks_silent() -> Iterator[None]:
-    """No hook that the program has registered for all modules is called in this thread meanwhile; ours are.
+    """Meanwhile this thread calls no global hook of the program. Ours are called.
 
     Each is replaced under its number, so that other threads call it and whoever removes it finds it.
     Fallback: a table that torch has renamed is left alone, and its hooks are called.
@@ -60,10 +60,10 @@ def global_hooks_silent() -> Iterator[None]:
 
 @contextlib.contextmanager
 def parametrizations_kept(*, empty: bool = False) -> Iterator[None]:
-    """Leave the cache of `parametrize.cached()` as it was: a look must not fill it.
+    """Leave the cache of `parametrize.cached()` as it was: reading a weight must not fill it.
 
-    `empty`: meanwhile nothing is cached, because a copy of a module, or aliases of its weights, must not get
-    what the module itself has computed. Fallback: the cache is not found and stays as it is.
+    `empty`: cache nothing meanwhile, because a copy of a module, or aliases of its weights, must not get what
+    the module itself has computed. Fallback: the cache is not found and stays as it is.
     """
     found: Any = sys.modules.get("torch.nn.utils.parametrize")
     if found is None or not getattr(found, "_cache_enabled", 0) or not hasattr(found, "_cache"):

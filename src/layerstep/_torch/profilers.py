@@ -1,4 +1,4 @@
-"""torch's own profiler, of which a process has one. Seen on torch 2.13.0."""
+"""torch's own profiler: a process can run one at a time. Seen on torch 2.13.0."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["QuietProfiler", "is_profiling"]
 
 
 def is_profiling() -> bool:
-    """Does somebody record with torch.profiler now? Fallback: no; starting a second one then raises."""
+    """Does torch.profiler record now? Fallback: no; starting a second one then raises."""
     enabled = getattr(torch.autograd, "_profiler_enabled", None)
     return bool(enabled()) if enabled is not None else False
 
 
 class QuietProfiler:
-    """torch.profiler over everything that it can record here, without the lines that its library writes.
+    """torch.profiler with all activities that it can record here, and without the lines that Kineto prints.
 
-    Kineto writes two lines to stderr each time (levels up to 5 do not stop them). It reads its level once,
-    when the first profiler of the process starts; the variable is there only meanwhile, and one that the user
-    has set stays. Fallback: where the program has used torch.profiler before, the two lines are written.
+    Kineto writes two lines to stderr at each start; levels up to 5 do not stop them. It reads its level once,
+    when the first profiler of the process starts. We set the variable only for that start, and leave one that
+    the user has set. Fallback: where the program has used torch.profiler before, the two lines are written.
     """
 
     def __init__(self) -> None:

@@ -13,20 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["CLOSED", "is_closed", "is_written_view", "key_of", "memory_of", "number_of", "saved_by"]
+__all__ = ["OPAQUE", "is_opaque", "is_written_view", "key_of", "memory_of", "saved_by"]
 
 _RAW = "_raw_saved_"
 _names: dict[type, tuple[str, ...]] = {}
-CLOSED = ("::CppNode", "DifferentiableGraph", "CopySlices")
-"""Nodes of C++ extensions, of TorchScript, and of a view that is written in place, which keeps the node of
-the operation inside of itself: they show nothing of what they hold."""
+OPAQUE = ("::CppNode", "DifferentiableGraph", "CopySlices")
+"""Nodes that do not show what they hold: those of C++ extensions, of TorchScript, and of a view that is
+written in place, which hides the node of the operation."""
 
 
 def saved_by(node: Any) -> Iterator[Any]:
-    """What a node has saved, as autograd keeps it: tensors, or what somebody's pack hook made of them.
+    """What a node has saved, as autograd keeps it: tensors, or what a pack hook made of them.
 
     Nothing is unpacked, so no hook of the program runs and no version is checked. Fallback: without
-    `SavedTensor.data` nothing is known, and a step is said to hold nothing.
+    `SavedTensor.data` nothing is known, and a step seems to hold nothing.
     """
     kind = type(node)
     names = _names.get(kind)
@@ -35,7 +35,7 @@ def saved_by(node: Any) -> Iterator[Any]:
     for name in names:
         try:
             raw = getattr(node, name)
-        except (AttributeError, RuntimeError):  # it has run, and has let go
+        except (AttributeError, RuntimeError):  # it has run and released them
             continue
         for each in raw if isinstance(raw, tuple | list) else (raw,):
             held = _data(each)
@@ -54,10 +54,10 @@ def _data(raw: Any) -> Any:
 
 
 def _checkpointed(raw: Any) -> Iterator[Any]:
-    """Checkpointing saves nothing, but its unpack hook keeps what the block was called with.
+    """Checkpointing saves nothing, but its unpack hook keeps the arguments of the block.
 
-    Also the random state that its second run begins with. Fallback: if torch renames the attributes, the
-    inputs of checkpointed blocks are not counted.
+    It also keeps the random state that the recomputation begins with. Fallback: if torch renames the
+    attributes, the inputs of checkpointed blocks are not counted.
     """
     for inner in _enclosed(getattr(raw, "unpack_hook", None), depth=2):
         kept = getattr(inner, "saved_args", None)
@@ -81,17 +81,11 @@ def _enclosed(function: Any, *, depth: int) -> Iterator[Any]:
             yield from _enclosed(value, depth=depth - 1)
 
 
-def number_of(node: Any) -> int:
-    """The place of a node among those of its thread, in the order they were made. Fallback: 0."""
-    number = getattr(node, "_sequence_nr", None)
-    return int(number()) if number is not None else 0
-
-
-def is_closed(node: Any) -> bool:
-    """Can it not be known what this node holds?"""
+def is_opaque(node: Any) -> bool:
+    """Does this node not show what it holds?"""
     if type(node).__name__.endswith("Backward0"):  # one of torch's own, most of all there are
         return False
-    return any(word in node.name() for word in CLOSED)
+    return any(word in node.name() for word in OPAQUE)
 
 
 def is_written_view(node: Any) -> bool:
@@ -100,9 +94,9 @@ def is_written_view(node: Any) -> bool:
 
 
 def key_of(tensor: Tensor) -> int:
-    """The number of a tensor's memory: the same for all its views, until the memory is freed.
+    """The number of a tensor's memory: the same for all its views until the memory is freed.
 
-    Fallback: 0 where there is no single piece of memory (sparse, nested by layout, inside of a transform).
+    Fallback: 0 where there is no single piece of memory (sparse, nested by layout, in a transform).
     """
     return memory_of(tensor)[0]
 

@@ -1,16 +1,33 @@
-"""What is a tensor, and its memory as numpy sees it; on torch 2.13.0."""
+"""What counts as a tensor, and what torch keeps in private attributes of one. Seen on torch 2.13.0."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["as_numpy", "attempt", "dim", "is_tensor", "is_torch", "raw_bytes", "size_of"]
+__all__ = [
+    "Jagged",
+    "as_numpy",
+    "attempt",
+    "base_of",
+    "dim",
+    "indices_of_sparse",
+    "is_tensor",
+    "is_torch",
+    "is_view",
+    "is_zero_tensor",
+    "jagged",
+    "local_shard",
+    "raw_bytes",
+    "size_of",
+    "values_of_sparse",
+    "version_of",
+]
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
@@ -23,7 +40,7 @@ def is_tensor(value: object) -> TypeGuard[Tensor]:
 
 
 def as_numpy(tensor: Tensor) -> npt.NDArray[Any]:
-    """The memory of a plain CPU tensor as an array, to be read and let go of.
+    """The memory of a plain CPU tensor as an array, to be read and released.
 
     Not `tensor.numpy()`: after it torch refuses to resize the storage for good, which FSDP and `resize_` do.
     An array by DLPack only keeps the memory alive. Fallback: a copy, for the dtypes that DLPack lacks.
@@ -66,3 +83,57 @@ def dim(size: Any) -> int:
 def size_of(tensor: Tensor) -> int:
     """The bytes that its shape asks for; 0 for the kinds that have no such number (sparse, nested, lazy)."""
     return int(attempt(lambda: tensor.nbytes, 0))
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was written in place; -1 where torch does not count that."""
+    try:
+        return int(tensor._version)
+    except Exception:  # inference tensors, and values in a transform of torch.func
+        return -1
+
+
+def base_of(tensor: Tensor) -> Tensor | None:
+    """The tensor that this one is a view of, as autograd knows it."""
+    return tensor._base
+
+
+def is_view(tensor: Tensor) -> bool:
+    """Does autograd treat the tensor as a view of another?"""
+    return bool(tensor._is_view())
+
+
+def is_zero_tensor(tensor: Tensor) -> bool:
+    """Is this one of autograd's tensors of zeros, which claim a storage that is not there?"""
+    return bool(tensor._is_zerotensor())
+
+
+def local_shard(tensor: Any) -> Tensor:
+    """The part of a DTensor that this rank holds. `to_local()` would record it for the backward pass."""
+    shard: Tensor = tensor._local_tensor
+    return shard
+
+
+def values_of_sparse(tensor: Tensor) -> Tensor:
+    """The stored values of a COO tensor. `values()` refuses one that is not coalesced."""
+    return tensor._values()
+
+
+def indices_of_sparse(tensor: Tensor) -> Tensor:
+    """The stored indices of a COO tensor. `indices()` refuses one that is not coalesced."""
+    return tensor._indices()
+
+
+class Jagged(NamedTuple):
+    """The parts of a nested tensor with the layout `torch.jagged`."""
+
+    values: Tensor
+    offsets: Tensor
+    lengths: Tensor | None
+    ragged: int
+    """The dimension of the nested tensor whose size differs between its parts."""
+
+
+def jagged(tensor: Any) -> Jagged:
+    """Read the parts by name: the subclass itself has no memory."""
+    return Jagged(tensor._values, tensor._offsets, tensor._lengths, int(tensor._ragged_idx))

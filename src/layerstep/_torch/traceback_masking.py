@@ -1,7 +1,8 @@
-"""Code whose frames a traceback shows as those of the function that it stands in for.
+"""Code whose frames a traceback shows as those of the function that it replaces.
 
-While models are being found every module call goes through a stand-in for torch's own. A traceback that the
-program prints should read as it does without us, so the stand-in has that function's file, name and line.
+While models are being found, every module call goes through our replacement for torch's own. The program's
+own tracebacks must read as they do without us: they pass no code of ours that could clean them. So the
+replacement carries the file, name and line of the function that it replaces.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ _UNITS = 8
 
 
 def shown_as(function: FunctionType, other: CodeType) -> None:
-    """Let the frames of a function be shown at the last call that the other one makes.
+    """Show the frames of a function at the last call that the other one makes.
 
-    Fallback: where the table of another Python looks otherwise, the function stays as it is.
+    Fallback: where another Python writes the table differently, the function stays as it is.
     """
     calls = [
         each for each in dis.get_instructions(other) if each.opname.startswith("CALL") and each.positions
@@ -31,10 +32,10 @@ def shown_as(function: FunctionType, other: CodeType) -> None:
     if line is None or line != last or start is None or end is None:
         return
     code = function.__code__
-    told = bytes([0, 0, *_varint(start + 1), *_varint(end + 1)])
+    position = bytes([0, 0, *_varint(start + 1), *_varint(end + 1)])
     units = len(code.co_code) // 2
     table = b"".join(
-        bytes([0x80 | _LONG_FORM << 3 | min(_UNITS, units - done) - 1]) + told
+        bytes([0x80 | _LONG_FORM << 3 | min(_UNITS, units - done) - 1]) + position
         for done in range(0, units, _UNITS)
     )
     shown = code.replace(

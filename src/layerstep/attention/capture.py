@@ -1,8 +1,8 @@
-"""Attention as a module computes it: seen while the module is run once more, whatever its class.
+"""Attention as a module computes it, whatever its class, seen in a rerun.
 
-Three forms are known: `F.scaled_dot_product_attention` (its weights are worked out from q, k and the mask,
-and checked against what it returned), `F.multi_head_attention_forward` (asked for its weights), and a softmax
-whose result is multiplied with something.
+It recognises three forms: `F.scaled_dot_product_attention`, whose weights we compute from q, k and the mask
+and check against its result; `F.multi_head_attention_forward`, which we ask for its weights; and a softmax
+whose result goes into a product.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from layerstep.rerun.module_call import Watcher
 __all__ = ["Attention", "AttentionWatcher"]
 
 MASKED_BELOW = -5_000.0
-"""A score so low is a mask's: -inf, the least of a dtype, or the -10000 of old models."""
+"""A lower score comes from a mask: -inf, the least value of a dtype, or the -10000 of old models."""
 MOST_ELEMENTS = 1 << 24
-"""Of all weights of one rerun; one head of 4,096 tokens has as many."""
+"""The most weights of one rerun: as many as one head of 4,096 tokens has."""
 
 _SDPA = inspect.Signature(
     [
@@ -50,7 +50,7 @@ _MHA = inspect.signature(F.multi_head_attention_forward)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
-    """One attention: its weights, [batch, heads, queries, keys], and which of them the mask lets be."""
+    """One attention: its weights [batch, heads, queries, keys], and which of them the mask allows."""
 
     kind: str
     """sdpa, mha or eager"""
@@ -61,15 +61,15 @@ class Attention:
     """The largest difference between weights @ v and the kernel's result, relative; None: not compared."""
     batch: int | None = None
     head: int | None = None
-    """The one batch element or head that was worked out, where all would have been too many."""
+    """The one batch element or head that was computed, where all would be too many."""
     is_cross: bool = False
-    """The keys are known to be of another sequence than the queries."""
+    """Are the keys known to be of another sequence than the queries?"""
     is_cached: bool = False
-    """The keys come out of a cache, or some of them."""
+    """Do some of the keys come from a cache?"""
 
 
 class _Weighted(NamedTuple):
-    """A tensor that comes from a softmax, and the scores the softmax was given."""
+    """A tensor that comes from a softmax, and the scores that went into the softmax."""
 
     tensor: Tensor
     scores: Tensor
@@ -143,7 +143,7 @@ class AttentionWatcher(Watcher):
         return output, weights if wants else None
 
     def _follow(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
-        """Note a softmax, and what is made of its result on the way to the product with v."""
+        """Follow the result of a softmax to its product with v."""
         first = [*args[:2], *kwargs.values()][:3]
         if name == "softmax" and args and is_tensor(args[0]) and result.dim() >= 2:
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
@@ -204,12 +204,12 @@ class AttentionWatcher(Watcher):
 
 
 _OTHERS = ("encoder_hidden_states", "key_value_states")
-"""What transformers call the other sequence."""
+"""The names that transformers use for the other sequence."""
 _PRODUCTS = {"matmul", "__matmul__", "bmm", "baddbmm", "einsum"}
 
 
 def _one_of(tensor: Any, one: tuple[int | None, int | None], q: Tensor) -> Any:
-    """The part of a q, k, v, mask or result that one batch element or head is about."""
+    """The part of a q, k, v, mask or result for one batch element or head."""
     if tensor is None:
         return None
     for dim, index in zip((-4, -3), one, strict=True):
@@ -221,14 +221,14 @@ def _one_of(tensor: Any, one: tuple[int | None, int | None], q: Tensor) -> Any:
 
 
 def _grouped(tensor: Tensor, like: Tensor) -> Tensor:
-    """Fewer heads of keys than of queries: each serves several."""
+    """Repeat the heads of keys, if each serves several heads of queries."""
     if tensor.dim() < 3 or tensor.shape[-3] in (1, like.shape[-3]):
         return tensor
     return tensor.repeat_interleave(like.shape[-3] // tensor.shape[-3], -3)
 
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, *, is_causal: bool, scale: float | None) -> Tensor:
-    """What the softmax is given, in float32 at least."""
+    """The scores that go into the softmax, in float32 at least."""
     dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = (q.to(dtype) * scale) @ _grouped(k, q).to(dtype).mT
@@ -253,7 +253,7 @@ def _error(ours: Tensor, theirs: Tensor) -> float:
 def _einsum_order(equation: Any, at: int) -> list[int]:
     """How to turn operand `at` into […, queries, keys]: keys are summed over, queries are not in v.
 
-    Empty where the equation is no product of weights and v.
+    Empty if the equation is not a product of weights and v.
     """
     terms, arrow, out = str(equation).replace(" ", "").partition("->")
     mine, other = terms.split(",")[at], terms.split(",")[1 - at]
@@ -268,7 +268,7 @@ def _einsum_order(equation: Any, at: int) -> list[int]:
 
 
 def _batch_of(args: tuple[Any, ...], weights: Tensor) -> int:
-    """How many batch elements the module was given; where the length comes first, the second dimension."""
+    """How many batch elements the module got; the second dimension, where the length comes first."""
     x = next((arg for arg in args if is_tensor(arg)), None)
     if x is None or x.dim() < 3:
         return 1

@@ -1,4 +1,4 @@
-"""What the heads of an attention look at: spread, masses on positions, likeness, and what is odd."""
+"""What the heads of an attention look at: spread, mass on positions, similarity, and oddities."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from layerstep._torch import below_everything
+from layerstep.tensors.format import listed
 from layerstep.tensors.kinds import readable
 from layerstep.tensors.shapes import tensors_in
 
 __all__ = ["Head", "Pattern", "difference", "findings", "look_at_heads"]
 
 SINK, UNIFORM, TWIN, LEAK = 0.8, 0.99, 0.999, 0.01
-"""From which mass on the first token, spread, cosine, and mass on padding a head is named."""
+"""Limits above which a head is named: mass on the first token, spread, cosine, mass on padding."""
 MOST_COMPARED = 256
-"""Heads: their likeness is a table of all pairs."""
+"""The most heads whose similarity is computed, which needs a table of all pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,16 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """All heads, the mask, and the rows that are no distribution."""
+    """All heads, the mask, and the rows that are not a distribution."""
 
     heads: tuple[Head, ...]
     offset: int | None
     """The position of the first query among the keys; None: queries and keys are different sequences."""
     is_causal: bool
     window: int | None
-    """How many keys a query sees at most, where a mask lets it see its last ones only."""
+    """The most keys that a query sees, where a mask lets it see only its last ones."""
     open_future: float
-    """Of the pairs of a query and a later key, the share that the mask lets be."""
+    """The share of the pairs of a query and a later key that the mask allows."""
     rows: int
     unsummed: int
     blind: int
@@ -85,7 +86,7 @@ def look_at_heads(
 
 
 class _Mask:
-    """The shape of a mask, read off what it lets be."""
+    """The shape of a mask, from the pairs that it allows."""
 
     def __init__(self, allowed: Tensor, offset: int | None) -> None:
         self.is_causal, self.window, self.open_future = False, None, 0.0
@@ -105,7 +106,7 @@ class _Mask:
 
 
 def _distances(queries: int, keys: int, offset: int, device: torch.device) -> Tensor:
-    """How far back from the query each key lies; negative: in its future."""
+    """How far each key is before its query; negative if after it."""
     own = torch.arange(offset, offset + queries, device=device)
     return own[:, None] - torch.arange(keys, device=device)[None, :]
 
@@ -141,7 +142,7 @@ def _head(
 
 
 def _mass_at(weights: Tensor, start: int) -> Tensor:
-    """What each query gives to the key that lies at `start`, one further for each query."""
+    """The weight of each query for the key at `start`, one key further for each query."""
     queries, keys = weights.shape[-2:]
     index = torch.arange(start, start + queries, device=weights.device)
     there = weights.gather(-1, index.clamp(0, keys - 1).expand(len(weights), -1)[..., None])[..., 0]
@@ -164,7 +165,7 @@ def _nearest(weights: Tensor) -> dict[int, tuple[int, float]]:
 
 
 def findings(pattern: Pattern, *, means_causal: bool) -> list[str]:
-    """What is odd, in words. `means_causal`: the module says of itself that it does not look ahead."""
+    """What is odd, in words. `means_causal`: the module says that it does not look ahead."""
     heads = pattern.heads
     named = [
         (_over(heads, "first", SINK), "on the first token, a sink"),
@@ -175,7 +176,7 @@ def findings(pattern: Pattern, *, means_causal: bool) -> list[str]:
     found += _about_future(pattern, means_causal)
     twins = [f"{h.index} and {h.nearest}" for h in heads if _is_twin(h)]
     if twins:
-        found.append(f"almost the same heads: {_listed(twins)}")
+        found.append(f"almost the same heads: {listed(twins)}")
     counts = [
         (pattern.unsummed, "do not sum to 1"),
         (pattern.blind, "may look at nothing"),
@@ -190,9 +191,9 @@ def _about_future(pattern: Pattern, means_causal: bool) -> Iterator[str]:
     if not masses or pattern.is_causal:
         return
     if pattern.open_future < 0.5:
-        yield f"a causal mask with holes: up to {max(masses):.1%} of a head's mass lies in the future"
+        yield f"a causal mask with holes: up to {max(masses):.1%} of a head's mass is in the future"
     elif means_causal:
-        yield f"it is said to be causal, yet up to {max(masses):.1%} of a head's mass lies in the future"
+        yield f"it is called causal, yet up to {max(masses):.1%} of a head's mass is in the future"
 
 
 def _over(heads: Sequence[Head], name: str, least: float) -> list[int]:
@@ -206,11 +207,7 @@ def _is_twin(head: Head) -> bool:
 
 
 def _names(indices: list[int]) -> str:
-    return f"head{'s' if len(indices) > 1 else ''} {_listed(list(map(str, indices)))}"
-
-
-def _listed(words: list[str], most: int = 8) -> str:
-    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+    return f"head{'s' if len(indices) > 1 else ''} {listed(list(map(str, indices)))}"
 
 
 def difference(ours: object, theirs: object) -> float | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from layerstep.arguments import Expr, Given
 from layerstep.corefile.core_session import OpenedCore, opened_in
-from layerstep.corefile.reexecution import difference
+from layerstep.corefile.rerun import difference
 from layerstep.engine.events import Kind, Phase, Resume
 from layerstep.engine.pause import Pause
 from layerstep.engine.session import Session
@@ -14,7 +14,7 @@ from layerstep.engine.stack import Frame
 from layerstep.errors import BadArguments, UserError
 from layerstep.line_syntax import expressions
 from layerstep.registry import command
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Rerun, Watcher, rerun
 from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import shape_line
@@ -47,24 +47,24 @@ def again(session: Session, given: Given) -> Notice | Resume:
     frame = _call_around(pause)
     if pause is None or frame is None or frame.module is None or frame.call is not None:
         raise UserError("no module call is at hand here", "stop in the forward of a module")
-    moment = Moment.AFTER if frame.has_output else Moment.DURING
+    progress = CallProgress.AFTER if frame.has_output else CallProgress.DURING
     if pause.phase is Phase.ENTER and frame is pause.stack[0]:
-        moment = Moment.BEFORE
+        progress = CallProgress.BEFORE
     result = rerun(
         session,
         frame.module,
         args=frame.args,
         kwargs={**frame.kwargs, **replaced},
-        moment=moment,
+        progress=progress,
         watcher=Watcher(),
     )
     if not frame.has_output:
-        return Notice(f"{frame.path} gave {shape_line(result.output)}", _unlike(result))
+        return Notice(f"{frame.path} gave {shape_line(result.output)}", _caveats(result, frame.path))
     with observing():
         what = difference(frame.output, result.output)
     if what:
-        return Notice(f"{frame.path} gave another output: {what}", _unlike(result), level="warn")
-    alike = _unlike(dataclasses.replace(result, fused=False))
+        return Notice(f"{frame.path} gave another output: {what}", _caveats(result, frame.path), level="warn")
+    alike = _caveats(dataclasses.replace(result, fused=False), frame.path)
     return Notice(f"{frame.path} gave the same output again, bit for bit", alike, level="good")
 
 
@@ -74,30 +74,22 @@ def _call_around(pause: Pause | None) -> Frame | None:
     return next((frame for frame in frames if frame.op is None), None)
 
 
-def _unlike(result: Rerun) -> str:
-    """What makes a run beside the run another one."""
-    words = []
-    if result.dropped:
-        words.append("dropout did nothing here")
-    if result.drew:
-        words.append("it draws random numbers")
-    if result.unhooked:
-        words.append("the hooks inside were not called")
+def _caveats(result: Rerun, path: str) -> str:
+    """Why the rerun may differ from the run."""
+    words = result.caveats(path)
     if result.fused:
         words.append("in the run a part of it may be one fused kernel, whose last digits differ")
-    if result.grew:
-        words.append(f"it writes to {', '.join(result.grew[:3])}")
     return "; ".join(words)
 
 
 def _of_file(opened: OpenedCore, replaced: dict[str, Any]) -> Resume:
-    if opened.again is None:
+    if opened.rerun is None:
         raise UserError(
             "a core file has no code to run", "`layerstep open FILE --model package.module:function`"
         )
     if opened.core.selected.call is not None:
         raise UserError("the file was written in the backward pass", "`dump` at a stop in the forward")
-    missing = [text for text in opened.again.missing if text.partition(" ")[0] not in replaced]
+    missing = [text for text in opened.rerun.missing if text.partition(" ")[0] not in replaced]
     if missing:
         name = missing[0].partition(" ")[0]
         hint = f"`again {name}=None`, say" if name.isidentifier() and "(weight)" not in missing[0] else ""

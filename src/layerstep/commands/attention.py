@@ -13,9 +13,9 @@ from layerstep.attention.heads import Head, Pattern, difference, findings, look_
 from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
-from layerstep.layers.calls import Call, calls_at, calls_here
+from layerstep.layers.calls import LayerCall, calls_at, calls_here
 from layerstep.registry import command
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Rerun, rerun
 from layerstep.tensors.format import number
 from layerstep.tensors.grid import grid_of
@@ -86,10 +86,10 @@ def attention(session: Session, wish: Given) -> View:
     return views[0] if len(views) == 1 else Group(tuple(views))
 
 
-def _run_again(session: Session, call: Call, wish: Given) -> tuple[AttentionWatcher, Rerun]:
+def _run_again(session: Session, call: LayerCall, wish: Given) -> tuple[AttentionWatcher, Rerun]:
     watcher = AttentionWatcher(batch=wish.batch, head=wish.head)
     done = rerun(
-        session, call.module, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=watcher
+        session, call.module, args=call.args, kwargs=call.kwargs, progress=call.progress, watcher=watcher
     )
     if not watcher.found and watcher.too_large:
         shape = " × ".join(map(str, watcher.too_large[0]))
@@ -97,7 +97,7 @@ def _run_again(session: Session, call: Call, wish: Given) -> tuple[AttentionWatc
     return watcher, done
 
 
-def _shown(session: Session, wish: Given, call: Call, done: Rerun, seen: Attention, alone: bool) -> View:
+def _shown(session: Session, wish: Given, call: LayerCall, done: Rerun, seen: Attention, alone: bool) -> View:
     tokens = _tokens(session, wish) if wish.tokens else []
     with observing():
         weights, allowed = _chosen(wish, seen)
@@ -145,7 +145,7 @@ def _offset(seen: Attention, allowed: Tensor) -> int | None:
     return None
 
 
-def _padding(session: Session, call: Call, seen: Attention) -> Tensor | None:
+def _padding(session: Session, call: LayerCall, seen: Attention) -> Tensor | None:
     """Which keys are padding, [batch, keys], as far as the calls around tell: by a mask or by token ids."""
     device = seen.weights.device
 
@@ -171,7 +171,7 @@ def _padding(session: Session, call: Call, seen: Attention) -> Tensor | None:
     return (ids == index).to(device)
 
 
-def _verdict(call: Call, done: Rerun, seen: Attention) -> tuple[Level, str]:
+def _verdict(call: LayerCall, done: Rerun, seen: Attention) -> tuple[Level, str]:
     """Are these the weights of the run? What was compared, and how close it is."""
     kernel = f", weights @ v is the kernel's to {number(seen.error)}" if seen.error is not None else ""
     outputs = tensors_in(call.output, most=1)
@@ -182,7 +182,7 @@ def _verdict(call: Call, done: Rerun, seen: Attention) -> tuple[Level, str]:
             "error",
             f"not to be trusted: weights @ v differs from the kernel's result by {number(seen.error)}",
         )
-    if call.moment is not Moment.AFTER:
+    if call.progress is not CallProgress.AFTER:
         return "info", f"not checked with its output, it has not finished{kernel}"
     if done.dropped:
         return "info", f"not checked with its output, which had dropout{kernel}"

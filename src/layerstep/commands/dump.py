@@ -47,7 +47,7 @@ def dump(session: Session, given: Given) -> View:
         return _contents(title, core.holds, core.left_out)
     path = Path(os.path.expanduser(file))
     if path.suffix not in ("", SUFFIX) and not os.path.isdir(path):
-        raise BadArguments(f"{path.suffix} is no core file", f"dump {path.stem}{SUFFIX}")
+        raise BadArguments(f"{path.suffix} is not a core file", f"dump {path.stem}{SUFFIX}")
     written = write_core(session, path, most=most)
     name = str(Path(file).with_name(written.path.name)) if not os.path.isdir(path) else written.path
     title = (Span(f"written to {name}", "good"), Span(human_bytes(written.nbytes), "dim"))

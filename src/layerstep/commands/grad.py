@@ -13,19 +13,19 @@ from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.gradients.flow import PRESETS
-from layerstep.gradients.log import Entry
+from layerstep.gradients.log import GradientEntry
 from layerstep.gradients.no_gradient import (
     biases_before_norms,
     in_backward,
     missing_gradients,
     outside_optimizers,
 )
-from layerstep.gradients.recorder import Named, named_parameters
+from layerstep.gradients.recorder import NamedParameter, named_parameters
 from layerstep.gradients.sizes import Size, combined, gradient_of, measure, norms
 from layerstep.layers.weights import histogram
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
-from layerstep.tensors.format import dims, number
+from layerstep.tensors.format import dims, listed, number
 from layerstep.tensors.observing import observing
 from layerstep.tensors.present import tensor_view
 from layerstep.tensors.shapes import tensors_in
@@ -173,7 +173,7 @@ def _of_module(session: Session, module: nn.Module, text: str) -> View:
     return _table(session, [p for p in named_parameters(session) if id(p.parameter) in inside], text)
 
 
-def _table(session: Session, found: list[Named], text: str) -> View:
+def _table(session: Session, found: list[NamedParameter], text: str) -> View:
     have = [each for each in found if each.parameter.grad is not None]
     if not have:
         return Notice(f"no parameter of {text} has a gradient now", "`grad none` says why")
@@ -248,7 +248,7 @@ def _flow(session: Session) -> View:
     return replace(_layers(shown, ratios), title=title, note="\n".join(notes))
 
 
-def _layers(entries: dict[str, Entry], updated: dict[str, Entry]) -> Table:
+def _layers(entries: dict[str, GradientEntry], updated: dict[str, GradientEntry]) -> Table:
     largest = max((e.size.norm for e in entries.values() if math.isfinite(e.size.norm)), default=0.0)
     rows = []
     for path, entry in entries.items():
@@ -260,12 +260,15 @@ def _layers(entries: dict[str, Entry], updated: dict[str, Entry]) -> Table:
     return Table((Column("layer", "path"), *numbers, Column(""), Column("")), tuple(rows))
 
 
-def _now(have: list[Named]) -> dict[str, Entry]:
+def _now(have: list[NamedParameter]) -> dict[str, GradientEntry]:
     layers: dict[str, list[tuple[Size, int]]] = {}
     sizes = measure([g for each in have if (g := each.parameter.grad) is not None])
     for each, size in zip(have, sizes, strict=True):
         layers.setdefault(each.layer, []).append((size, each.parameter.numel()))
-    return {path: Entry(0, combined(*zip(*parts, strict=True)), math.nan) for path, parts in layers.items()}
+    return {
+        path: GradientEntry(0, combined(*zip(*parts, strict=True)), math.nan)
+        for path, parts in layers.items()
+    }
 
 
 def _bar(norm: float, largest: float) -> str:
@@ -278,7 +281,7 @@ def _bar(norm: float, largest: float) -> str:
     return "█" * int(whole) + _EIGHTHS[int(rest * 8)].strip()
 
 
-def _depth(entries: dict[str, Entry]) -> list[str]:
+def _depth(entries: dict[str, GradientEntry]) -> list[str]:
     """AUTOTRAINER's form of vanishing and exploding with depth: it fired in none of 63 healthy runs."""
     sizes = [(path, e.size.norm) for path, e in entries.items() if math.isfinite(e.size.norm)]
     if len(sizes) < 3 or not sizes[-1][1]:
@@ -293,4 +296,4 @@ def _depth(entries: dict[str, Entry]) -> list[str]:
 
 def _outside(session: Session) -> list[str]:
     outside = outside_optimizers(session)
-    return [f"in no optimizer that has stepped: {grad_faults.listed(outside)}"] if outside else []
+    return [f"in no optimizer that has stepped: {listed(outside, 6)}"] if outside else []

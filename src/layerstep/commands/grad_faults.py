@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from layerstep.commands.break_ import described
 from layerstep.commands.grad_steps import log_of
 from layerstep.engine.events import Phase
@@ -13,20 +11,15 @@ from layerstep.errors import UnknownPath, UserError
 from layerstep.gradients.check import Check, Checked, GradCheck
 from layerstep.gradients.no_gradient import missing_gradients, outside_optimizers
 from layerstep.layers.activity import ENOUGH, Activity, ActivityCount, Units
-from layerstep.layers.calls import Call, calls_at, calls_here
-from layerstep.rerun.kv_caches import Moment
+from layerstep.layers.calls import LayerCall, calls_at, calls_here
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Rerun, Watcher, rerun
-from layerstep.tensors.format import dims, number, place, share
+from layerstep.tensors.format import dims, listed, number, place, share
 from layerstep.views import Column, Notice, Table, View
 
-__all__ = ["check", "dead", "listed", "none"]
+__all__ = ["check", "dead", "none"]
 
 RELUS = "type:*ReLU*"
-
-
-def listed(names: Sequence[str], most: int = 6) -> str:
-    """The first of some names, and how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def none(session: Session) -> View:
@@ -37,7 +30,7 @@ def none(session: Session) -> View:
     notes = []
     outside = outside_optimizers(session)
     if outside:
-        notes.append(f"in no optimizer that has stepped, so never changed by one: {listed(outside)}")
+        notes.append(f"in no optimizer that has stepped, so never changed by one: {listed(outside, 6)}")
     elif outside is None:
         notes.append("no optimizer has stepped yet")
     if any(each.kind == "not reached" for each in missing) and not session.backpass.graph.calls:
@@ -47,7 +40,7 @@ def none(session: Session) -> View:
     groups: dict[tuple[str, str], list[str]] = {}
     for each in missing:
         groups.setdefault((each.kind, each.reason), []).append(each.name)
-    rows = [(kind, listed(names), why) for (kind, why), names in groups.items()]
+    rows = [(kind, listed(names, 6), why) for (kind, why), names in groups.items()]
     columns = (Column("why", "key"), Column("parameters"), Column(""))
     return Table(columns, tuple(rows[: session.config.max_lines]), note="\n".join(notes))
 
@@ -123,7 +116,7 @@ def check(session: Session, path: str) -> View:
     probe = GradCheck(call.module)
     try:
         done = rerun(
-            session, probe, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=Watcher()
+            session, probe, args=call.args, kwargs=call.kwargs, progress=call.progress, watcher=Watcher()
         )
     except UserError as error:
         message = error.message.replace(f"<{GradCheck.__name__}>", call.path)
@@ -147,17 +140,17 @@ def check(session: Session, path: str) -> View:
         Column(""),
     )
     title = f"{call.path}: autograd against central differences"
-    return Table(columns, tuple(rows), title=title, note="\n".join(_notes(found, done)))
+    return Table(columns, tuple(rows), title=title, note="\n".join(_notes(found, done, call.path)))
 
 
-def _call(session: Session, name: str) -> Call:
+def _call(session: Session, name: str) -> LayerCall:
     frame = session.pause.frame if session.pause is not None else None
     if frame is not None and frame.call is not None:
         path, module = session.models.find(name or frame.path.partition("|")[0])
         kept = session.kept.get(module)
         if kept is None:
             raise UserError(f"the input of {path} is not at hand in the backward pass", f"`break {path}`")
-        return Call(path, module, *kept, Moment.AFTER)
+        return LayerCall(path, module, *kept, CallProgress.AFTER)
     if name:
         return calls_at(session, name)[0]
     if frame is None or frame.module is None:
@@ -180,7 +173,7 @@ def _verdict(each: Checked) -> str:
     return f"at {at} autograd says {said}, differences {found}"
 
 
-def _notes(found: Check, done: Rerun) -> list[str]:
+def _notes(found: Check, done: Rerun, path: str) -> list[str]:
     notes = []
     if not any(each.agree or each.wrong for each in found.checked):
         notes.append("no answer: its output differs from one evaluation to the next, or has no slope here")
@@ -190,14 +183,4 @@ def _notes(found: Check, done: Rerun) -> list[str]:
         notes.append("it does not run in double precision: checked in single, with a tolerance of 3 %")
     if found.left:
         notes.append(f"{found.left:,} elements were not reached in time")
-    if done.dropped:
-        notes.append("dropout was left out")
-    if done.drew:
-        notes.append("it draws random numbers: the same in every evaluation")
-    if done.unhooked:
-        notes.append("hooks of yours in it were not called")
-    if done.grew:
-        notes.append(
-            f"the call has changed {listed(done.grew)} already: `break PATH enter` to see it as it was"
-        )
-    return notes
+    return notes + done.caveats(path)

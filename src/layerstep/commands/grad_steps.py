@@ -6,8 +6,8 @@ from layerstep.arguments import Given
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.gradients.flow import Health
-from layerstep.gradients.log import WARM_UP, Clipping, Entry, GradientLog, clipping_of
-from layerstep.gradients.recorder import RecordedGradients, Recorder
+from layerstep.gradients.log import WARM_UP, Clipping, GradientEntry, GradientLog, clipping_of
+from layerstep.gradients.recorder import GradientRecorder, RecordedGradients
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import number, share
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
@@ -37,7 +37,7 @@ def record(session: Session, given: Given) -> Notice:
             return Notice("gradients are not being recorded")
         before.stop()
         return Notice(f"recording of gradients is off; {len(before.log):,} steps are kept", level="good")
-    recorder = Recorder(session, every=given.every, updates=given.updates)
+    recorder = GradientRecorder(session, every=given.every, updates=given.updates)
     if before is not None:
         before.stop()
         recorder.log = before.log
@@ -133,7 +133,7 @@ def _trend_of(session: Session, log: GradientLog, text: str) -> View:
     return Group((head, _steps(entries[-ROWS:], warnings_of(session))))
 
 
-def _series(entries: list[Entry]) -> dict[str, list[float]]:
+def _series(entries: list[GradientEntry]) -> dict[str, list[float]]:
     return {
         "mean |g|": [entry.size.mean for entry in entries],
         "max |g|": [entry.size.most for entry in entries],
@@ -142,7 +142,7 @@ def _series(entries: list[Entry]) -> dict[str, list[float]]:
     }
 
 
-def _steps(entries: list[Entry], warnings: list[str]) -> Table:
+def _steps(entries: list[GradientEntry], warnings: list[str]) -> Table:
     columns = tuple(Column(name, right=True) for name in ("step", *_series(entries)))
     rows = tuple(
         (str(entry.step), *(_figure(values[0]) for values in _series([entry]).values())) for entry in entries

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from layerstep._torch import below_everything, is_lazy_clone
-from layerstep._torch.tensors import is_tensor
+from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.arguments import Expr, Given
 from layerstep.engine.expression import may_act
 from layerstep.engine.overwritten_inputs import as_it_was
@@ -101,7 +101,10 @@ def _facts(session: Session, tensor: torch.Tensor) -> list[tuple[str, View]]:
     fact("shared", lambda: _sharing(session, tensor))
     fact("autograd", lambda: _autograd(tensor))
     fact("hooks", lambda: _hooks(tensor))
-    fact("version", lambda: f"{tensor._version}, the number of in-place writes" if tensor._version else "")
+    fact(
+        "version",
+        lambda: f"{version}, the number of in-place writes" if (version := version_of(tensor)) > 0 else "",
+    )
     fact("spread", lambda: _histogram(tensor))
     fact("values", lambda: _corner(tensor))
     return facts

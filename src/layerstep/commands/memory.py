@@ -11,7 +11,7 @@ from layerstep.memory.meter import meter_of
 from layerstep.memory.now import KEPT, look
 from layerstep.memory.step import MeasuredStep
 from layerstep.memory.views import (
-    Snapshot,
+    MemoryShown,
     Snapshots,
     device_lines,
     difference,
@@ -170,13 +170,13 @@ def _devices(session: Session, given: Given) -> View:
     return summary(lines, "devices")
 
 
-def _snapshots(session: Session) -> dict[str, Snapshot]:
+def _snapshots(session: Session) -> dict[str, MemoryShown]:
     return session.instruments.get(Snapshots).by_name
 
 
-def _take(session: Session) -> Snapshot:
+def _take(session: Session) -> MemoryShown:
     with observing():
-        return Snapshot(look(session), tuple(devices()))
+        return MemoryShown(look(session), tuple(devices()))
 
 
 def _snapshot(session: Session, given: Given) -> View:

@@ -11,7 +11,7 @@ from layerstep.arguments import Flag, Given, Path
 from layerstep.engine.operations import Kernels, Place, is_question, is_whole, name_of, place_of
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
-from layerstep.layers.calls import Call, calls_at, calls_here
+from layerstep.layers.calls import LayerCall, calls_at, calls_here
 from layerstep.ops.signatures import named_arguments
 from layerstep.ops.unseen import why_no_ops
 from layerstep.registry import command
@@ -113,7 +113,7 @@ def ops(session: Session, given: Given) -> View:
     call = _call(session, given.path)
     watcher = _Ops(session, kernels=given.aten)
     done = rerun(
-        session, call.module, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=watcher
+        session, call.module, args=call.args, kwargs=call.kwargs, progress=call.progress, watcher=watcher
     )
     if not watcher.found:
         raise UserError(f"no op was seen in {call.path}", why_no_ops(call.module))
@@ -136,11 +136,11 @@ def _below(path: str, top: str) -> str:
     return path.removeprefix(f"{top}.")
 
 
-def _is_inside(call: Call, module: Any, path: str) -> bool:
+def _is_inside(call: LayerCall, module: Any, path: str) -> bool:
     return is_scripted(module) and (path == call.path or path.startswith(f"{call.path}."))
 
 
-def _call(session: Session, path: str) -> Call:
+def _call(session: Session, path: str) -> LayerCall:
     if path:
         return calls_at(session, path)[0]
     calls = calls_here(session)

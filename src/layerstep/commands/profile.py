@@ -13,7 +13,7 @@ from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.profile.compare import Saved, compare_profiles, joined, load, saved_of, store
 from layerstep.profile.profiling import WARM_UP, KernelProfile
-from layerstep.profile.state import State, state_of
+from layerstep.profile.state import ProfileState, state_of
 from layerstep.registry import command
 from layerstep.tensors.observing import observing
 from layerstep.views import Column, Notice, Table, View
@@ -82,21 +82,21 @@ def profile(session: Session, given: Given) -> View:
         return _now(state) if given.n is None else _begin(state, given)
 
 
-def _now(state: State) -> View:
+def _now(state: ProfileState) -> View:
     if not state.profile.steps:
         return _nothing(state)
     state.profile.answers = []
     return profile_views.report(state, by="module", sort="own")
 
 
-def _nothing(state: State) -> Notice:
+def _nothing(state: ProfileState) -> Notice:
     if state.profile.is_on:
         left = f"{state.profile.warming} more are left out first" if state.profile.warming else "go on"
         return Notice("profile is on, and no step is complete yet", left)
     return Notice("nothing is timed", "`profile 10` times the next 10 steps")
 
 
-def _begin(state: State, given: Given) -> Notice:
+def _begin(state: ProfileState, given: Given) -> Notice:
     notice = _start(state, given.n)
     wanted = [word for word in ("report", "advice") if getattr(given, word)]
     if wanted:
@@ -105,14 +105,14 @@ def _begin(state: State, given: Given) -> Notice:
     return notice
 
 
-def _tell(state: State) -> None:
+def _tell(state: ProfileState) -> None:
     """The steps are timed: say at once what was asked for."""
     for line in state.profile.answers:
         state.session.say(_now(state) if line == "profile report" else _advice(state))
     state.profile.answers = []
 
 
-def _start(state: State, wanted: int | None = None) -> Notice:
+def _start(state: ProfileState, wanted: int | None = None) -> Notice:
     if state.kernels is not None and state.kernels.is_on:
         raise UserError("`profile ops` is at work", "`profile off` ends it")
     state.start(wanted)
@@ -122,7 +122,7 @@ def _start(state: State, wanted: int | None = None) -> Notice:
     return Notice(text, "`profile report` shows them", "good")
 
 
-def _off(state: State) -> Notice:
+def _off(state: ProfileState) -> Notice:
     was_on = state.profile.is_on or (state.kernels is not None and state.kernels.is_on)
     state.profile.stop()
     if state.kernels is not None:
@@ -132,7 +132,7 @@ def _off(state: State) -> Notice:
     return Notice(f"profile is off; {len(state.profile.steps):,} {state.profile.word} are kept", level="good")
 
 
-def _report(state: State, given: Given) -> View:
+def _report(state: ProfileState, given: Given) -> View:
     if not state.profile.steps:
         return _nothing(state)
     if given.tree:
@@ -142,13 +142,13 @@ def _report(state: State, given: Given) -> View:
     return profile_views.report(state, by=given.by, sort=given.sort, wide=given.wide)
 
 
-def _advice(state: State) -> View:
+def _advice(state: ProfileState) -> View:
     if not state.profile.steps:
         return _nothing(state)
     return profile_views.advice_view(state.advice(), state)
 
 
-def _ops(state: State, steps: int | None) -> View:
+def _ops(state: ProfileState, steps: int | None) -> View:
     if steps is None:
         return _kernels(state)
     if state.profile.is_on:
@@ -165,7 +165,7 @@ def _ops(state: State, steps: int | None) -> View:
     )
 
 
-def _kernels(state: State) -> View:
+def _kernels(state: ProfileState) -> View:
     kernels = state.kernels
     if kernels is None or not kernels.steps or kernels.is_on:
         return Notice("no kernels are timed", "`profile ops 3` has torch.profiler record the next 3 steps")
@@ -197,7 +197,7 @@ def _kernels(state: State) -> View:
     return Table(columns, rows, note=note)
 
 
-def _save(state: State, name: str, *, add: bool) -> Notice:
+def _save(state: ProfileState, name: str, *, add: bool) -> Notice:
     if not state.profile.steps:
         raise UserError("nothing is timed", "`profile 100` first")
     saved = saved_of(state.measured())
@@ -213,15 +213,15 @@ def _save(state: State, name: str, *, add: bool) -> Notice:
     return Notice(f"saved {len(saved.wall):,} steps{rounds} as {name}", "`profile compare A B`", "good")
 
 
-def _is_saved(state: State, name: str) -> bool:
+def _is_saved(state: ProfileState, name: str) -> bool:
     return name in state.saved or (name.endswith(".json") and os.path.exists(os.path.expanduser(name)))
 
 
-def _compare(state: State, a: str, b: str) -> View:
+def _compare(state: ProfileState, a: str, b: str) -> View:
     return profile_views.comparison((a, b), compare_profiles(_saved(state, a), _saved(state, b)))
 
 
-def _saved(state: State, name: str) -> Saved:
+def _saved(state: ProfileState, name: str) -> Saved:
     if name in state.saved:
         return state.saved[name]
     if name.endswith(".json"):
@@ -230,7 +230,7 @@ def _saved(state: State, name: str) -> Saved:
     raise UserError(f"no profile is saved as {name!r}", f"saved: {known}")
 
 
-_PARTS: dict[str, Callable[[State, Given], View]] = {
+_PARTS: dict[str, Callable[[ProfileState, Given], View]] = {
     "on": lambda state, given: _start(state),
     "off": lambda state, given: _off(state),
     "report": _report,

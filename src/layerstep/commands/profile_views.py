@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Iterable
 
 from layerstep.profile.advice import Advice
-from layerstep.profile.compare import LEAST_EFFECT, Change, Comparison
-from layerstep.profile.report import BETWEEN, Measured, Row, Spread, by_type
-from layerstep.profile.state import State
+from layerstep.profile.compare import LEAST_EFFECT, ProfileComparison, TimeChange
+from layerstep.profile.report import BETWEEN, Measured, Row, StepSpread, by_type
+from layerstep.profile.state import ProfileState
 from layerstep.views import Column, Fields, Group, Node, Notice, Span, Table, Text, Tree, View
 
 __all__ = ["SORTS", "advice_view", "comparison", "flame", "milliseconds", "report", "tree"]
@@ -48,7 +48,7 @@ def count(value: float) -> str:
     return f"{value:.3g}P"
 
 
-def report(state: State, *, by: str, sort: str, wide: bool = False) -> View:
+def report(state: ProfileState, *, by: str, sort: str, wide: bool = False) -> View:
     """`profile report`: a row for each module, and for what is outside of all."""
     measured = state.measured()
     if by == "op":
@@ -69,7 +69,7 @@ def _sorted(measured: Measured, rows: Iterable[Row], sort: str) -> list[Row]:
 
 def head(measured: Measured) -> Fields:
     """The step, its spread, the throughput, and what we cost."""
-    step, tool = measured.step, Spread.of(measured.tool)
+    step, tool = measured.step, StepSpread.of(measured.tool)
     steps = f"{len(measured.steps)} {measured.word}{'s' * (len(measured.steps) != 1)}"
     if measured.unit and any(row.parent == "" and row.path != measured.unit for row in _modules(measured)):
         steps += f" of {measured.unit}"
@@ -88,7 +88,7 @@ def head(measured: Measured) -> Fields:
     if measured.is_host:
         items.append(("taken out", f"{milliseconds(tool.median)} ms of the profiler's own work, {share:.1%}"))
     else:
-        spent = milliseconds(Spread.of(measured.events).median)
+        spent = milliseconds(StepSpread.of(measured.events).median)
         items.append(("not taken out", f"the host has recorded events for about {spent} ms of each"))
     if measured.beside:
         whose = "its" if len(measured.beside) == 1 else "their"
@@ -101,7 +101,7 @@ def _modules(measured: Measured) -> list[Row]:
     return [row for row in measured.rows if not row.is_outside]
 
 
-def _range(spread: Spread) -> str:
+def _range(spread: StepSpread) -> str:
     return f"{milliseconds(spread.low)}–{milliseconds(spread.high)}"
 
 
@@ -115,7 +115,7 @@ def _columns(measured: Measured, by: str, *, wide: bool) -> list[str]:
 
 
 def _cells(measured: Measured, row: Row, names: list[str]) -> tuple[str, ...]:
-    own = Spread.of(row.own)
+    own = StepSpread.of(row.own)
     typical = measured.typical
     spread = (own.high - own.low) / 2 / typical(row.own) if typical(row.own) else 0.0
     known = {
@@ -135,7 +135,7 @@ def _cells(measured: Measured, row: Row, names: list[str]) -> tuple[str, ...]:
     return (row.path, *(known.get(name, "") for name in names))
 
 
-def _notes(state: State, *, wide: bool) -> list[str]:
+def _notes(state: ProfileState, *, wide: bool) -> list[str]:
     measured = state.measured()
     notes = [
         "own: without the modules it calls; it adds up to the step; FLOP: forward",
@@ -163,7 +163,7 @@ def _notes(state: State, *, wide: bool) -> list[str]:
     return notes
 
 
-def _by_op(state: State) -> View:
+def _by_op(state: ProfileState) -> View:
     """The functions that one forward called, as the look beside the run has seen them."""
     found: dict[str, tuple[int, float]] = {}
     for line in state.looked.lines.values():
@@ -183,7 +183,7 @@ def _by_op(state: State) -> View:
     return Table(columns, rows, note=note)
 
 
-def tree(state: State) -> View:
+def tree(state: ProfileState) -> View:
     """`profile report --tree`: times with all below, the hot path marked."""
     measured = state.measured()
     below = _children(measured)
@@ -233,7 +233,7 @@ def _children(measured: Measured) -> dict[str, list[Row]]:
     return below
 
 
-def flame(state: State) -> View:
+def flame(state: ProfileState) -> View:
     """`profile report --flame`: a bar for each module as wide as its time, in the order of the calls."""
     measured = state.measured()
     below = _children(measured)
@@ -267,7 +267,7 @@ def _bar(share: float) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip() or "▏"
 
 
-def advice_view(found: list[Advice], state: State) -> View:
+def advice_view(found: list[Advice], state: ProfileState) -> View:
     """`profile advice`."""
     if not found:
         return Notice("the numbers ask for nothing", "`profile report` shows them", "good")
@@ -284,7 +284,7 @@ def advice_view(found: list[Advice], state: State) -> View:
     return Group(tuple(views))
 
 
-def comparison(names: tuple[str, str], found: Comparison) -> View:
+def comparison(names: tuple[str, str], found: ProfileComparison) -> View:
     """`profile compare`: only what is real."""
     word = f"{names[0]} → {names[1]}"
     moved = abs(found.pace - 1) > SLOWER
@@ -322,7 +322,7 @@ def _percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "∞"
 
 
-def _change(name: str, change: Change) -> tuple[str, ...]:
+def _change(name: str, change: TimeChange) -> tuple[str, ...]:
     interval = f"{_percent(change.low)} … {_percent(change.high)}"
     before, after = milliseconds(change.before), milliseconds(change.after)
     return (name, before, after, _percent(change.ratio), interval)

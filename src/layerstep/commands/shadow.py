@@ -6,11 +6,11 @@ from layerstep.arguments import Choice, Given, Keyword, Option, Real, Word
 from layerstep.attention.heads import difference
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
-from layerstep.layers.calls import Call, calls_here
+from layerstep.layers.calls import LayerCall, calls_here
 from layerstep.precision.lost_digits import Loss, Losses
 from layerstep.precision.shadow_run import Shadower
 from layerstep.registry import command
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Rerun, rerun
 from layerstep.tensors.finite import is_finite
 from layerstep.tensors.format import number
@@ -45,9 +45,9 @@ def shadow(session: Session, given: Given) -> View:
     """
     call = _call(session, given.path)
     losses = Losses(session.models.path_of, tolerance=given.tol)
-    watcher = Shadower(losses.hear, seconds=SECONDS)
+    watcher = Shadower(losses.see, seconds=SECONDS)
     done = rerun(
-        session, call.module, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=watcher
+        session, call.module, args=call.args, kwargs=call.kwargs, progress=call.progress, watcher=watcher
     )
     if losses.largest is None:
         left = _unshadowed(watcher)
@@ -59,7 +59,7 @@ def shadow(session: Session, given: Given) -> View:
     return Group((_guilty(losses.first, losses), _table(losses.worst, notes)))
 
 
-def _call(session: Session, path: str) -> Call:
+def _call(session: Session, path: str) -> LayerCall:
     running = {id(call.module): call for call in calls_here(session)}
     frame = session.pause.frame if session.pause is not None else None
     if not path and (frame is None or frame.module is None):
@@ -77,7 +77,7 @@ def _call(session: Session, path: str) -> Call:
             f"what {path} was called with is not in view",
             f"`break {path}`, or `record {path} --tensors` before the forward",
         )
-    return Call(path, module, *kept, Moment.AFTER)
+    return LayerCall(path, module, *kept, CallProgress.AFTER)
 
 
 def _guilty(loss: Loss, losses: Losses) -> Fields:
@@ -125,7 +125,7 @@ def _table(worst: list[Loss], notes: list[str]) -> Table:
     return Table(columns, tuple(rows), title="where most is lost", note="\n".join(notes))
 
 
-def _sound(call: Call, losses: Losses, notes: list[str]) -> Notice:
+def _sound(call: LayerCall, losses: Losses, notes: list[str]) -> Notice:
     largest = losses.largest
     assert largest is not None
     limit = f"{number(losses.tolerance)} in {dtype_name(losses.dtype)}"
@@ -135,7 +135,7 @@ def _sound(call: Call, losses: Losses, notes: list[str]) -> Notice:
     return Notice(text, "; ".join(notes), level="warn" if notes and "NaN" in notes[0] else "good")
 
 
-def _about_output(call: Call, done: Rerun, watcher: Shadower, losses: Losses) -> list[str]:
+def _about_output(call: LayerCall, done: Rerun, watcher: Shadower, losses: Losses) -> list[str]:
     errors = [watcher.error_of(tensor) for _, tensor in tensors_in(done.output)]
     known = [error for error in errors if error is not None]
     if not known:
@@ -148,23 +148,14 @@ def _about_output(call: Call, done: Rerun, watcher: Shadower, losses: Losses) ->
     return [off]
 
 
-def _about_rerun(call: Call, done: Rerun, watcher: Shadower) -> list[str]:
+def _about_rerun(call: LayerCall, done: Rerun, watcher: Shadower) -> list[str]:
     notes = []
     if watcher.ended:
         notes.append(f"not all of it was followed: {watcher.ended}; name a smaller part")
     if left := _unshadowed(watcher):
         notes.append(left)
-    if done.dropped:
-        notes.append("dropout was left out, which changes the numbers")
-    if done.drew:
-        notes.append("it draws random numbers: they are not those of the run")
-    if done.unhooked:
-        notes.append("hooks of yours in it were not called")
-    if done.grew:
-        notes.append(
-            f"the call has changed {done.grew[0]} already: `break {call.path} enter` to see it as it was"
-        )
-    if call.moment is Moment.AFTER and not (done.dropped or done.drew or done.unhooked or done.grew):
+    notes += (caveats := done.caveats(call.path))
+    if call.progress is CallProgress.AFTER and not caveats:
         gap = difference(done.output, call.output)
         why = "in the run a part of it was one fused kernel" if done.fused else "its state has changed since"
         if gap:

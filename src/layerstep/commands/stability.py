@@ -12,7 +12,7 @@ from layerstep.arguments import Given, Where
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where as WherePattern
 from layerstep.errors import UserError
-from layerstep.layers.calls import Call, calls_here
+from layerstep.layers.calls import LayerCall, calls_here
 from layerstep.precision.cancellation import Hazards
 from layerstep.precision.shadow_run import Shadower
 from layerstep.precision.stability import (
@@ -25,7 +25,7 @@ from layerstep.precision.stability import (
     worst_first,
 )
 from layerstep.registry import command
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import rerun
 from layerstep.tensors.format import number
 from layerstep.tensors.observing import observing
@@ -98,7 +98,7 @@ def _in_view(session: Session, modules: list[tuple[str, nn.Module]]) -> Iterator
                 yield f"{path}.{name}.grad", parameter.grad, "gradient"
 
 
-def _calls(session: Session, chosen: list[tuple[str, nn.Module]] | None) -> list[Call]:
+def _calls(session: Session, chosen: list[tuple[str, nn.Module]] | None) -> list[LayerCall]:
     """The calls to run again, none in another: of the modules chosen, or of the one here and those passed."""
     pause = session.pause
     running = {id(call.module): call for call in calls_here(session)} if pause is not None else {}
@@ -107,7 +107,7 @@ def _calls(session: Session, chosen: list[tuple[str, nn.Module]] | None) -> list
         here = frame.module if frame is not None else None
         running = {key: call for key, call in running.items() if call.module is here}
         chosen = list(session.models.everything())
-    calls: dict[int, Call] = {}
+    calls: dict[int, LayerCall] = {}
     for _, module in chosen:
         _collect(session, module, running, calls, set())
     inside = {id(part) for call in calls.values() for part in list(call.module.modules())[1:]}
@@ -115,7 +115,11 @@ def _calls(session: Session, chosen: list[tuple[str, nn.Module]] | None) -> list
 
 
 def _collect(
-    session: Session, module: nn.Module, running: dict[int, Call], calls: dict[int, Call], above: set[int]
+    session: Session,
+    module: nn.Module,
+    running: dict[int, LayerCall],
+    calls: dict[int, LayerCall],
+    above: set[int],
 ) -> None:
     """The module's own call, or those of what is in it."""
     if id(module) in calls or id(module) in above:
@@ -124,13 +128,13 @@ def _collect(
     if id(module) in running:
         calls[id(module)] = running[id(module)]
     elif kept is not None:
-        calls[id(module)] = Call(session.models.path_of(module), module, *kept, Moment.AFTER)
+        calls[id(module)] = LayerCall(session.models.path_of(module), module, *kept, CallProgress.AFTER)
     else:
         for child in module.children():
             _collect(session, child, running, calls, {*above, id(module)})
 
 
-def _operations(session: Session, calls: list[Call]) -> tuple[list[StabilityIssue], list[str]]:
+def _operations(session: Session, calls: list[LayerCall]) -> tuple[list[StabilityIssue], list[str]]:
     issues: list[StabilityIssue] = []
     notes: list[str] = []
     left, ops, ran = SECONDS, 0, 0
@@ -139,10 +143,15 @@ def _operations(session: Session, calls: list[Call]) -> tuple[list[StabilityIssu
         hazards = Hazards(
             session.models.path_of, thresholds=Thresholds(), has_gradients=torch.is_grad_enabled()
         )
-        watcher = Shadower(hazards.hear, seconds=left)
+        watcher = Shadower(hazards.see, seconds=left)
         try:
             done = rerun(
-                session, call.module, args=call.args, kwargs=call.kwargs, moment=call.moment, watcher=watcher
+                session,
+                call.module,
+                args=call.args,
+                kwargs=call.kwargs,
+                progress=call.progress,
+                watcher=watcher,
             )
         except UserError as error:
             notes.append(error.message)

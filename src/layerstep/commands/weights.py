@@ -11,7 +11,7 @@ from layerstep.engine.session import Session
 from layerstep.engine.where import Where as WherePattern
 from layerstep.engine.where import WhereKind
 from layerstep.errors import UnknownPath, UserError
-from layerstep.layers.initialisation import Verdict, judge
+from layerstep.layers.initialisation import SchemeMatch, judge
 from layerstep.layers.weights import Weight, collect, histogram, measure_all
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
@@ -31,7 +31,7 @@ class _Row:
 
     name: str
     weights: tuple[Weight, ...]
-    verdict: Verdict
+    verdict: SchemeMatch
 
     @property
     def size(self) -> int:

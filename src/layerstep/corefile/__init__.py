@@ -1,4 +1,4 @@
-"""Core files: a stop of a run in one file, to be looked at on another machine and run again there."""
+"""Core files: a stop of a run in one file, to open on another machine and rerun there."""
 
 from layerstep.corefile.container import SUFFIX
 from layerstep.corefile.rebuild import RestoredCore, read_core

@@ -1,7 +1,7 @@
-"""The file: safetensors, whose metadata holds one JSON. No pickle is written or read.
+"""The file: safetensors, with one JSON in its metadata. No pickle is written or read.
 
-It is written here, segment by segment, so that no more than one of them is copied at a time; it is read by
-the safetensors library, which checks every offset.
+We write it segment by segment, so that at most one of them is copied at a time. The safetensors library reads
+it and checks every offset.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What every version of the format knows; the others are written as bytes."""
+"""The dtypes that every version of the format has; others are written as bytes."""
 
 
 def write_file(path: Path, contents: dict[str, Any], segments: Sequence[Segment]) -> int:
-    """Write the file, whole or not at all; the size in bytes. A full disk is a `UserError`."""
+    """Write the file, whole or not at all, and return its size in bytes. A full disk is a `UserError`."""
     header = _header(contents, segments)
     if len(header) > MOST_HEADER:
         raise UserError(f"cannot write {path}", "the model has more modules than such a file can describe")
@@ -55,8 +55,8 @@ def write_file(path: Path, contents: dict[str, Any], segments: Sequence[Segment]
 
 
 def _header(contents: dict[str, Any], segments: Sequence[Segment]) -> bytes:
-    told = {"format": FORMAT, "version": str(VERSION), "core": json.dumps(contents, allow_nan=False)}
-    table: dict[str, Any] = {"__metadata__": told}
+    metadata = {"format": FORMAT, "version": str(VERSION), "core": json.dumps(contents, allow_nan=False)}
+    table: dict[str, Any] = {"__metadata__": metadata}
     at = 0
     for segment in segments:
         known = segment.dtype in _DTYPES
@@ -86,25 +86,25 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             segments = {name: _bytes(opened.get_tensor(name)) for name in names}
     except SafetensorError as error:
         reason = str(error).partition("\n")[0][:120]
-        raise RecordingError(f"{path} is no core file, or not all of one; {reason}") from None
+        raise RecordingError(f"{path} is not a core file, or not a complete one; {reason}") from None
     return contents, segments
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """With memory of its own: the file may be replaced while it is being looked at."""
+    """Copy it to own memory, because the file may be replaced while the session uses it."""
     return tensor.reshape(-1).view(torch.uint8).clone()
 
 
-def _contents(path: Path, told: dict[str, str]) -> dict[str, Any]:
-    if told.get("format") != FORMAT:
-        raise RecordingError(f"{path} is no core file; `dump FILE` at a stop writes one")
-    version = told.get("version", "")
+def _contents(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
+    if metadata.get("format") != FORMAT:
+        raise RecordingError(f"{path} is not a core file; `dump FILE` at a stop writes one")
+    version = metadata.get("version", "")
     if version != str(VERSION):
         raise RecordingError(
             f"{path} is a core file of version {version[:20] or 'none'}, and this layerstep reads {VERSION}"
         )
     try:
-        contents = json.loads(told.get("core", ""))
+        contents = json.loads(metadata.get("core", ""))
     except (ValueError, RecursionError):
         contents = None
     if not isinstance(contents, dict):

@@ -1,4 +1,4 @@
-"""An opened core file in a session: its models, its stack, and the pause that stands there."""
+"""An opened core file in a session: its models, its stack, and its pause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from layerstep.corefile.rebuild import RestoredCall, RestoredCore
-from layerstep.corefile.reexecution import Again
+from layerstep.corefile.rerun import CoreRerun
 from layerstep.crashes.raised import MARK, Raised
 from layerstep.crashes.traceback_calls import Crash, Spot
 from layerstep.engine.causes import AtLine, AtModule, InBackward
@@ -42,11 +42,11 @@ def opened_in(session: Session) -> OpenedCore | None:
 
 
 class OpenedCore:
-    """A core file that a session looks at."""
+    """A core file that a session has open."""
 
-    def __init__(self, core: RestoredCore, again: Again | None) -> None:
+    def __init__(self, core: RestoredCore, rerun: CoreRerun | None) -> None:
         self.core = core
-        self.again = again
+        self.rerun = rerun
         self.pause: Pause | None = None
 
     def enter(self, session: Session) -> None:
@@ -73,9 +73,9 @@ class OpenedCore:
 
     def use_code(self, session: Session) -> None:
         """Make the session's model the one that has the code."""
-        assert self.again is not None
+        assert self.rerun is not None
         stop = self.core.contents["stop"]
-        self._use_models(session, [(self.again.model, str(stop["model"]), int(stop["forward"]))])
+        self._use_models(session, [(self.rerun.model, str(stop["model"]), int(stop["forward"]))])
 
     @staticmethod
     def _use_models(session: Session, roots: list[tuple[nn.Module, str, int]]) -> None:
@@ -154,20 +154,20 @@ def _frame(models: Models, call: RestoredCall) -> Frame:
     )
     if call.has_output:
         frame.output = call.output
-    frame._path = call.path
+    frame.path = call.path
     if call.within is not None:
         frame.within, frame.within_line = call.within, call.within.f_lineno
     return frame
 
 
 def _spots(frame: Frame) -> tuple[Spot, ...]:
-    """The line of the user's that raised; the frames below it are not in the file."""
+    """The user's line that raised. The frames below it are not in the file."""
     python = frame.python
     return (Spot(python, python.f_lineno, python.f_lasti),) if python is not None else ()
 
 
 def _exception(stored: dict[str, Any] | None) -> Exception | None:
-    """An exception of the same name and message; one of Python's own, if there is one of that name."""
+    """An exception of the same name and message; Python's own class, if there is one of that name."""
     if stored is None:
         return None
     kind = getattr(builtins, str(stored["type"]), None)
@@ -175,7 +175,7 @@ def _exception(stored: dict[str, Any] | None) -> Exception | None:
         kind = type(str(stored["type"]), (Exception,), {})
     try:
         error: Exception = kind(str(stored["message"]))
-    except TypeError:  # one that wants more than a message
+    except TypeError:  # its class needs more than a message
         error = type(str(stored["type"]), (Exception,), {})(str(stored["message"]))
     for note in stored["notes"]:
         error.add_note(str(note))

@@ -1,4 +1,4 @@
-"""What a run stands in: modes of torch, versions, the machine; and an exception as text."""
+"""The environment of a run: modes of torch, versions, the machine; and an exception as text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def modes_now() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def under_modes(modes: dict[str, Any]) -> Iterator[None]:
-    """Compute as under these modes."""
+    """Put these modes on for a block."""
     before = modes_now()
     with contextlib.ExitStack() as stack:
         stack.callback(_set_process_wide, before)
@@ -71,7 +71,7 @@ def _set_process_wide(modes: dict[str, Any]) -> None:
 def environment() -> dict[str, Any]:
     """Versions and the machine; no name of a user, no variable, no path."""
     return {
-        "layerstep": sys.modules["layerstep"].__version__,  # an import would bring the screens along
+        "layerstep": sys.modules["layerstep"].__version__,  # an import would load the front ends
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
@@ -89,19 +89,19 @@ def _devices() -> list[str]:
 
 def exception_text(error: BaseException) -> dict[str, Any]:
     """Type, message, notes and traceback; files by their base names."""
-    told = traceback.TracebackException(type(error), error, error.__traceback__)
-    waiting: list[traceback.TracebackException | None] = [told]
+    trace = traceback.TracebackException(type(error), error, error.__traceback__)
+    waiting: list[traceback.TracebackException | None] = [trace]
     while waiting:
         one = waiting.pop()
         if one is None:
             continue
         for frame in one.stack:
-            _ = frame.line  # looked up by the whole name, while that is there
+            _ = frame.line  # read it now, while the frame has its full file name
             frame.filename = os.path.basename(frame.filename)
         waiting += [one.__cause__, one.__context__]
     return {
         "type": type(error).__name__,
         "message": without_home(str(error))[:MOST_TEXT],
         "notes": [without_home(str(note))[:MOST_TEXT] for note in getattr(error, "__notes__", [])],
-        "traceback": without_home("".join(told.format()))[-MOST_TEXT:],
+        "traceback": without_home("".join(trace.format()))[-MOST_TEXT:],
     }

@@ -1,7 +1,7 @@
-"""Out of a core file: modules that look like the run's, its stack, and all that can be looked at there.
+"""Rebuild the contents of a core file: modules that look like the run's, its stack, its values.
 
-The modules have the classes' names, the parameters that are in the file and shapes for the others, so that
-every command that looks works on them. They have no code: nothing of a file is run.
+The modules have the names of their classes, the parameters that are in the file, and shapes for the others.
+So every command that only looks works on them. They have no code: nothing in a file is run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["RestoredCall", "RestoredCore", "RestoredModule", "read_core"]
 
 
 class RestoredModule(nn.Module):
-    """A module out of a file: what can be seen of it, without its code."""
+    """A module from a file: its contents without its code."""
 
     def __init__(self, extra: str) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class RestoredModule(nn.Module):
 
 
 class RestoredContainer(RestoredModule):
-    """A list or a dictionary of modules out of a file."""
+    """A list or a dictionary of modules from a file."""
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -55,12 +55,12 @@ class RestoredContainer(RestoredModule):
 
 def _no_code(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     name = type(self).__name__
-    raise UserError(f"{name} is out of a core file: its code is not here", "`layerstep open FILE --model …`")
+    raise UserError(f"{name} comes from a core file, without its code", "`layerstep open FILE --model …`")
 
 
 @dataclass(slots=True)
 class RestoredCall:
-    """One module call of the stack, as the file has it."""
+    """One module call of the stack in the file."""
 
     module: nn.Module | None
     path: str
@@ -79,7 +79,7 @@ class RestoredCall:
 
 @dataclass(slots=True)
 class RestoredCore:
-    """A file, opened."""
+    """An opened file."""
 
     path: Path
     contents: dict[str, Any]
@@ -95,7 +95,7 @@ class RestoredCore:
 
     @property
     def selected(self) -> RestoredCall:
-        """The call that the file is about."""
+        """The selected call of the stack."""
         index: int = self.contents["stop"]["selected"]
         return self.stack[index]
 
@@ -111,7 +111,7 @@ class RestoredCore:
 
     @property
     def missing(self) -> list[str]:
-        """What the selected module would need to be run again, and the file does not have."""
+        """What a rerun of the selected module needs and the file does not have."""
         chosen = self.selected
         if chosen.module is None:
             return ["a module"]
@@ -122,22 +122,22 @@ class RestoredCore:
             *(f"{name} (weight)" for name, tensor in state if hasattr(tensor, "not_in_core")),
         ]
 
-    def inputs_anew(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the selected module was called with, in memory of its own."""
+    def fresh_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of the selected module, in their own memory."""
         entry = self.contents["stack"][self.contents["stop"]["selected"]]
-        tensors = RestoredTensors(self.contents["tensors"], self.segments, anew=True)
+        tensors = RestoredTensors(self.contents["tensors"], self.segments, copied=True)
         args, kwargs = (decode(entry[name], tensors, self.modules.__getitem__) for name in ("args", "kwargs"))
         return args, kwargs
 
 
 def read_core(path: Path) -> RestoredCore:
-    """Open a file; what is wrong with it is a `RecordingError` in one line."""
+    """Open a file; raises a `RecordingError` of one line if it is damaged."""
     contents, segments = read_file(path)
     try:
         return _rebuild(path, contents, segments)
     except RecordingError as error:
         raise RecordingError(f"{path} is damaged; {error}") from None
-    except Exception as error:  # whatever a damaged description makes of its reader
+    except Exception as error:  # a damaged description can cause any error
         reason = f"{type(error).__name__}: {error}".partition("\n")[0][:120]
         raise RecordingError(f"{path} is damaged; {reason}") from None
 
@@ -172,7 +172,7 @@ def _rebuild(path: Path, contents: dict[str, Any], segments: dict[str, Tensor]) 
 
 
 def _check(core: RestoredCore) -> None:
-    """Ask for what is asked for later, so that a damaged file is found out now."""
+    """Read now what is needed later, so that damage shows at once."""
     stop, modes, made_by = (core.contents[name] for name in ("stop", "modes", "environment"))
     _ = core.selected, core.phase, core.missing, core.contents["left_out"], core.contents["points"]
     _ = [stop[name] for name in ("reason", "trouble", "forward", "step", "model", "local", "time")]
@@ -205,7 +205,7 @@ def _as_parameter(tensor: Tensor) -> Any:
 def _class(entry: dict[str, Any], sources: RestoredSources) -> type[RestoredModule]:
     forward = types.FunctionType(_no_code.__code__, globals(), "forward")
     if (code := sources.code(entry["forward"])) is not None:
-        # The function that is called has no source, the one that it wraps is only looked at.
+        # The function that is called has no source; the one that it wraps is only shown.
         forward.__wrapped__ = types.FunctionType(code, {}, "forward")  # type: ignore[attr-defined]
     else:
         forward.__code__ = forward.__code__.replace(co_filename="<core>")

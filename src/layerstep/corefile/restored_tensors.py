@@ -1,4 +1,4 @@
-"""Tensors out of a core file. What the file says is checked before any memory is looked at through it."""
+"""Tensors from a core file. Checks every entry before it reads memory by it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Entry = Mapping[str, Any]
 
 
 class RestoredTensors:
-    """The tensors of a file by their numbers, made when they are asked for, each once.
+    """The tensors of a file by their numbers, each made once, at its first use.
 
-    `segments` are flat and of bytes. With `anew` their memory is copied first: what is run on these tensors
+    `segments` are flat and of bytes. With `copied` their memory is copied first: what runs on these tensors
     may write to them.
     """
 
     def __init__(
-        self, entries: Sequence[Entry], segments: Mapping[str, Tensor], *, anew: bool = False
+        self, entries: Sequence[Entry], segments: Mapping[str, Tensor], *, copied: bool = False
     ) -> None:
         self._entries = entries
-        self._segments = {name: raw.clone() for name, raw in segments.items()} if anew else segments
-        self._anew = anew
+        self._segments = {name: raw.clone() for name, raw in segments.items()} if copied else segments
+        self._copied = copied
         self._made: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class RestoredTensors:
         return self._made[number]
 
     def _flagged(self, tensor: Tensor, entry: Entry) -> Tensor:
-        if self._anew:
+        if self._copied:
             return _as_in_run(tensor, entry)
         may = tensor.dtype.is_floating_point or tensor.dtype.is_complex
         wants = bool(entry.get("requires_grad")) and may
@@ -90,11 +90,11 @@ class RestoredTensors:
             raise RecordingError("it holds a tensor without its memory")
         tensor = torch.empty(0, dtype=dtype)
         tensor.set_(raw.untyped_storage(), at // dtype.itemsize, shape, strides)
-        return tensor.data  # nobody has written to it: a version of 1 would say so
+        return tensor.data  # its version must be 0: the run has not written to it
 
 
 def _as_in_run(tensor: Tensor, entry: Entry) -> Tensor:
-    """On its device, if that is here; in a graph, if it was: a leaf refuses to be written in place."""
+    """Put it on its device, if that is here, and into a graph, if it was in one: leaves refuse writes."""
     device = torch.device(str(entry.get("device", "cpu")))
     if device.type == "cuda" and torch.cuda.device_count() > (device.index or 0):
         tensor = tensor.to(device)
@@ -137,7 +137,7 @@ def _sparse(entry: Entry, parts: dict[str, Tensor]) -> Tensor:
 
 
 def _quantized(entry: Entry, parts: dict[str, Tensor]) -> Tensor:
-    """Zeros of that scheme, then the integers into their memory: there is no public way from integers."""
+    """Make zeros of that scheme, then write the integers to their memory: torch has no public way."""
     integers, dtype = parts["integers"], _dtype(entry)
     zeros = torch.zeros(integers.shape)
     if "axis" in entry:

@@ -1,7 +1,8 @@
-"""Source lines in a core file, and frames that stand in them again.
+"""Source lines in a core file, and frames at these lines when it is opened.
 
-A file is known by its base name. When a core is opened its lines go into Python's cache of lines, and each
-call site becomes the frame of a generator that waits at that line: what shows frames needs no second way.
+A file is known by its base name. When a core is opened, its lines go into Python's cache of lines, and each
+call site becomes the frame of a generator that waits at that line. So commands show these frames like any
+other.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from layerstep.errors import RecordingError
 __all__ = ["RestoredSources", "Sources"]
 
 AROUND = 20
-"""Lines on either side, where the whole function is not taken."""
+"""Lines on either side, where the function is too long to take whole."""
 MOST_LINES, MOST_BYTES = 1_000, 8 << 20
-"""Of one function; of all of them."""
+"""The most lines of one function, and of all of them."""
 LAST_LINE = 1_000_000
 
 
@@ -34,7 +35,7 @@ class Sources:
         self._nbytes = 0
 
     def site(self, frame: FrameType, line: int = 0) -> dict[str, Any]:
-        """Where a frame is, or was, with the function around it."""
+        """The place of a frame, with the source of its function."""
         code, line = frame.f_code, line or frame.f_lineno
         first = max(code.co_firstlineno, 1)
         if code.co_name == "<module>" or not self._take_function(code):
@@ -48,7 +49,7 @@ class Sources:
         }
 
     def line(self, file: str, line: int) -> dict[str, Any]:
-        """A place that is known by its file and line."""
+        """A place given by file and line."""
         self._take(file, line, linecache.getlines(file)[line - 1 : line])
         return {"file": self._number(file), "line": line}
 
@@ -100,11 +101,11 @@ class Sources:
 
 
 class RestoredSources:
-    """The lines of a file, where `list` and `where` look for them."""
+    """Puts the lines of a file where `list` and `where` look for them."""
 
     def __init__(self, files: list[dict[str, Any]]) -> None:
         self._names: list[str] = []
-        self._waiting: list[Generator[None, None, None]] = []  # the frame of one that is gone is gone, too
+        self._waiting: list[Generator[None, None, None]] = []  # a frame lives only as long as its generator
         for number, file in enumerate(files):
             name = f"<core {number}>/{os.path.basename(str(file['name']))}"
             self._names.append(name)
@@ -117,7 +118,7 @@ class RestoredSources:
         return self._names[number]
 
     def frame(self, site: dict[str, Any] | None) -> FrameType | None:
-        """A frame that stands at that place."""
+        """A frame at that place."""
         if site is None:
             return None
         code = self._code(site, "yield", names=tuple(site.get("locals", ())))
@@ -129,15 +130,15 @@ class RestoredSources:
         return frame
 
     def code(self, place: dict[str, Any] | None) -> CodeType | None:
-        """The code of a function at that place, which only looks like it."""
+        """A code object with the name and place of that function, but not its instructions."""
         return None if place is None else self._code({**place, "line": place["first"]}, "pass", names=())
 
     def _code(self, site: dict[str, Any], body: str, *, names: tuple[str, ...]) -> CodeType:
         first, line, name = site["first"], site["line"], str(site["name"])
         if not (isinstance(first, int) and isinstance(line, int) and 0 < first <= line < LAST_LINE):
-            raise RecordingError("it names a line that cannot be")
+            raise RecordingError("it names an impossible line")
         if not all(isinstance(n, str) and n.isidentifier() and not keyword.iskeyword(n) for n in names):
-            raise RecordingError("it names a variable that cannot be")
+            raise RecordingError("it names an impossible variable")
         between = "\n" * (line - first) + " "
         text = "\n" * (first - 1) + f"def stand_in({', '.join(names)}):{between}{body}"
         module = compile(text, self.file(site), "exec")
@@ -146,7 +147,7 @@ class RestoredSources:
 
 
 def _whole(runs: Any) -> list[str]:
-    """The lines of a file from its first one; those that are not known are empty."""
+    """The lines of a file from the first; unknown lines are empty."""
     lines: list[str] = []
     for first, texts in runs:
         if not isinstance(first, int) or not len(lines) < first < LAST_LINE:

@@ -1,116 +1,35 @@
 """The random streams of a run, as data; and how to turn them back to before a call.
 
-At a module's exit the streams stand after what it drew. torch on the CPU, `random` and numpy all draw from a
-Mersenne Twister, which can be turned back as well as forth: how many numbers a call draws is found by running
-it, and the same number is taken back from where the streams stood. Nothing has to be kept while a model runs.
+At a module's exit the streams are past what it drew. A trial run tells how many numbers the call draws,
+and the streams are turned back by as many. So nothing has to be kept while a model runs.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from layerstep._torch.generators import cpu_words, cuda_count, with_cpu_words, with_cuda_count
+from layerstep.corefile.mersenne_twister import Twister, same_block
 from layerstep.engine.random_streams import RandomState, same_state
 from layerstep.errors import RecordingError
 
 __all__ = ["Streams"]
 
-Words = Any  # an array of 624 numbers of 32 bits
-
-_LENGTH, _SHIFT = 624, 397
-_UPPER, _LOWER, _MIX = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(0x9908B0DF)
-
-TORCH_BYTES = 5056
-"""The state of torch's CPU generator: seed, left, seeded, next, 624 words, what is kept of normal numbers."""
-
-MOST_DRAWN = 50_000_000
-"""Walking back takes about 70 µs for each 624 numbers; beyond this a stream is not turned back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Twister:
-    """A Mersenne Twister: a block of words, and how many of them are used up."""
-
-    words: Words
-    used: int
-
-    def behind(self, other: Twister) -> int | None:
-        """How many numbers were drawn from here to `other`; None if that cannot be."""
-        words, blocks = other.words, 0
-        while not _same_block(words, self.words):
-            words, blocks = _block_before(words), blocks + 1
-            if blocks * _LENGTH > MOST_DRAWN:
-                return None
-        drawn = blocks * _LENGTH + other.used - self.used
-        return drawn if drawn >= 0 else None
-
-    def back(self, drawn: int) -> Twister:
-        """As it was that many numbers ago."""
-        words, used = self.words, self.used - drawn
-        while used < 0 or (used == 0 and drawn):  # a block is made when its first number is drawn
-            words, used = _block_before(words), used + _LENGTH
-        return Twister(words, used)
-
-
-def _same_block(one: Words, other: Words) -> bool:
-    """Of the first word only the upper bit goes on into later blocks; that of a seed has no other past."""
-    return bool(np.array_equal(one[1:], other[1:]) and (one[0] ^ other[0]) & _UPPER == 0)
-
-
-def _block_before(words: Words) -> Words:
-    """The recurrence of the twister, solved for the older words."""
-    before = np.zeros(_LENGTH, dtype=np.uint32)
-    lower = np.zeros(_LENGTH, dtype=np.uint32)
-
-    def undo(mixed: Words) -> Words:
-        odd = (mixed & _UPPER) != 0
-        return ((mixed ^ np.where(odd, _MIX, np.uint32(0))) << np.uint32(1)) | odd.astype(np.uint32)
-
-    split = _LENGTH - _SHIFT
-    pairs = undo(words[split:] ^ words[:_SHIFT])  # upper bit of word k, lower bits of word k + 1
-    before[split:] = pairs & _UPPER
-    lower[split + 1 :] = pairs[:-1] & _LOWER
-    before[split + 1 :] |= lower[split + 1 :]
-    # Words 397… are whole now, but for word 227, whose lower bits come out of the second half.
-    rest = undo(words[:split] ^ before[_SHIFT:])
-    before[:split] = rest & _UPPER
-    before[1 : split + 1] |= rest & _LOWER
-    first = undo(before[_LENGTH - 1 :] ^ before[_SHIFT - 1 : _SHIFT])
-    before[0] |= first[0] & _LOWER
-    return before
-
-
-def _torch_twister(state: Tensor) -> Twister | None:
-    raw = state.numpy().tobytes()
-    if len(raw) != TORCH_BYTES:  # another torch, another layout: this stream is then not turned back
-        return None
-    left = int(np.frombuffer(raw, np.int32, 1, 8)[0])
-    words = np.frombuffer(raw, np.uint64, _LENGTH, 24).astype(np.uint32)
-    return Twister(words, _LENGTH + 1 - left)
-
-
-def _with_torch_twister(state: Tensor, twister: Twister) -> Tensor:
-    raw = bytearray(state.numpy().tobytes())
-    raw[8:12] = np.int32(_LENGTH + 1 - twister.used).tobytes()
-    raw[16:24] = np.uint64(twister.used).tobytes()
-    raw[24 : 24 + 8 * _LENGTH] = twister.words.astype(np.uint64).tobytes()
-    return torch.frombuffer(raw, dtype=torch.uint8).clone()
-
 
 class Streams:
-    """The streams of a run at one moment."""
+    """The random streams of a run at one point in time."""
 
     def __init__(self, state: RandomState | None = None) -> None:
         self.state = state or RandomState()
 
     def encode(self, encode: Callable[[Any, str], Any]) -> dict[str, Any]:
-        """As data; `encode` takes care of tensors."""
+        """The streams as data; `encode` handles tensors."""
         state = self.state
         return {
             "torch": encode(state.torch, "random.torch"),
@@ -135,7 +54,7 @@ class Streams:
         return cls(state)
 
     def restore(self) -> None:
-        """Put the process's streams there; those of devices that are not here are left out."""
+        """Put the process's streams to this state, except those of devices that are not here."""
         state = self.state
         torch.set_rng_state(state.torch)
         for number, one in enumerate(state.cuda[: torch.cuda.device_count()]):
@@ -145,7 +64,7 @@ class Streams:
             np.random.set_state(state.numpy)
 
     def before(self, start: Streams, end: Streams) -> Streams | None:
-        """These streams turned back by what was drawn from `start` to `end`; None where that cannot be."""
+        """These streams turned back by what was drawn from `start` to `end`; None if that is impossible."""
         turned = RandomState()
         turned.torch, turned.cuda = self.state.torch, list(self.state.cuda)
         turned.python, turned.numpy = self.state.python, self.state.numpy
@@ -161,19 +80,20 @@ class Streams:
             if drawn is None:
                 return None
             if drawn:
-                _turn(turned, name, mine.back(drawn))
+                _set_twister(turned, name, mine.back(drawn))
         for number, one in enumerate(turned.cuda):
             if number < len(start.state.cuda) and number < len(end.state.cuda):
-                turned.cuda[number] = _turn_cuda(one, start.state.cuda[number], end.state.cuda[number])
+                drawn = cuda_count(end.state.cuda[number]) - cuda_count(start.state.cuda[number])
+                turned.cuda[number] = with_cuda_count(one, cuda_count(one) - drawn)
         return Streams(turned)
 
     def same_as(self, other: Streams) -> bool:
-        """Would both go on with the same numbers?"""
+        """Would both draw the same numbers next?"""
         mine, theirs = _twisters(self.state), _twisters(other.state)
         return all(
             name in theirs
             and twister.used == theirs[name].used
-            and _same_block(twister.words, theirs[name].words)
+            and same_block(twister.words, theirs[name].words)
             for name, twister in mine.items()
         )
 
@@ -188,6 +108,11 @@ def _twisters(state: RandomState) -> dict[str, Twister]:
     return {name: twister for name, twister in found.items() if twister is not None}
 
 
+def _torch_twister(state: Tensor) -> Twister | None:
+    found = cpu_words(state)
+    return Twister(*found) if found is not None else None
+
+
 def _is_twister(state: Any) -> bool:
     return isinstance(state, dict) and state.get("bit_generator") == "MT19937"
 
@@ -199,7 +124,7 @@ def _numpy_twister(state: Any) -> Twister | None:
 
 
 def _encoded(state: Any) -> list[Any] | None:
-    """As files have it; None for another bit generator than numpy's own."""
+    """The form in the file; None for another bit generator than numpy's default."""
     if not _is_twister(state):
         return None
     words, used = state["state"]["key"], state["state"]["pos"]
@@ -220,19 +145,11 @@ def _decoded(data: Any) -> Any:
     return {"bit_generator": name, "state": state, "has_gauss": has_gauss, "gauss": gauss}
 
 
-def _turn(state: RandomState, name: str, twister: Twister) -> None:
+def _set_twister(state: RandomState, name: str, twister: Twister) -> None:
     if name == "torch":
-        state.torch = _with_torch_twister(state.torch, twister)
+        state.torch = with_cpu_words(state.torch, twister.words, used=twister.used)
     elif name == "python":
         version, _, gauss = state.python
         state.python = (version, (*map(int, twister.words), twister.used), gauss)
     else:
         state.numpy = {**state.numpy, "state": {"key": twister.words, "pos": twister.used}}
-
-
-def _turn_cuda(state: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """A device counts its numbers: the last eight bytes of the state are the count."""
-    counts = [int(np.frombuffer(each.numpy().tobytes()[-8:], np.int64)[0]) for each in (state, start, end)]
-    raw = bytearray(state.numpy().tobytes())
-    raw[-8:] = np.int64(counts[0] - (counts[2] - counts[1])).tobytes()
-    return torch.frombuffer(raw, dtype=torch.uint8).clone()

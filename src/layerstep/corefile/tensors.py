@@ -1,7 +1,7 @@
-"""Tensors in a core file: which bytes of which storages, and how they make each tensor again.
+"""Tensors in a core file: the bytes of their storages, and how to rebuild each tensor from them.
 
-A tensor is an entry (dtype, shape, strides, where its bytes are) over segments of raw memory. So what shares
-memory shares it in the file, what is expanded takes no more than it did, and no dtype is left out.
+A tensor is an entry (dtype, shape, strides, where its bytes are) over segments of raw memory. So tensors that
+share memory share it in the file, an expanded tensor takes no more than it did, and every dtype works.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from layerstep._torch import (
     is_lazy_clone,
     is_vmapped,
 )
-from layerstep._torch.tensors import as_numpy
+from layerstep._torch.tensors import (
+    as_numpy,
+    indices_of_sparse,
+    is_zero_tensor,
+    jagged,
+    local_shard,
+    values_of_sparse,
+)
 from layerstep.tensors.clones import is_freed
 
 __all__ = ["LEFT_OUT", "Segment", "TensorTable"]
@@ -43,7 +50,7 @@ class Segment:
     nbytes: int
 
     def read(self) -> memoryview:
-        """The bytes, on the CPU; the run's own memory if they are there already."""
+        """The bytes on the CPU. This is the run's own memory, if it is on the CPU."""
         with below_everything():
             raw = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
             raw.set_(self.storage, self.start, (self.nbytes,), (1,))
@@ -58,7 +65,7 @@ class _Memory:
     spans: list[tuple[int, int, int]] = field(default_factory=list)
 
     def merged(self) -> Iterator[tuple[int, int, list[int]]]:
-        """The spans, those that overlap as one, with the entries in each."""
+        """The spans with the entries in each; overlapping spans are joined."""
         start = end = 0
         entries: list[int] = []
         for low, high, index in sorted(self.spans):
@@ -74,12 +81,12 @@ class _Memory:
 
 
 class TensorTable:
-    """Takes in tensors by reference; nothing is copied or read until the segments are."""
+    """Collects tensors by reference. Copies and reads nothing before the segments are written."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self._names: list[str] = []
-        self._held: list[Tensor] = []  # an id is only good while its object lives
+        self._held: list[Tensor] = []  # an id is unique only while its object lives
         self._index: dict[int, int] = {}
         self._memory: dict[tuple[str, int], _Memory] = {}
 
@@ -99,7 +106,7 @@ class TensorTable:
         return [f"{_some(names)}, which cannot be read here ({why})" for why, names in found.items()]
 
     def mark(self) -> int:
-        """A place to `take_back` to."""
+        """A state for `take_back`."""
         return len(self.entries)
 
     def take_back(self, mark: int) -> None:
@@ -121,7 +128,7 @@ class TensorTable:
         with below_everything():
             try:
                 entry = self._describe(tensor) | self._pack(tensor, index, name, keep=keep)
-            except Exception as error:  # a kind of tensor nobody has thought of: its type is still known
+            except Exception as error:  # an unknown kind of tensor: its type is still known
                 reason = str(error).partition("\n")[0][:100]
                 entry = {"kind": "absent", "why": f"{type(tensor).__name__}: {reason}"}
                 entry |= {"dtype": "float32", "shape": []}
@@ -172,13 +179,13 @@ class TensorTable:
         return {
             "kind": "dense",
             "dtype": str(tensor.dtype).removeprefix("torch."),
-            "shape": list(tensor.shape),  # of a DTensor, that of the shard which is here
+            "shape": list(tensor.shape),  # of a DTensor, the local shard's
             "stride": list(tensor.stride()),
             "at": start,
         }
 
     def segments(self) -> list[Segment]:
-        """What to write; the entries are told where in it they are. To be asked for once, at the end."""
+        """What to write. Notes in each entry where it is; call this once, at the end."""
         found: list[Segment] = []
         taken: set[str] = set()
         for memory in self._memory.values():
@@ -211,7 +218,7 @@ def _some(names: list[str]) -> str:
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:
-    """Those of a contiguous tensor; for dimensions of size 1, too, or the entry is no plain one."""
+    """The strides of a contiguous tensor, also in dimensions of size 1, which torch leaves open."""
     strides, step = [0] * len(shape), 1
     for place in reversed(range(len(shape))):
         strides[place], step = step, step * shape[place]
@@ -230,10 +237,10 @@ def _unreadable(tensor: Tensor) -> str:
 
 
 def _has_no_memory(tensor: Tensor) -> bool:
-    """A subclass that wraps others has a storage of the right size and nothing in it: to read it crashes."""
+    """Is it a wrapper subclass? Its storage has the right size but no memory: reading it crashes."""
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested or _is_dtensor(tensor):
         return False
-    if not tensor.numel() or is_lazy_clone(tensor) or tensor._is_zerotensor():
+    if not tensor.numel() or is_lazy_clone(tensor) or is_zero_tensor(tensor):
         return False
     try:
         return not tensor.untyped_storage().data_ptr()
@@ -251,7 +258,7 @@ def _is_dtensor(tensor: Tensor) -> bool:
 def _plain(tensor: Tensor) -> Tensor:
     """The values in ordinary memory, strides as they are."""
     if _is_dtensor(tensor):
-        tensor = tensor._local_tensor  # type: ignore[attr-defined]
+        tensor = local_shard(tensor)
     tensor = tensor.detach().as_subclass(Tensor)
     if tensor.is_mkldnn:
         return tensor.to_dense()
@@ -259,7 +266,7 @@ def _plain(tensor: Tensor) -> Tensor:
         return tensor.resolve_conj().resolve_neg()
     if is_lazy_clone(tensor):  # asking for its address would copy it in the run
         return tensor.clone()
-    return torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor._is_zerotensor() else tensor
+    return torch.zeros(tensor.shape, dtype=tensor.dtype) if is_zero_tensor(tensor) else tensor
 
 
 Packer = Callable[[Tensor], tuple[Entry, dict[str, Tensor]]]
@@ -269,17 +276,17 @@ def _pack_nested(tensor: Tensor) -> tuple[Entry, dict[str, Tensor]]:
     if tensor.layout is torch.strided:
         parts = {str(number): part for number, part in enumerate(tensor.detach().unbind())}
         return {"kind": "nested", "shape": []}, parts
-    jagged: Any = tensor  # below its subclass there is no memory: its parts are asked for by name
-    parts = {"values": jagged._values, "offsets": jagged._offsets}
-    parts |= {"lengths": jagged._lengths} if jagged._lengths is not None else {}
-    return {"kind": "jagged", "shape": [], "dim": int(jagged._ragged_idx)}, parts
+    inner = jagged(tensor)
+    parts = {"values": inner.values, "offsets": inner.offsets}
+    parts |= {"lengths": inner.lengths} if inner.lengths is not None else {}
+    return {"kind": "jagged", "shape": [], "dim": inner.ragged}, parts
 
 
 def _pack_sparse(tensor: Tensor) -> tuple[Entry, dict[str, Tensor]]:
     tensor = tensor.detach()
     if tensor.layout is torch.sparse_coo:
         entry: Entry = {"kind": "sparse", "layout": "sparse_coo", "coalesced": tensor.is_coalesced()}
-        return entry, {"indices": tensor._indices(), "values": tensor._values()}
+        return entry, {"indices": indices_of_sparse(tensor), "values": values_of_sparse(tensor)}
     by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
     first, second = (
         (tensor.crow_indices, tensor.col_indices)

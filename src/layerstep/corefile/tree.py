@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from layerstep._torch import is_scripted, unwrap
 from layerstep.corefile.sources import Sources
-from layerstep.corefile.values import Values, without_home
+from layerstep.corefile.values import ValueEncoder, without_home
 from layerstep.engine.models import Models
 
 __all__ = ["Modules", "own_tensors"]
@@ -19,7 +19,7 @@ MOST_ATTRIBUTES, MOST_TEXT = 40, 100
 
 
 class Modules:
-    """Numbers the modules of a run, in the order of their trees; a shared one has one number."""
+    """Numbers the modules of a run in the order of their trees. A shared module has one number."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -46,12 +46,12 @@ class Modules:
         return self._numbers.get(id(unwrap(module)))
 
     def add(self, module: nn.Module) -> int:
-        """The number of a module; one that is of no model comes after all others."""
+        """The number of a module. A module of no model comes after all others."""
         if self.number_of(module) is None:
             self._walk(unwrap(module))
         return self._numbers[id(unwrap(module))]
 
-    def encode(self, values: Values, sources: Sources) -> dict[str, Any]:
+    def encode(self, values: ValueEncoder, sources: Sources) -> dict[str, Any]:
         """Models, modules and classes. Tensors that are not in the file yet go into it by shape only."""
         kinds: dict[type, int] = {}
         modules = []
@@ -70,7 +70,7 @@ class Modules:
         ]
         return {"models": models, "modules": modules, "classes": [_class(kind, sources) for kind in kinds]}
 
-    def _module(self, module: nn.Module, values: Values) -> dict[str, Any]:
+    def _module(self, module: nn.Module, values: ValueEncoder) -> dict[str, Any]:
         def numbers(of: dict[str, Tensor | None]) -> dict[str, int | None]:
             return {
                 name: None if tensor is None else values.tensors.add(tensor, name, keep=False)
@@ -91,7 +91,7 @@ class Modules:
 
 
 def own_tensors(module: nn.Module) -> tuple[dict[str, Tensor | None], dict[str, Tensor | None]]:
-    """The parameters and the buffers of a module itself; of a scripted one those of its inside, too."""
+    """The own parameters and buffers of a module; of a scripted one also those of its parts."""
     if is_scripted(module):
         return dict(module.named_parameters()), dict(module.named_buffers())
     return dict(module._parameters), dict(module._buffers)
@@ -140,7 +140,7 @@ def _class(kind: type, sources: Sources) -> dict[str, Any]:
 
 
 def _line_of(kind: type) -> int | None:
-    """The line of a class, out of its file; `inspect` would read the whole file as Python for each."""
+    """The line of a class in its file. `inspect` would parse the whole file for each class."""
     code = getattr(getattr(kind, "forward", None), "__code__", None)
     if code is None:
         return None

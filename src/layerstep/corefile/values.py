@@ -18,7 +18,15 @@ from layerstep.corefile.restored_tensors import RestoredTensors
 from layerstep.corefile.tensors import TensorTable
 from layerstep.errors import RecordingError
 
-__all__ = ["NotInCore", "Record", "Values", "decode", "missing_in", "tensors_of", "without_home"]
+__all__ = [
+    "NotInCore",
+    "Record",
+    "ValueEncoder",
+    "decode",
+    "missing_in",
+    "tensors_with_places",
+    "without_home",
+]
 
 DEPTH, VISITS, TEXT = 24, 50_000, 10_000
 """Bounds of a walk through containers, and of a string."""
@@ -27,12 +35,12 @@ _HOME = os.path.expanduser("~")
 
 
 def without_home(text: str) -> str:
-    """A text for somebody else's eyes: the user's own directory is `~`."""
+    """A text that other people may read: the user's home directory is `~`."""
     return text.replace(_HOME, "~") if len(_HOME) > 1 else text
 
 
 class NotInCore:
-    """Stands for an object that a file cannot hold: how it looked, in a class of the same name."""
+    """Replaces an object that a file cannot hold: has its repr, and a class of the same name."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -56,7 +64,7 @@ class Record(dict[str, Any]):
             raise AttributeError(name) from None
 
 
-class Values:
+class ValueEncoder:
     """Encodes the values of one file."""
 
     def __init__(self, tensors: TensorTable, number_of: Callable[[nn.Module], int | None]) -> None:
@@ -66,7 +74,7 @@ class Values:
         self._visits = 0
 
     def encode(self, value: Any, name: str, *, keep: bool = True, depth: int = DEPTH) -> Any:
-        """The JSON of a value. Without `keep`, of its tensors only the shapes go into the file."""
+        """The JSON of a value. Without `keep`, only the shapes of its tensors go into the file."""
         self._visits += 1
         plain = _plain(value)
         if plain is not None or value is None:
@@ -114,7 +122,7 @@ def _pairs(value: Mapping[Any, Any]) -> list[tuple[Any, Any]] | None:
 
 
 def _plain(value: Any) -> Any:
-    """What needs no tensor and no container; None for everything else."""
+    """The JSON of a plain value; None for tensors, containers and everything else."""
     kind = type(value)
     if kind in (bool, int):
         return value
@@ -150,7 +158,7 @@ def _bounds(value: Any) -> tuple[Any, Any, Any]:
 def _looks(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception as error:  # a repr of the user's that fails
+    except Exception as error:  # the user's repr fails
         text = f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
     return without_home(text)[:200]
 
@@ -158,11 +166,11 @@ def _looks(value: Any) -> str:
 def decode(
     encoded: Any, tensors: RestoredTensors, module_at: Callable[[int], nn.Module] | None = None
 ) -> Any:
-    """The value of a JSON; a `NotInCore` for what the file does not hold."""
+    """The value from its JSON; a `NotInCore` for what the file does not hold."""
     if encoded is None or isinstance(encoded, (bool, int, float, str)):
         return encoded
     if not isinstance(encoded, dict) or not isinstance(encoded.get("is"), str):
-        raise RecordingError("it holds a value of no known form")
+        raise RecordingError("it holds a value of an unknown form")
     kind = encoded["is"]
     if kind == "tensor":
         return tensors.get(encoded["number"])
@@ -232,7 +240,7 @@ def _items(value: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def tensors_of(value: Any, place: str = "", *, depth: int = DEPTH) -> Iterator[tuple[str, Tensor]]:
+def tensors_with_places(value: Any, place: str = "", *, depth: int = DEPTH) -> Iterator[tuple[str, Tensor]]:
     """(place, tensor) of every tensor in a value, in its order."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(np.array(value))
@@ -240,11 +248,11 @@ def tensors_of(value: Any, place: str = "", *, depth: int = DEPTH) -> Iterator[t
         yield place, value
     elif depth:
         for name, item in _items(value):
-            yield from tensors_of(item, f"{place}.{name}" if place else name, depth=depth - 1)
+            yield from tensors_with_places(item, f"{place}.{name}" if place else name, depth=depth - 1)
 
 
 def missing_in(value: Any, place: str = "", *, depth: int = DEPTH) -> list[str]:
-    """What of a decoded value is not there: `past_key_values (DynamicCache)`."""
+    """The parts of a decoded value that the file does not hold: `past_key_values (DynamicCache)`."""
     if isinstance(value, NotInCore):
         return [f"{place or 'it'} ({type(value).__name__})"]
     if is_tensor(value):

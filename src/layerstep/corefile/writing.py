@@ -1,4 +1,4 @@
-"""Write a core file: what the session and its stop hold, the most wanted first, within a number of bytes."""
+"""Write a core file: the contents of a stop, the most useful first, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from layerstep.corefile.sources import Sources
 from layerstep.corefile.streams import Streams
 from layerstep.corefile.tensors import TensorTable
 from layerstep.corefile.tree import Modules, own_tensors
-from layerstep.corefile.values import Values, without_home
+from layerstep.corefile.values import ValueEncoder, without_home
 from layerstep.engine.backward import Call
 from layerstep.engine.guard import undisturbed
 from layerstep.engine.pause import Pause
@@ -50,7 +50,7 @@ class CoreWritten:
 
 
 def path_for(path: Path, name: str = "") -> Path:
-    """Where a core goes: a directory gets a file named after the module and the process."""
+    """The path of the file; in a directory, it is named after the module and the process."""
     if os.path.isdir(path):
         words = "-".join(filter(None, ("core", name.replace("|", "-").replace("<", "").replace(">", ""))))
         path = path / f"{words}-{os.getpid()}"
@@ -59,7 +59,7 @@ def path_for(path: Path, name: str = "") -> Path:
 
 
 def write_core(session: Session, path: Path, *, most: int = MOST_BYTES) -> CoreWritten:
-    """Write the stop of a session to a file; a file that is there is replaced, whole or not at all."""
+    """Write the stop of a session to a file. Replaces an existing file, whole or not at all."""
     core = collect(session, most=most)
     pause = session.pause
     frame = pause.frame if pause is not None else None
@@ -72,7 +72,7 @@ def write_core(session: Session, path: Path, *, most: int = MOST_BYTES) -> CoreW
 
 
 def collect(session: Session, *, most: int = MOST_BYTES) -> Core:
-    """All that goes into a file, by reference: nothing is copied yet."""
+    """Collect the contents of a file by reference. Copies nothing yet."""
     pause = session.pause
     if pause is None or not pause.stack:
         raise UserError("nothing has stopped yet", "a core file holds a stop")
@@ -85,12 +85,12 @@ def collect(session: Session, *, most: int = MOST_BYTES) -> Core:
 
 
 class Core:
-    """The contents of a file while they are put together."""
+    """The contents of a file, as they are collected."""
 
     def __init__(self, session: Session, pause: Pause, most: int) -> None:
         self._session, self._pause, self._most = session, pause, most
         self._stack = [frame for frame in pause.stack if frame.op is None]
-        """The module calls: an operation inside of one is no part of a file."""
+        """The module calls. A file does not hold an operation in one."""
         self._selected = self._stack.index(pause.frame) if pause.frame in self._stack else 0
         self.tensors = TensorTable()
         self.sources = Sources()
@@ -98,7 +98,7 @@ class Core:
         for frame in self._stack:
             if frame.module is not None:
                 self.modules.add(frame.module)
-        self.values = Values(self.tensors, self.modules.number_of)
+        self.values = ValueEncoder(self.tensors, self.modules.number_of)
         self.contents: dict[str, Any] = {}
         self._parts: dict[tuple[str, bool], list[int]] = {}
 
@@ -123,7 +123,7 @@ class Core:
         contents["left_out"] = self.left_out
 
     def _section(self, name: str, encode: Callable[[bool], Any]) -> Any:
-        """A part of the file, with the values of its tensors if there is room for all of them."""
+        """Add a part of the file, with the values of its tensors if there is room for all of them."""
         mark, before = self.tensors.mark(), self.tensors.nbytes
         encoded = encode(True)
         size = self.tensors.nbytes
@@ -137,7 +137,7 @@ class Core:
 
     @property
     def nbytes(self) -> int:
-        """About what the file will take, its description aside."""
+        """About how many bytes the file will take, without its description."""
         return self.tensors.nbytes
 
     @property
@@ -147,7 +147,7 @@ class Core:
 
     @property
     def left_out(self) -> list[str]:
-        """What there was no room for or could not be read: only the shapes are in the file."""
+        """The values that found no room or could not be read: the file has only their shapes."""
         room = [f"{name}, {sum(sizes):,} bytes" for (name, fits), sizes in self._parts.items() if not fits]
         return room + self.tensors.unread
 
@@ -224,7 +224,7 @@ class Core:
         }
 
     def _state(self, module: torch.nn.Module, keep: bool) -> None:
-        """The parameters and buffers of a module and all below it; the tree refers to them."""
+        """Add the parameters and buffers of a module and its parts; the tree refers to them."""
         for name, part in module.named_modules():
             parameters, buffers = own_tensors(part)
             for own, tensor in (*parameters.items(), *buffers.items()):
@@ -268,7 +268,7 @@ class Core:
             }
 
     def _locals(self) -> None:
-        """The variables of the functions that called: tensors, numbers and short words."""
+        """Add the variables of the calling functions: tensors, numbers and short words."""
         for entry, frame in zip(self.contents["stack"], self._stack, strict=True):
             for name, python in (("caller", frame.caller), ("within", frame.within)):
                 if python is not None and (found := _variables(python)):
@@ -276,7 +276,7 @@ class Core:
 
 
 def _variables(frame: FrameType) -> dict[str, Any]:
-    """Of a function only: those of a script are all that it has."""
+    """The variables of a function. A script is left out: its variables are all that it has."""
     if not frame.f_code.co_flags & CO_OPTIMIZED:
         return {}
     found = {
@@ -285,9 +285,6 @@ def _variables(frame: FrameType) -> dict[str, Any]:
         if name.isidentifier() and name != "self" and _is_simple(value)
     }
     return dict(list(found.items())[:MOST_LOCALS])
-
-
-_SIMPLE = (bool, int, float, torch.Size, torch.dtype)
 
 
 def _is_simple(value: Any, depth: int = 2) -> bool:

@@ -16,10 +16,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from layerstep._torch.jit_tracing import off_in_traces, on_in_traces
-from layerstep._torch.modes import LEAVING, Leaving, lay_below, lies_below, take_out
+from layerstep._torch.modes import DEFERRED_POP, DeferredPop, is_on_stack, pop_mode, push_below
 from layerstep._torch.saved import key_of
-from layerstep._torch.tensors import is_tensor
+from layerstep._torch.tensors import base_of, version_of
 from layerstep.engine.operations import Place, is_question, name_of, place_of
+from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Ledger", "Write"]
 
@@ -55,15 +56,15 @@ class Ledger(TorchFunctionMode):
     def start(self) -> None:
         """Begin to note in this thread."""
         if not self._is_wanted:
-            self._is_wanted = lay_below(self)
+            self._is_wanted = push_below(self)
             off_in_traces(self)
 
     def stop(self) -> None:
         """Note no more; from another thread the mode cannot be taken away, but does nothing."""
         self._is_wanted = False
         on_in_traces(self)
-        if lies_below(self):
-            take_out(self)
+        if is_on_stack(self):
+            pop_mode(self)
         self.writes.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -72,39 +73,23 @@ class Ledger(TorchFunctionMode):
                 return func(*args, **(kwargs or {}))
             finally:
                 if kwargs is not None:
-                    kwargs[LEAVING] = Leaving(partial(take_out, self))
+                    kwargs[DEFERRED_POP] = DeferredPop(partial(pop_mode, self))
         if is_question(func):
             return func(*args, **(kwargs or {}))
         before = [
-            (tensor, version) for tensor in _tensors(args, kwargs) if (version := _version(tensor)) >= 0
+            (tensor, version)
+            for tensor in tensors_of((args, kwargs or {}), 3)
+            if (version := version_of(tensor)) >= 0
         ]
         result = func(*args, **(kwargs or {}))
         for tensor, version in before:
-            if (now := _version(tensor)) > version:
+            if (now := version_of(tensor)) > version:
                 self._note(func, tensor, now)
         return result
 
     def _note(self, func: Any, tensor: torch.Tensor, version: int) -> None:
-        base = tensor._base
+        base = base_of(tensor)
         shapes = (tuple(tensor.shape),) + ((tuple(base.shape),) if base is not None else ())
         dtype = str(tensor.dtype).removeprefix("torch.")
         place = place_of(sys._getframe(2))
         self.writes.append(Write(name_of(func), place, shapes, dtype, version, key_of(tensor) or id(tensor)))
-
-
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> list[torch.Tensor]:
-    """The tensors that a call is given, also in lists, as the optimizers' kernels take them."""
-    found = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if is_tensor(value):
-            found.append(value)
-        elif type(value) in (list, tuple):
-            found += [each for each in value if is_tensor(each)]
-    return found
-
-
-def _version(tensor: torch.Tensor) -> int:
-    try:
-        return tensor._version
-    except RuntimeError:  # inference tensors keep no version counter
-        return -1

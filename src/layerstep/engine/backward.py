@@ -24,6 +24,7 @@ from layerstep._torch import (
     autograd_count,
     current_node,
     graph_task,
+    node_number,
     will_run,
 )
 
@@ -281,7 +282,7 @@ class Backward:
         own = [
             node
             for node in call.seen
-            if not any(start <= node._sequence_nr() < end for start, end in inner) and will_run(node)
+            if not any(start <= node_number(node) < end for start, end in inner) and will_run(node)
         ]
         for node in own:
             call.handles.append(node.register_prehook(partial(arrived, call, node.name())))
@@ -313,17 +314,17 @@ def _key(tensor: torch.Tensor) -> Key | None:
     node = tensor.grad_fn
     if node is None:
         return "leaf", id(tensor), 0
-    return "node", node._sequence_nr(), tensor.output_nr
+    return "node", node_number(node), tensor.output_nr
 
 
 def _edge(node: Any, output: int) -> Key:
     variable = getattr(node, "variable", None)
-    return ("leaf", id(variable), 0) if variable is not None else ("node", node._sequence_nr(), output)
+    return ("leaf", id(variable), 0) if variable is not None else ("node", node_number(node), output)
 
 
 def _is_inside(node: Any, call: Call) -> bool:
     """Was this node made during the call? Those that accumulate into leaves have no number of their own."""
-    return getattr(node, "variable", None) is None and node._sequence_nr() >= call.start
+    return getattr(node, "variable", None) is None and node_number(node) >= call.start
 
 
 def _why_unseen(module: nn.Module, values: list[torch.Tensor]) -> str:

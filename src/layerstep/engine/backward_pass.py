@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from layerstep._torch import is_in_backward, is_wrapper, unwrap
+from layerstep._torch.tensors import version_of
 from layerstep.engine import stepper
 from layerstep.engine.backward import Backward, Call, State
 from layerstep.engine.causes import InBackward
@@ -151,4 +152,4 @@ _NONE = (0, 0)
 def _stamp(parameter: nn.Parameter) -> tuple[int, int]:
     """What changes when something is added to a gradient: the tensor, or its count of writes."""
     gradient = parameter.grad
-    return (id(gradient), gradient._version) if gradient is not None else _NONE
+    return (id(gradient), version_of(gradient)) if gradient is not None else _NONE

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import nn
 
+from layerstep._torch import is_module_call
 from layerstep._torch.compiling import CompileWatch
 
 __all__ = ["CompiledFunction", "CompiledFunctions"]
@@ -81,7 +82,7 @@ class CompiledFunctions:
 def _described(given: Any) -> CompiledFunction | None:
     """None for a module, which is known as a compiled model when it is found, and for torch's own."""
     owner = getattr(given, "__self__", None)
-    is_module = isinstance(given, nn.Module) or given == getattr(owner, "_call_impl", None)
+    is_module = isinstance(given, nn.Module) or is_module_call(given)
     if is_module or _is_torchs(given):
         return None
     function = inspect.unwrap(given)

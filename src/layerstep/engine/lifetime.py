@@ -17,24 +17,24 @@ __all__ = ["leave_at_exit", "leave_forked_children"]
 
 
 def leave_forked_children(session: Session) -> None:
-    """Let a child let go of everything that it inherited."""
+    """Make a child release everything that it inherited."""
     reference = weakref.ref(session)
 
     def in_child() -> None:
         child = reference()
         if child is not None and child.is_attached:
             child.frontend = None
-            child.turns = Turns(child)  # another thread, which is not here, may have had one
+            child.turns = Turns(child)  # another thread may have held one, and it is not in the child
             child.detach()
 
     os.register_at_fork(after_in_child=in_child)
 
 
 def leave_at_exit(session: Session) -> None:
-    """Take everything off before the interpreter comes down.
+    """Remove everything before the interpreter shuts down.
 
-    A model may still be called then, by a `__del__`. A mode or a tap of ours would run without its globals,
-    and torch aborts the process at that.
+    A `__del__` may still call a model then. A mode or a tap of ours would run without its globals, and torch
+    would abort the process.
     """
     reference = weakref.ref(session)
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import resolve_name
 
-from layerstep._torch.modes import LastingFunctions
-from layerstep._torch.persistent_mode import LastingMode
+from layerstep._torch.modes import PersistentFunctions
+from layerstep._torch.operators import schema_of
+from layerstep._torch.persistent_mode import PersistentMode
 from layerstep.engine.stack import is_ours
 
 __all__ = [
@@ -42,7 +43,7 @@ Around = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
-class Functions(LastingFunctions):
+class Functions(PersistentFunctions):
     """Hands on each function of torch that is called, by the name that the source has for it."""
 
     def __init__(self, around: Around) -> None:
@@ -55,7 +56,7 @@ class Functions(LastingFunctions):
         return self._around(func, args, kwargs or {})
 
 
-class Kernels(LastingMode):
+class Kernels(PersistentMode):
     """Hands on each kernel, with the arguments of its schema; below autograd, autocast and functorch."""
 
     def __init__(self, around: Around) -> None:
@@ -173,7 +174,7 @@ def name_of(func: Any) -> str:
 
 
 def _find_name(func: Any) -> str:
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     if schema is not None:
         return str(schema.name).replace("::", ".")
     full: str = resolve_name(func) or getattr(func, "__name__", str(func))
@@ -220,7 +221,7 @@ class Op(NamedTuple):
 
     @property
     def is_kernel(self) -> bool:
-        return getattr(self.func, "_schema", None) is not None
+        return schema_of(self.func) is not None
 
 
 def plain_name(name: str) -> str:
@@ -237,7 +238,7 @@ def matches(pattern: str, name: str) -> bool:
 
 def writes(func: Any) -> bool:
     """Does it write to an operand? Then that is shown as it is after the op."""
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     if schema is not None:
         return bool(schema.is_mutable)
     name = getattr(func, "__name__", "")

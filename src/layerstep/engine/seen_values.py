@@ -129,9 +129,6 @@ def _copied(value: Any, depth: int = 4) -> Any:
     return value
 
 
-_PLAIN = (torch.Tensor, torch.Size, torch.dtype, torch.device, str, bytes, int, float, complex)
-
-
 def _is_plain(value: Any, depth: int = 4) -> bool:
     """Is nothing left in a copy of this that could hold the run's tensors?"""
     if isinstance(

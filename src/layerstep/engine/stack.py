@@ -21,6 +21,7 @@ from layerstep._torch import (
     entered_with_hooks,
     has_met_wrappers,
     is_wrapper,
+    module_file,
 )
 from layerstep.engine.backward import Call, State
 from layerstep.engine.events import Event, Phase
@@ -49,8 +50,7 @@ __all__ = [
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _DEMO = os.path.join(OURS, "demo", "")
 """The demo is a user's program, though it lies among our files."""
-_MODULE_FILE = nn.Module._call_impl.__code__.co_filename
-_DYNAMO = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(_MODULE_FILE))), "_dynamo", "")
+_DYNAMO = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(module_file))), "_dynamo", "")
 _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(os.path.dirname(_DYNAMO)) + os.sep)
 _SITE = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 _NOTHING = object()
@@ -125,6 +125,10 @@ class Frame:
             self._path = self._find_path()
         return self._path
 
+    @path.setter
+    def path(self, path: str) -> None:
+        self._path = path
+
     def _find_path(self) -> str:
         if self.module is None:
             return function_label(self.within) if self.at_line and self.within is not None else ""
@@ -185,7 +189,7 @@ def caller_of(frame: FrameType) -> FrameType | None:
 def _is_machinery(frame: FrameType) -> bool:
     """Frames between a call and its module: torch's `__call__`, an override of it, the compiler's wrapper."""
     code = frame.f_code
-    return code.co_filename.startswith((_MODULE_FILE, _DYNAMO)) or code.co_name == "__call__"
+    return code.co_filename.startswith((module_file, _DYNAMO)) or code.co_name == "__call__"
 
 
 def call_depth(frame: FrameType | None) -> int:

@@ -17,16 +17,16 @@ import torch
 from torch import nn
 
 from layerstep._torch import hook_tables
-from layerstep._torch.encoders import Standing
+from layerstep._torch.encoders import ForwardReplacement
 from layerstep._torch.forward_swap import swap_forward
-from layerstep._torch.hidden_hooks import Unseen, UnseenHook
+from layerstep._torch.hidden_hooks import HiddenHook, OwnHook
 from layerstep.engine.events import Phase
 from layerstep.engine.fused import FusedForward, has_kernel
 
 if TYPE_CHECKING:
     from layerstep.engine.points import Point
 
-__all__ = ["Sink", "Taps", "Wanted", "watching_calls", "watching_output"]
+__all__ = ["Sink", "Taps", "Wanted", "replacing_forward", "watching_calls", "watching_output"]
 
 Wanted = Mapping[Phase, tuple["Point", ...]]
 """What a plan wants at a module: the points to ask at each phase (none: only the stepper)."""
@@ -59,7 +59,7 @@ class Sink:
         """Notes what a module is called with that may overwrite it."""
 
 
-class _Tap(UnseenHook):
+class _Tap(OwnHook):
     """A hook of ours, registered to be called with keyword arguments.
 
     Torch calls it without them in two cases, in which it has nothing to report. It was removed while an
@@ -182,8 +182,8 @@ class _Installed:
     def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module)
         self.taps: dict[Phase, _Tap] = {}
-        self.handles: dict[Phase, Unseen] = {}
-        self.in_place_of_kernel: Standing | None = None
+        self.handles: dict[Phase, HiddenHook] = {}
+        self.in_place_of_kernel: ForwardReplacement | None = None
 
     def remove(self) -> None:
         for handle in (*self.handles.values(), self.in_place_of_kernel):
@@ -218,7 +218,7 @@ class Taps:
                     entry.remove()
                 entry = self._installed[key] = _Installed(module)
                 if has_kernel(module):
-                    entry.in_place_of_kernel = Standing(module, self._with_kernel)
+                    entry.in_place_of_kernel = ForwardReplacement(module, self._with_kernel)
             for phase in [phase for phase in entry.handles if phase not in wanted]:
                 entry.handles.pop(phase).remove()
                 del entry.taps[phase]
@@ -249,7 +249,7 @@ class Taps:
             handle = _put_before(module, tap)
         else:
             tap = ExitTap(self.sink, points)
-            handle = Unseen(module, nn.Module.register_forward_hook(module, tap, with_kwargs=True))
+            handle = HiddenHook(module, nn.Module.register_forward_hook(module, tap, with_kwargs=True))
         entry.taps[phase] = tap
         entry.handles[phase] = handle
 
@@ -262,10 +262,20 @@ class Taps:
             self._remove(key)
 
 
-def _put_before(module: nn.Module, tap: _Tap) -> Unseen:
+def _put_before(module: nn.Module, tap: _Tap) -> HiddenHook:
     # Called through the class, as in `_install`: a ScriptModule refuses its own register methods, yet runs
     # hooks that are registered this way (its outermost call, which is the leaf we want).
-    return Unseen(module, nn.Module.register_forward_pre_hook(module, tap, with_kwargs=True))  # type: ignore[arg-type]
+    return HiddenHook(module, nn.Module.register_forward_pre_hook(module, tap, with_kwargs=True))  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def replacing_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module run another forward meanwhile; for copies of a model, which the program does not call."""
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        module.__dict__.pop("forward", None)
 
 
 @contextlib.contextmanager

@@ -19,5 +19,5 @@ def write_trace(session: Any, path: Path) -> None:
     state = state_of(session)
     if not state.profile.steps:
         raise UserError("nothing is timed", "`profile 5` times the next 5 steps")
-    found = chrome_trace(state.measured(), state.profile.said)
+    found = chrome_trace(state.measured(), state.profile.notes)
     path.write_text(json.dumps(found), encoding="utf-8")

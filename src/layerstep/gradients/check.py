@@ -1,8 +1,8 @@
 """Is a module's backward the derivative of its forward? Central differences against autograd.
 
-Everything runs on copies, of the inputs and of the module, in double precision if the module takes it. Random
-streams and buffers are put back before each evaluation, so that noise is the same in all of them. A cache of
-keys and values is taken as it is.
+Everything runs on copies of the inputs and the module, in double precision if the module supports it. Random
+streams and buffers are put back before each evaluation, so that all have the same noise. A key-value cache is
+used as it is.
 """
 
 from __future__ import annotations
@@ -16,28 +16,32 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from layerstep._torch import drop_backward_hooks
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep._torch.tensors import is_tensor
+from layerstep._torch.trees import tree_flatten, tree_leaves, tree_unflatten
 from layerstep.engine.random_streams import RandomState
 from layerstep.errors import UserError
 
 __all__ = ["Check", "Checked", "Difference", "GradCheck"]
 
 ELEMENTS = 6
-"""Of each tensor: half of them where autograd's gradient is largest."""
+"""Elements of each tensor to check: half of them where autograd's gradient is largest."""
 SECONDS = 5.0
 MOST_LEAVES = 32
 MOST_VALUES = 1 << 25
 STEPS = {torch.float64: (1e-6, 1e-4, 1e-3, 1e-2), torch.float32: (1e-3, 1e-2, 3e-2)}
-"""Steps of the differences, by the size of the value: inside, a module may round to less than double."""
+"""Steps of the differences, relative to the value.
+
+Several, because a module may round to less than double.
+"""
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 3e-2}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One element: what autograd says and what the differences say."""
+    """One element: its derivative by autograd and by differences."""
 
     index: tuple[int, ...]
     autograd: float
@@ -57,7 +61,7 @@ class Checked:
 
     @property
     def factor(self) -> float | None:
-        """By how much autograd's is off, if it is by the same in all that are wrong: -1 is a wrong sign."""
+        """The factor by which autograd is off, if all wrong elements share it: -1 is a wrong sign."""
         if len(self.wrong) < 2 or any(not each.numeric for each in self.wrong):
             return None
         ratios = [each.autograd / each.numeric for each in self.wrong]
@@ -68,7 +72,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found at each input and parameter."""
+    """The result for each input and parameter."""
 
     checked: tuple[Checked, ...]
     dtype: torch.dtype
@@ -77,7 +81,7 @@ class Check:
 
 
 class GradCheck(nn.Module):
-    """Runs in place of the module: its forward checks that of the module on what it is given."""
+    """Runs in place of the module: its forward checks the module's derivative at its arguments."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -95,7 +99,7 @@ class GradCheck(nn.Module):
             except Exception:  # some kernels take single precision only
                 return _check(_Trial(self.module, args, kwargs, dtype=torch.float32))
             finally:
-                streams.restore()  # each evaluation turns them back
+                streams.restore()  # because each evaluation puts them back
 
 
 def _check(trial: _Trial) -> Check:
@@ -103,7 +107,7 @@ def _check(trial: _Trial) -> Check:
     names = list(trial.leaves)[:MOST_LEAVES]
     plans = {name: _chosen(trial.gradients[name], trial.leaves[name]) for name in names}
     results: dict[str, list[tuple[str, Difference]]] = {name: [] for name in names}
-    for turn in range(ELEMENTS):  # each tensor in turn, so that time is shared
+    for turn in range(ELEMENTS):  # each tensor in turn, to share the time
         for name in names:
             if turn < len(plans[name]) and (time.monotonic() < until or not turn):
                 results[name].append(trial.compare(name, plans[name][turn]))
@@ -118,7 +122,7 @@ class _Trial:
     def __init__(self, module: nn.Module, args: Any, kwargs: Any, *, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self._module = _twin(module).to(dtype)
-        self._flat, self._form = pytree.tree_flatten((args, kwargs))
+        self._flat, self._form = tree_flatten((args, kwargs))
         self._inputs = self._inputs_by_id()
         parameters = {name: p for name, p in self._module.named_parameters() if _is_float(p)}
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in self._module.buffers()]
@@ -137,7 +141,7 @@ class _Trial:
         self.gradients: dict[str, Tensor | None] = dict(zip(self.leaves, found, strict=True))
 
     def _inputs_by_id(self) -> dict[int, tuple[str, Tensor]]:
-        """By id of what was given: one tensor in two places stays one, as self-attention needs it."""
+        """The floating inputs by id: one tensor in two places stays one, as self-attention needs it."""
         given = {id(value): value for value in self._flat if _is_float(value)}
         names = ["input"] if len(given) == 1 else [f"input {number}" for number in range(len(given))]
         copies = (value.detach().to(self.dtype, copy=True) for value in given.values())
@@ -150,9 +154,9 @@ class _Trial:
             for buffer, content in self._buffers:
                 buffer.copy_(content)
         given = {key: leaf.clone() for key, (_, leaf) in self._inputs.items()}  # it may write to its input
-        args, kwargs = pytree.tree_unflatten([given.get(id(v), v) for v in self._flat], self._form)
+        args, kwargs = tree_unflatten([given.get(id(v), v) for v in self._flat], self._form)
         output = self._module(*args, **kwargs)
-        outputs = [value for value in pytree.tree_leaves(output) if _is_float(value)]
+        outputs = [value for value in tree_leaves(output) if _is_float(value)]
         if not outputs:
             raise UserError("its output holds no floating tensor")
         if not self._weights:
@@ -164,14 +168,14 @@ class _Trial:
         return torch.stack([value.sum() for value in weighted]).sum()
 
     def compare(self, name: str, index: tuple[int, ...]) -> tuple[str, Difference]:
-        """`agree`, `wrong` or `unclear`: near a kink, or where rounding hides it, there is no answer."""
+        """`agree`, `wrong` or `unclear`: near a kink, or where rounding hides the slope."""
         gradient = self.gradients[name]
         said = float(gradient[index]) if gradient is not None else 0.0
         found: list[tuple[float, float, float]] = []
         for step in STEPS[self.dtype]:
             try:
                 found.append(self._slopes(name, index, step))
-            except Exception:  # far from where it was called it may refuse
+            except Exception:  # it may refuse values far from its inputs
                 return "unclear", Difference(index, said, math.nan)
             if self._is_close(said, found[-1][0], found[-1][0], step):
                 return "agree", Difference(index, said, found[-1][0])
@@ -192,7 +196,7 @@ class _Trial:
             try:
                 for at in (middle - width, middle, middle + width):
                     leaf[index] = at
-                    with torch.enable_grad():  # without it some modules take another path
+                    with torch.enable_grad():  # without it some modules compute differently
                         values.append(float(self._evaluate().detach()))
             finally:
                 leaf[index] = middle
@@ -200,7 +204,7 @@ class _Trial:
         return (high - low) / (2 * width), (here - low) / width, (high - here) / width
 
     def _is_close(self, one: float, other: float, scale: float, step: float) -> bool:
-        """Within the tolerance, or within what rounding makes of a difference of large numbers."""
+        """Are they equal within the tolerance, or within the rounding of a difference of large numbers?"""
         noise = 100 * torch.finfo(self.dtype).eps * self._size / step
         return abs(one - other) <= TOLERANCE[self.dtype] * max(abs(one), abs(other), abs(scale)) + noise
 
@@ -210,7 +214,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _chosen(gradient: Tensor | None, leaf: Tensor) -> list[tuple[int, ...]]:
-    """The largest ones and some spread evenly."""
+    """The elements to check: the largest ones, and some spread evenly."""
     with torch.no_grad():
         spread = np.linspace(0, leaf.numel() - 1, ELEMENTS // 2).astype(int).tolist()
         largest: list[int] = []
@@ -229,13 +233,11 @@ def _summed_up(name: str, trial: _Trial, results: list[tuple[str, Difference]]) 
 
 
 def _twin(module: nn.Module) -> nn.Module:
-    """A copy without hooks: those of the user's on its backward must not see ours."""
+    """A copy without backward hooks: the user's hooks must not see our backward passes."""
     try:
         twin = copy.deepcopy(module)
     except Exception as error:  # it holds something that refuses to be copied
         line = str(error).partition("\n")[0]
         raise UserError(f"it cannot be copied: {line}", "name a part of it") from None
-    for part in twin.modules():
-        for table in ("_backward_hooks", "_backward_pre_hooks"):
-            part.__dict__.get(table, {}).clear()
+    drop_backward_hooks(twin)
     return twin

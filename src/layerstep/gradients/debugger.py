@@ -1,4 +1,4 @@
-"""The gradient debugger as a library: record the gradients of a model, and ask how they are."""
+"""The gradient debugger as a library: record the gradients of a model, and judge them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GradientDebugger:
         debugger.record_step()            # reads every .grad, once a step
         debugger.analyze_gradient_flow().overall_health
 
-    `record_gradient_flow(layer, grads)` takes gradients from elsewhere. It holds numbers, never tensors.
+    `record_gradient_flow(layer, grads)` takes gradients from elsewhere. It keeps numbers, never tensors.
     `max_frames` 0 keeps all steps; `thresholds` is a preset's name or a `Thresholds`.
     """
 
@@ -62,12 +62,12 @@ class GradientDebugger:
 
     @property
     def flow(self) -> GradientFlow:
-        """The steps so far. A step that `record_gradient_flow` has begun ends here."""
+        """The steps so far. Ends a step that `record_gradient_flow` has begun."""
         self._close()
         return self._flow
 
     def record_step(self, step: int | None = None) -> GradientFrame:
-        """Read the gradients of all parameters: after the backward, before they are cleared."""
+        """Read the gradients of all parameters. Call it after the backward, before they are cleared."""
         if self.model is None:
             raise UserError("record_step() reads a model's gradients", "GradientDebugger(model)")
         self._close()
@@ -75,7 +75,10 @@ class GradientDebugger:
         return self._record(dict(zip(found, measure(list(found.values())), strict=True)), step)
 
     def record_gradient_flow(self, layer: str, grads: Any) -> None:
-        """The gradient of one layer: tensor, array or numbers. A layer that comes again begins a step."""
+        """Add the gradient of one layer: a tensor, an array or numbers.
+
+        A layer that comes again begins a new step.
+        """
         if layer in self._open:
             self._close()
         self._open[layer] = size_of(grads)
@@ -92,7 +95,7 @@ class GradientDebugger:
         return frame
 
     def analyze_gradient_flow(self) -> FlowSummary:
-        """How the recorded steps are together: `.overall_health`, who vanishes, who explodes, what to do."""
+        """Sum up the recorded steps: `.overall_health`, the layers that vanish or explode, what to do."""
         return self.flow.summary_report()
 
     def vanishing_layers(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Gradient flow over the training steps: a frame a step, a row a layer, and what the whole says.
+"""Gradient flow over the training steps: a frame for each step, a row for each layer, and a summary.
 
-Numbers first: a layer vanishes if its mean |g| is below one threshold and explodes if its max |g| is above
-another; the intensity of a layer is its norm by the largest norm of the step. A gradient that is not finite
-makes the run critical, whatever the thresholds say.
+A layer vanishes if its mean |g| is below one threshold, and explodes if its max |g| is above another. The
+intensity of a layer is its norm divided by the largest norm of the step. A gradient that is not finite makes
+the run critical, whatever the thresholds.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from layerstep._torch.tensors import is_tensor
 from layerstep.errors import UserError
 from layerstep.gradients.sizes import Size, measure
+from layerstep.tensors.format import listed
 
 __all__ = [
     "PRESETS",
@@ -38,7 +39,7 @@ SHADES = " ░▒▓█"
 
 
 class Health(StrEnum):
-    """How the gradients of a run are, in four classes."""
+    """The health of the gradients of a run, in four classes."""
 
     HEALTHY = "Healthy"
     MINOR_ISSUES = "MinorIssues"
@@ -48,14 +49,17 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Vanishing is a mean |g| below one number, exploding a max |g| above another; or both of the norm."""
+    """Vanishing: a mean |g| below this. Exploding: a max |g| above this.
+
+    `of_norm`: compare the norm instead.
+    """
 
     vanishing: float = 1e-7
     exploding: float = 1e3
     of_norm: bool = False
 
     def judge(self, mean: float, most: float, norm: float) -> tuple[bool, bool]:
-        """Does it vanish, does it explode? A NaN does neither: it is told apart."""
+        """Does it vanish, and does it explode? A NaN does neither: it is reported apart."""
         low, high = (norm, norm) if self.of_norm else (mean, most)
         return low < self.vanishing, high > self.exploding
 
@@ -67,7 +71,7 @@ PRESETS = {
 }
 """Thresholds by name. `default` looks at the elements: in 63 healthy runs it called nothing exploding, and
 nothing vanishing but biases in front of a batch norm. `norm` looks at the norm of each layer. `unit-norm`
-takes 1 for the most, where many clip; healthy runs often lie above, so it is a wish and no alarm."""
+has a limit of 1, where many people clip; healthy runs often exceed it, so it is a goal, not an alarm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class GradientFrame:
 
 @dataclass(frozen=True, slots=True)
 class FlowSummary:
-    """What the recorded frames say together."""
+    """The summary of the recorded frames."""
 
     total_steps: int
     layers_with_vanishing_grads: tuple[str, ...]
@@ -123,7 +127,7 @@ class GradientFlow:
 
     def __init__(self, max_frames: int = 200, *, thresholds: str | Thresholds = "default") -> None:
         if max_frames < 0:
-            raise UserError("max_frames is at least 0, which means unlimited")
+            raise UserError("max_frames must be 0 (unlimited) or more")
         self.thresholds = _thresholds(thresholds)
         self.max_frames = max_frames
         self._frames: deque[GradientFrame] = deque(maxlen=max_frames or None)
@@ -137,11 +141,11 @@ class GradientFlow:
         return tuple(self._frames)
 
     def record_step(self, step: int, gradients: Mapping[str, Any]) -> GradientFrame:
-        """Take in the gradients of one step: tensors, arrays or sequences of numbers by layer."""
+        """Add the gradients of one step: tensors, arrays or sequences of numbers by layer."""
         return self.record_numbers(step, {name: size_of(value) for name, value in gradients.items()})
 
     def record_numbers(self, step: int, numbers: Mapping[str, tuple[float, float, float]]) -> GradientFrame:
-        """The same from (mean |g|, max |g|, norm) by layer, for whoever has measured already."""
+        """The same from (mean |g|, max |g|, norm) by layer, if you have measured already."""
         largest = max((norm for _, _, norm in numbers.values() if math.isfinite(norm)), default=0.0)
         layers = []
         for name, (mean, most, norm) in sorted(numbers.items()):
@@ -175,7 +179,7 @@ class GradientFlow:
 
     @classmethod
     def from_json(cls, path: str | Path, *, max_frames: int = 0) -> Self:
-        """The frames of a file that `export_json` wrote; null comes back as NaN."""
+        """Read the frames from a file of `export_json`; null becomes NaN."""
         flow = cls(max_frames)
         for frame in json.loads(Path(path).read_text(encoding="utf-8")):
             layers: list[dict[str, Any]] = [
@@ -186,7 +190,7 @@ class GradientFlow:
         return flow
 
     def export_csv(self, path: str | Path) -> None:
-        """Write a row a layer and step, floats as 1.00000000e-1, flags as 0 and 1."""
+        """Write a row for each layer and step, floats as 1.00000000e-1, flags as 0 and 1."""
         with _file(path).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(_COLUMNS)
@@ -199,8 +203,8 @@ class GradientFlow:
     def to_ascii_animation(self, *, width: int = 0, order: Sequence[str] = ()) -> str:
         """Layers down, steps to the right, five shades by intensity; `!` where a gradient is not finite.
 
-        With `width` no wider than that: the last frames that fit, and long names by their ends. The layers
-        of `order` come first and in that order, the others by name.
+        With `width`, shows the last frames that fit, and the ends of long names. The layers of `order` come
+        first, in that order, then the others by name.
         """
         if not self._frames:
             return "(no gradient frames recorded)\n"
@@ -224,7 +228,7 @@ class GradientFlow:
         return "\n".join(lines) + "\n"
 
     def summary_report(self) -> FlowSummary:
-        """The health of the run, who vanishes, who explodes, and what to do."""
+        """The health of the run, the layers that vanish or explode, and what to do."""
         layers = [layer for frame in self._frames for layer in frame.layers]
         vanishing = _names(layer for layer in layers if layer.is_vanishing)
         exploding = _names(layer for layer in layers if layer.is_exploding)
@@ -277,7 +281,7 @@ def _shade(layer: LayerGradient | None) -> str:
     if not layer.is_finite:
         return "!"
     whole, rest = divmod(layer.flow_intensity * (len(SHADES) - 1), 1)
-    return SHADES[int(whole) + (rest >= 0.5)]  # a half goes up; `round` would take the even one
+    return SHADES[int(whole) + (rest >= 0.5)]  # round a half up; `round` would go to the even one
 
 
 def _scientific(value: float) -> str:
@@ -317,22 +321,18 @@ def _advice(
 ) -> tuple[str, ...]:
     said = []
     if broken:
-        said.append(f"Not finite: {_listed(broken)}. Find the first op that makes it before anything else.")
+        said.append(f"Not finite: {listed(broken)}. Find the first op that makes it before anything else.")
     if exploding:
-        said.append(f"Exploding: {_listed(exploding)}. Clip the norm of the gradients, or lower the rate.")
+        said.append(f"Exploding: {listed(exploding)}. Clip the norm of the gradients, or lower the rate.")
     if vanishing:
         said.append(
-            f"Vanishing: {_listed(vanishing)}. Look for saturated or dead activations above these layers; "
+            f"Vanishing: {listed(vanishing)}. Look for saturated or dead activations above these layers; "
             "residual paths, normalisation or another initialisation help."
         )
     closing = {
-        Health.CRITICAL: "Stop the run: what it learns from here on is noise.",
+        Health.CRITICAL: "Stop the run: from here on it learns noise.",
         Health.PROBLEMS_DETECTED: "Look into it now; depth, rate and initialisation are the usual causes.",
-        Health.MINOR_ISSUES: "Keep an eye on it; one step in a while may be harmless.",
+        Health.MINOR_ISSUES: "Keep an eye on it; a step now and then may be harmless.",
         Health.HEALTHY: "Nothing to do.",
     }
     return (*said, closing[health])
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,6 +1,6 @@
-"""Gradients over the training steps: measured before an optimizer steps, and what the step then changed.
+"""Gradients over the training steps, measured before an optimizer steps, and what the step changed.
 
-Kept are numbers and names, in arrays; no tensor is held from one step to the next.
+It keeps numbers and names in arrays, and no tensor from one step to the next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from layerstep.gradients.flow import GradientFlow, Thresholds
 from layerstep.gradients.sizes import Size, combined
 
-__all__ = ["Clipping", "Entry", "GradientLog", "Recorded", "clipping_of"]
+__all__ = ["Clipping", "GradientEntry", "GradientLog", "RecordedStep", "clipping_of"]
 
 MAX_FRAMES = 200
 TOTALS = 10_000
@@ -24,7 +24,7 @@ _NUMBERS = 5  # mean, max and norm of the gradient, norm of the update and of th
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recorded:
+class RecordedStep:
     """The parameters that had a gradient in one training step, and a row of numbers for each."""
 
     step: int
@@ -33,8 +33,8 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One layer or parameter in one step; `ratio` is the norm of the update by that of the weights."""
+class GradientEntry:
+    """One layer or parameter in one step; `ratio` is the norm of the update over that of the weights."""
 
     step: int
     size: Size
@@ -43,10 +43,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Clipping:
-    """What total norms say about a bound for them."""
+    """What the total norms say about a `max_norm` to clip at."""
 
     steps: int
-    """How many were looked at: the last 200, without the first 10."""
+    """How many steps count: the last 200, without the first 10."""
     percentiles: tuple[tuple[int, float], ...]
     recommended: float
     """The 90th percentile; NaN if there are too few."""
@@ -59,14 +59,14 @@ class Clipping:
 
     @property
     def ceiling(self) -> float | None:
-        """A norm that a tenth of the steps or more share and none exceeds: they seem to be clipped there."""
+        """A norm that a tenth of the steps share and none exceeds: the program seems to clip there."""
         top = max(self.norms, default=0.0)
         at_top = sum(norm >= top * (1 - 1e-3) for norm in self.norms)
         return top if at_top >= max(3, 0.1 * len(self.norms)) else None
 
 
 def clipping_of(totals: Sequence[float]) -> Clipping:
-    """Look at the total norms of the steps, the oldest first."""
+    """Judge the total norms of the steps, the oldest first."""
     window = list(totals)[WARM_UP:][-WINDOW:]
     good = [norm for norm in window if math.isfinite(norm)]
     marks = (10, 50, 90, 99, 100)
@@ -78,18 +78,18 @@ def clipping_of(totals: Sequence[float]) -> Clipping:
 
 
 class GradientLog:
-    """The last steps, a row a parameter; layers are put together when asked for."""
+    """The last steps, a row for each parameter; layers are summed up when they are read."""
 
     def __init__(self, *, budget: int, max_frames: int = MAX_FRAMES) -> None:
         self._budget = budget
         self._max_frames = max_frames
-        self._frames: deque[Recorded] = deque()
+        self._frames: deque[RecordedStep] = deque()
         self._layers: dict[str, tuple[str, int]] = {}
         """The layer of each parameter and its number of elements, in the order of the model."""
         self.totals: dict[int, deque[float]] = {}
         """The norms of all gradients of each optimizer, by its number."""
         self.stale: tuple[str, int] | None = None
-        """A parameter whose gradient was only ever added to, and since which step."""
+        """A parameter whose gradient is never cleared, and since which step."""
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -116,10 +116,10 @@ class GradientLog:
         self._layers.update({name: (layer, size) for name, layer, size in parameters})
 
     def add(self, step: int, names: tuple[str, ...], sizes: Sequence[Size]) -> None:
-        """Take in one optimizer's gradients; another's of the same step are put together with them."""
+        """Add the gradients of one optimizer. Those of another in the same step join them."""
         numbers = np.full((len(names), _NUMBERS), np.nan)
         numbers[:, :3] = np.array(sizes, dtype=np.float64).reshape(len(names), 3)
-        frame = Recorded(step, names, numbers)
+        frame = RecordedStep(step, names, numbers)
         last = self._frames[-1] if self._frames else None
         if last is not None and last.step == step:
             frame = _joined(self._frames.pop(), frame)
@@ -132,7 +132,7 @@ class GradientLog:
         self.totals.setdefault(optimizer, deque(maxlen=TOTALS)).append(total)
 
     def add_updates(self, names: Sequence[str], updates: Sequence[float], weights: Sequence[float]) -> None:
-        """What the step changed, for the last frame: norms of the differences and of what was there."""
+        """Add to the last frame what the step changed: norms of the updates and of the weights."""
         frame = self._frames[-1]
         rows = {name: row for row, name in enumerate(frame.names)}
         for name, update, weight in zip(names, updates, weights, strict=True):
@@ -147,17 +147,17 @@ class GradientLog:
         """The last recorded step in which a parameter had a gradient."""
         return next((frame.step for frame in reversed(self._frames) if name in frame.names), None)
 
-    def of(self, path: str) -> list[Entry]:
+    def of(self, path: str) -> list[GradientEntry]:
         """The steps of a layer or parameter, the oldest first."""
         names = {path} if path in self._layers else {n for n, (at, _) in self._layers.items() if at == path}
         return [entry for frame in self._frames if (entry := self._entry(frame, names)) is not None]
 
-    def last(self) -> tuple[int, dict[str, Entry]]:
+    def last(self) -> tuple[int, dict[str, GradientEntry]]:
         """The last recorded step, by layer."""
         frame = self._frames[-1]
         return frame.step, self._by_layer(frame)
 
-    def _by_layer(self, frame: Recorded) -> dict[str, Entry]:
+    def _by_layer(self, frame: RecordedStep) -> dict[str, GradientEntry]:
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(frame.names):
             rows.setdefault(self._layers[name][0], []).append(row)
@@ -166,26 +166,26 @@ class GradientLog:
             layer: self._put_together(frame, rows[layer]) for layer in sorted(rows, key=order.__getitem__)
         }
 
-    def _entry(self, frame: Recorded, names: set[str]) -> Entry | None:
+    def _entry(self, frame: RecordedStep, names: set[str]) -> GradientEntry | None:
         rows = [row for row, name in enumerate(frame.names) if name in names]
         return self._put_together(frame, rows) if rows else None
 
-    def _put_together(self, frame: Recorded, rows: list[int]) -> Entry:
+    def _put_together(self, frame: RecordedStep, rows: list[int]) -> GradientEntry:
         sizes = [Size(*map(float, frame.numbers[row, :3])) for row in rows]
         counts = [self._layers[frame.names[row]][1] for row in rows]
         update, weight = (math.hypot(*map(float, frame.numbers[rows, column])) for column in (3, 4))
         ratio = update / weight if weight > 0 else math.nan
-        return Entry(frame.step, combined(sizes, counts), ratio)
+        return GradientEntry(frame.step, combined(sizes, counts), ratio)
 
     def flow(self, *, thresholds: str | Thresholds = "default") -> GradientFlow:
-        """The steps by layer, as the library has them."""
+        """The steps by layer, as a `GradientFlow`."""
         flow = GradientFlow(0, thresholds=thresholds)
         for frame in self._frames:
             flow.record_numbers(frame.step, {name: e.size for name, e in self._by_layer(frame).items()})
         return flow
 
 
-def _joined(one: Recorded, other: Recorded) -> Recorded:
+def _joined(one: RecordedStep, other: RecordedStep) -> RecordedStep:
     kept = [row for row, name in enumerate(one.names) if name not in set(other.names)]
     names = tuple(one.names[row] for row in kept) + other.names
-    return Recorded(other.step, names, np.concatenate([one.numbers[kept], other.numbers]))
+    return RecordedStep(other.step, names, np.concatenate([one.numbers[kept], other.numbers]))

@@ -1,4 +1,4 @@
-"""Parameters without a gradient, and why: only what is certain is said."""
+"""Parameters without a gradient, and why. Says only what is certain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from layerstep.engine.session import Session
 from layerstep.gradients.log import GradientLog
-from layerstep.gradients.recorder import Named, named_parameters
+from layerstep.gradients.recorder import NamedParameter, named_parameters
 
 __all__ = ["Missing", "biases_before_norms", "in_backward", "missing_gradients", "outside_optimizers"]
 
@@ -25,7 +25,7 @@ class Missing(NamedTuple):
 
 
 def in_backward(session: Session) -> bool:
-    """Is this a stop in the middle of a backward pass?"""
+    """Did the run stop in the middle of a backward pass?"""
     phase = session.pause.phase if session.pause is not None else None
     return phase is not None and phase.is_backward
 
@@ -41,21 +41,23 @@ def missing_gradients(session: Session, log: GradientLog | None) -> list[Missing
     ]
 
 
-def _reason(session: Session, each: Named, *, log: GradientLog | None, others_have: bool) -> tuple[str, str]:
+def _reason(
+    session: Session, each: NamedParameter, *, log: GradientLog | None, others_have: bool
+) -> tuple[str, str]:
     if not each.parameter.requires_grad:
         return "frozen", "requires_grad is False"
     if in_backward(session):
         return "to come", "this backward is not over"
     had = log.last_step_of(each.name) if log is not None else None
     if had is not None:
-        return "cleared", f"it had one in training step {had}; zero_grad has taken it"
+        return "cleared", f"it had one in training step {had}; zero_grad has cleared it"
     steps = len(log) if log is not None else 0
     came_by, unseen = _followed(session, each.layer)
     if unseen:
         return ("unused" if "not called" in unseen else "detached"), unseen
     if not (others_have or steps):
         if came_by:
-            return "none now", "a backward came by its module: zero_grad has taken it, or it got none there"
+            return "none now", "a backward reached its module: zero_grad has cleared it, or it got none there"
         return "none yet", "no parameter has one: no backward yet, or zero_grad has cleared them all"
     if steps:
         return "not reached", f"none in {steps} recorded steps: the loss does not depend on it"
@@ -63,7 +65,7 @@ def _reason(session: Session, each: Named, *, log: GradientLog | None, others_ha
 
 
 def _followed(session: Session, path: str) -> tuple[bool, str]:
-    """Did a backward pass come by a module, and if not, why? Nothing if no whole forward was followed."""
+    """Did a backward pass reach a module, and if not, why not? "" if no whole forward was followed."""
     backpass, module = session.backpass, session.models.at(path)
     roots = {id(model.root) for model in session.models}
     is_whole = any(call.parent is None and id(call.module) in roots for call in backpass.graph.calls)
@@ -73,7 +75,7 @@ def _followed(session: Session, path: str) -> tuple[bool, str]:
 
 
 def outside_optimizers(session: Session) -> list[str] | None:
-    """Trainable parameters that no optimizer has which has stepped; None if none has stepped yet."""
+    """Trainable parameters that are in no optimizer that has stepped; None if none has stepped yet."""
     optimizers = [found for each in session.training.optimizers if (found := each.optimizer) is not None]
     if not optimizers:
         return None
@@ -97,11 +99,11 @@ _BIASED = (
 
 
 def biases_before_norms(session: Session) -> dict[int, str]:
-    """Biases that a norm takes away again, by id, with the path of the norm: their gradient is about 0.
+    """Biases that a norm cancels, by id, with the path of the norm: their gradient is about 0.
 
-    A batch norm on batch statistics subtracts the mean of each channel, an instance norm too, and a group
-    norm whose groups are single channels; a layer norm does not. That the one follows the other is read from
-    their order in the parent, so it is probable, not certain.
+    A batch norm on batch statistics subtracts the mean of each channel, and so do an instance norm and a
+    group norm with one channel in each group; a layer norm does not. We conclude from their order in the
+    parent that the norm follows the layer, so this is probable, not certain.
     """
     found: dict[int, str] = {}
     for _, module in session.models.everything():

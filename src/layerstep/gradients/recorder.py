@@ -1,4 +1,4 @@
-"""Recording gradients: called at each step of an optimizer, reads, and leaves everything as it is."""
+"""Records gradients at each step of an optimizer. It only reads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from layerstep._torch import below_everything, foreach_subtract, is_tracing, own_parameters
+from layerstep._torch.tensors import version_of
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.session import Session
 from layerstep.engine.training import Stepped
@@ -17,14 +18,14 @@ from layerstep.gradients.log import GradientLog
 from layerstep.gradients.sizes import is_plain, measure, norms
 from layerstep.tensors.shapes import attempt
 
-__all__ = ["Named", "RecordedGradients", "Recorder", "named_parameters"]
+__all__ = ["GradientRecorder", "NamedParameter", "RecordedGradients", "named_parameters"]
 
 PROBES = 4
 STALE_AFTER = 2
-"""So many steps in a row must find a gradient that was only added to."""
+"""How many steps in a row must find a gradient that was only added to."""
 
 
-class Named(NamedTuple):
+class NamedParameter(NamedTuple):
     """A parameter, its name, and the path of the module that owns it."""
 
     name: str
@@ -33,7 +34,7 @@ class Named(NamedTuple):
 
 
 class _Probe(NamedTuple):
-    """A gradient right after a step: if it is the same tensor at the next, was it only added to?"""
+    """A gradient right after a step, to see at the next one whether it was only added to."""
 
     name: str
     parameter: weakref.ref[torch.Tensor]
@@ -41,12 +42,14 @@ class _Probe(NamedTuple):
     version: int
 
 
-def named_parameters(session: Session) -> list[Named]:
+def named_parameters(session: Session) -> list[NamedParameter]:
     """Every parameter of every model, once, by its first name."""
-    found: dict[int, Named] = {}
+    found: dict[int, NamedParameter] = {}
     for path, module in session.models.everything():
         for name, parameter in own_parameters(module):
-            found.setdefault(id(parameter), Named(f"{path}.{name}" if path else name, path, parameter))
+            found.setdefault(
+                id(parameter), NamedParameter(f"{path}.{name}" if path else name, path, parameter)
+            )
     return list(found.values())
 
 
@@ -54,10 +57,10 @@ class RecordedGradients(Instrument):
     """What `grad record` keeps for a session."""
 
     def __init__(self, session: Session) -> None:
-        self.recorder: Recorder | None = None
+        self.recorder: GradientRecorder | None = None
 
 
-class Recorder:
+class GradientRecorder:
     """Keeps a log of the gradients in every N-th training step, while the session is attached."""
 
     def __init__(self, session: Session, *, every: int, updates: bool) -> None:
@@ -96,7 +99,7 @@ class Recorder:
         if (step - 1) % self.every:
             return
         if leads and self.log.last_step >= step:
-            step = self.log.last_step + 1  # the leading optimizer was made anew and counts from the start
+            step = self.log.last_step + 1  # the leading optimizer is a new one, which counts from the start
         with below_everything():
             found = [(name, p, g) for name, p in self._parameters(stepped) if (g := p.grad) is not None]
             if not found:
@@ -111,7 +114,7 @@ class Recorder:
                 self._keep(names, parameters)
 
     def after(self, stepped: Stepped) -> None:
-        """The parameters are new: what has changed?"""
+        """After the step: measure what has changed."""
         names, now, before = self._before
         self._before = ([], [], [])
         if names:
@@ -131,7 +134,10 @@ class Recorder:
         self._before = ([n for n, _ in plain], [p for _, p in plain], [p.clone() for _, p in plain])
 
     def _parameters(self, stepped: Stepped) -> list[tuple[str, torch.Tensor]]:
-        """Those of this optimizer, and those of no optimizer, by name; looked up again if they are others."""
+        """The parameters of this optimizer and of no optimizer, by name.
+
+        Looked up again if they have changed.
+        """
         key = (tuple(_ids_of(stepped)), len(self._session.training.optimizers), len(self._session.models))
         known = self._known.get(stepped.number)
         if known is None or known[0] != key:
@@ -144,7 +150,7 @@ class Recorder:
         every = [each for each in named_parameters(self._session) if id(each.parameter) not in others]
         inside = {id(each.parameter) for each in every}
         every += [
-            Named(f"{stepped.kind}.{place}", f"{stepped.kind}, not of a model", parameter)
+            NamedParameter(f"{stepped.kind}.{place}", f"{stepped.kind}, not of a model", parameter)
             for place, (key, parameter) in enumerate(own.items())
             if key not in inside
         ]
@@ -162,8 +168,8 @@ class Recorder:
     def _look_at_probes(self, step: int) -> None:
         """A backward adds to a gradient once, which is one write; clearing it would be another.
 
-        Only that case is certain. Whoever scales or clips gradients in place, or has several backward passes
-        to a step, writes more often, and nothing is said.
+        Only that case is certain. A program that scales or clips gradients in place, or runs several backward
+        passes in a step, writes more often, and gets no report.
         """
         added = [probe for probe in self._probes if _was_only_added_to(probe)]
         self._streak = self._streak + 1 if added and len(added) == len(self._probes) else 0
@@ -182,18 +188,18 @@ def _ids_of(stepped: Stepped) -> dict[int, torch.Tensor]:
 def _probe(name: str, parameter: torch.Tensor) -> _Probe:
     gradient = parameter.grad
     assert gradient is not None
-    return _Probe(name, weakref.ref(parameter), weakref.ref(gradient), gradient._version)
+    return _Probe(name, weakref.ref(parameter), weakref.ref(gradient), version_of(gradient))
 
 
 def _was_only_added_to(probe: _Probe) -> bool:
     parameter, gradient = probe.parameter(), probe.gradient()
     if parameter is None or gradient is None or parameter.grad is not gradient:
         return False
-    return gradient._version == probe.version + 1
+    return version_of(gradient) == probe.version + 1
 
 
 def _is_nonzero(probe: _Probe) -> bool:
-    """One that was cleared and got nothing since has been written to once, too."""
+    """Is it nonzero? A gradient that was cleared and got nothing since has one write too."""
     gradient = probe.gradient()
     with below_everything():
         return gradient is not None and measure([gradient])[0].most > 0

@@ -19,7 +19,7 @@ __all__ = ["Size", "combined", "gradient_of", "is_plain", "measure", "norms"]
 
 
 class Size(NamedTuple):
-    """How large a gradient is. NaN if an element is, or if it cannot be read."""
+    """How large a gradient is. NaN if an element is NaN, or if it cannot be read."""
 
     mean: float
     most: float
@@ -32,11 +32,11 @@ _WIDER = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
 }
-"""What half precision is added up in."""
+"""The dtype in which half precision is summed."""
 
 
 def measure(tensors: Sequence[torch.Tensor]) -> list[Size]:
-    """The sizes of these, in their order. It waits for each device once; nothing raises for an odd kind."""
+    """The sizes of these tensors. Waits for each device once; never raises for an odd kind."""
     found: dict[int, Size] = {}
     groups: defaultdict[object, list[int]] = defaultdict(list)
     with below_everything():
@@ -60,7 +60,7 @@ def norms(tensors: Sequence[torch.Tensor]) -> list[float]:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Floats in memory that kernels may read now, without a question to the device."""
+    """Is it a float tensor in memory that kernels can read? Asks without a synchronisation."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return False
     if tensor.dtype not in _WIDER or tensor.is_meta or tensor.is_nested or not tensor.numel():
@@ -71,7 +71,10 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _counted(tensor: torch.Tensor, scratch: Scratch) -> Size:
-    """In one pass over blocks: on a CPU the sum of magnitudes alone takes torch 1 ns an element, this 0.4."""
+    """Measure in one pass over blocks.
+
+    On a CPU, torch's sum of magnitudes alone takes 1 ns an element, this 0.4.
+    """
     total = square = most = 0.0
     with np.errstate(all="ignore"):
         for block in blocks((tensor,)):
@@ -86,7 +89,7 @@ def _counted(tensor: torch.Tensor, scratch: Scratch) -> Size:
 
 
 def _together(tensors: list[torch.Tensor]) -> list[Size]:
-    """By kernels over all of them, and one transfer."""
+    """Measure by kernels over all of them, and one transfer."""
     wider = _WIDER[tensors[0].dtype]
     sums = foreach_norm(tensors, 1, dtype=wider)
     roots = foreach_norm(tensors, 2, dtype=wider)
@@ -106,12 +109,15 @@ def _larger(low: float, high: float) -> float:
 
 
 def _adds_up(peak: float, norm: float) -> bool:
-    """In single precision 1e20 squared is inf and 1e-30 squared is 0; then it is counted again with care."""
+    """Did the squares neither overflow nor vanish?
+
+    In single precision 1e20 squared is inf, 1e-30 squared is 0.
+    """
     return not math.isfinite(peak) or (math.isfinite(norm) and norm >= peak * 0.99)
 
 
 def _odd(tensor: torch.Tensor) -> Size:
-    """By the block counts of the tensor line, which know every kind."""
+    """Measure as the tensor line does, for any kind of tensor."""
     stats = summarize(tensor).stats
     if stats is None or stats.nan:
         return Size(math.nan, math.nan, math.nan)
@@ -123,7 +129,7 @@ def _odd(tensor: torch.Tensor) -> Size:
 
 
 def combined(sizes: Sequence[Size], counts: Sequence[int]) -> Size:
-    """Several gradients as if they were one; `counts` are their elements."""
+    """The size of several gradients as if they were one; `counts` are their numbers of elements."""
     total = sum(counts)
     if not total:
         return Size(0.0, 0.0, 0.0)
@@ -134,5 +140,5 @@ def combined(sizes: Sequence[Size], counts: Sequence[int]) -> Size:
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Its gradient; torch warns if one asks a tensor that keeps none."""
+    """Its gradient, without torch's warning for a tensor that keeps none."""
     return tensor.grad if tensor.is_leaf or tensor.retains_grad else None

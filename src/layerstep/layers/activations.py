@@ -14,7 +14,7 @@ from torch import nn
 
 from layerstep._torch import below_everything
 from layerstep._torch.tensors import as_numpy
-from layerstep.tensors.format import number, share
+from layerstep.tensors.format import listed, number, share
 from layerstep.tensors.kinds import open_values
 from layerstep.tensors.summary import Summary, summarize
 
@@ -23,9 +23,9 @@ __all__ = ["Activation", "measure_activation", "remarks"]
 Matrix = npt.NDArray[np.float32]
 
 MOST_READ = 1 << 22
-"""Elements looked at unit by unit; of more, every n-th position."""
+"""The most elements that are read unit by unit; of more, every n-th position."""
 FEWEST_SEEN = 16
-"""Positions before a unit that is always zero counts as dead: a half of all ReLUs is zero at one."""
+"""A unit that is always zero counts as dead after so many positions: at one, half of all ReLUs are zero."""
 SATURATED = 0.99
 SIGMAS = 6.0
 RECTIFIERS = (
@@ -49,21 +49,21 @@ BOUNDED = {
     "Hardsigmoid": 0.0,
     "Softmax": 0.0,
 }
-"""Squashing layers and where they begin; all of them end at 1."""
+"""Layers with a bounded range, and its lower end; the upper end of all is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """What one layer gave out; None where it has no meaning or cannot be read, and then the note says why."""
+    """The output of one layer. None where a figure has no meaning or cannot be read; the note says why."""
 
     summary: Summary
     units: int | None = None
     seen: int = 0
-    """Positions at which each unit was looked at."""
+    """How many positions of each unit were read."""
     dead: int | None = None
     """Units that are zero at every position."""
     constant: int | None = None
-    """Units that have one other value at every position."""
+    """Units that have the same nonzero value at every position."""
     saturated: float | None = None
     outliers: tuple[tuple[int, float], ...] = ()
     """Units far above the others, the largest first, and how many robust sigmas."""
@@ -72,7 +72,7 @@ class Activation:
 
 
 def measure_activation(tensor: torch.Tensor, module: nn.Module) -> Activation:
-    """Measure any tensor, never raise; bounded in time and memory."""
+    """Measure any tensor. Never raises; bounded in time and memory."""
     summary = summarize(tensor, brief=True)
     with below_everything(), np.errstate(all="ignore"):
         try:
@@ -89,7 +89,10 @@ def _measure(tensor: torch.Tensor, module: nn.Module, summary: Summary) -> Activ
     if not plain.numel():
         return Activation(summary, note="it has no elements")
     matrix, note = _by_unit(plain, _unit_axis(plain, module))
-    low, high = matrix.min(0), matrix.max(0)  # numpy's carry NaN: a unit with one is neither dead nor far
+    low, high = (
+        matrix.min(0),
+        matrix.max(0),
+    )  # these carry NaN: a unit with one is neither dead nor far
     seen, units = matrix.shape
     enough, looks_up = seen >= FEWEST_SEEN, isinstance(module, nn.Embedding)  # of one id it is one row
     least, most = summary.stats.min if summary.stats else None, summary.stats.max if summary.stats else None
@@ -108,7 +111,7 @@ def _measure(tensor: torch.Tensor, module: nn.Module, summary: Summary) -> Activ
 
 
 def _unit_axis(tensor: torch.Tensor, module: nn.Module) -> int:
-    """Channels come second in what convolutions and their norms give out, features last elsewhere."""
+    """The outputs of convolutions and their norms have channels second, others have features last."""
     second = isinstance(module, nn.modules.conv._ConvNd | nn.modules.batchnorm._BatchNorm | nn.GroupNorm)
     return 1 if tensor.dim() >= 4 or (second and tensor.dim() >= 2) else -1
 
@@ -131,7 +134,7 @@ def _by_unit(tensor: torch.Tensor, axis: int) -> tuple[Matrix, str]:
 
 
 def _saturated(matrix: Matrix, kinds: set[str], least: float | None, most: float | None) -> float | None:
-    """The share at the ends of a bounded range; by class, or because all of it lies between -1 and 1."""
+    """The share at the ends of a bounded range, known by class or because all values are between -1 and 1."""
     start = next((BOUNDED[kind] for kind in BOUNDED if kind in kinds), None)
     if start is None:
         if least is None or most is None or least < -1 or most > 1 or max(-least, most) < SATURATED:
@@ -146,7 +149,7 @@ def _saturated(matrix: Matrix, kinds: set[str], least: float | None, most: float
 
 
 def _outliers(peaks: Matrix) -> tuple[tuple[int, float], ...]:
-    """Units whose largest magnitude is far above the median of all, in robust sigmas, and twice it."""
+    """Units whose largest magnitude is many robust sigmas above the median of all, and at least twice it."""
     known = peaks[np.isfinite(peaks)]
     if known.size < 8:
         return ()
@@ -182,7 +185,6 @@ def _remarks(one: Activation) -> list[str]:
     if one.saturated is not None and one.saturated > 0.5:
         said.append(f"{one.saturated:.0%} saturated")
     if one.outliers:
-        names = ", ".join(f"{at} ({number(sigmas)}σ)" for at, sigmas in one.outliers[:3])
-        more = f" and {len(one.outliers) - 3} more" if len(one.outliers) > 3 else ""
-        said.append(f"unit {names}{more} far above the others")
+        names = listed([f"{at} ({number(sigmas)}σ)" for at, sigmas in one.outliers], 3)
+        said.append(f"unit {names} far above the others")
     return said

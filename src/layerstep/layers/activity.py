@@ -1,4 +1,4 @@
-"""Units that were never active: counted over forwards, since one batch says little."""
+"""Units that were never active, counted over forwards, because one batch says little."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from layerstep.tensors.shapes import tensors_in
 __all__ = ["ENOUGH", "Activity", "ActivityCount", "Units"]
 
 ENOUGH = 1_000
-"""Samples. Among 63 healthy runs none had half of a layer silent for all of a run, but 10 % for one batch."""
+"""The fewest samples.
+
+No healthy run of 63 had half of a layer silent throughout, but 10 % had for one batch.
+"""
 
 MOST_CALLS = 8
-"""Calls of one layer in one forward that have a row of their own; later ones are counted with the last."""
+"""The most calls of one layer in one forward with a row of their own; later ones count with the last."""
 
 
 @dataclass(slots=True)
 class Units:
-    """The units of one call of a layer, and which have ever been other than zero."""
+    """The units of one call of a layer, and which of them were ever nonzero."""
 
     name: str
     axis: int
@@ -63,7 +66,7 @@ class Activity:
         return list(self._units.values())
 
     def see(self, frame: Frame) -> None:
-        """A module has finished: what of its output is not zero?"""
+        """A module has finished: note the nonzero units of its output."""
         leaves = tensors_in(frame.output, most=1)
         if not leaves or frame.module is None:
             return

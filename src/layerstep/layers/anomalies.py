@@ -1,4 +1,4 @@
-"""Anomalies: what in a tensor a person would want to be told without asking."""
+"""Anomalies: what you want to know about a tensor without asking."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from layerstep.tensors.summary import Stats, summarize
 __all__ = ["Finding", "anomalies_in"]
 
 LOOK_AT = 1 << 22
-"""Elements of each tensor: what is in view can be thousands of them."""
+"""The most elements read of each tensor, because thousands of tensors can be in view."""
 EXTREME = 1e4
-"""Times the mean magnitude: a normal distribution of any size a computer holds stays below 10."""
+"""Times the mean magnitude: a normal distribution of any practical size stays below 10."""
 
 
 ISOLATED = 6.0
-"""Times the 99th percentile: the largest of 10,000 normal values lies at 1.7, of Laplace's at 2.5."""
+"""Times the 99th percentile: the largest of 10,000 normal values is at 1.7, of Laplace's at 2.5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def _nonfinite(tensor: torch.Tensor, stats: Stats) -> list[Finding]:
 
 
 def _magnitude(tensor: torch.Tensor, stats: Stats, *, is_own: bool) -> list[Finding]:
-    """`is_own`: the model has made it. Inputs may be of any size, timestamps for one."""
+    """`is_own`: the model has made it. Inputs may be of any size, as timestamps are."""
     if not tensor.is_floating_point() or stats.max_norm is None:
         return []
     largest = largest_unmasked(tensor, stats)
@@ -99,7 +99,7 @@ def _magnitude(tensor: torch.Tensor, stats: Stats, *, is_own: bool) -> list[Find
 
 
 def _by_unit(one: Activation) -> list[Finding]:
-    """Units (channels or features) of an output that never do anything, and squashed values."""
+    """Units (channels or features) of an output that never change, and saturated values."""
     found = []
     if one.dead and one.units:
         found.append(Finding("dead", f"{one.dead} of {one.units} units are zero at all {one.seen:,} places"))
@@ -113,10 +113,10 @@ def _by_unit(one: Activation) -> list[Finding]:
 def _outliers(stats: Stats, values: Spread) -> list[Finding]:
     looked = values.sampled or stats.count
     if not values.outliers or values.outliers > looked // 100 or values.is_one_sided:
-        return []  # more than one in a hundred, or those of one side only, are a tail
+        return []  # more than one in a hundred, or all on one side: that is a tail
     at = dict(values.percentiles)
     bulk = max(values.median - at[1.0], at[99.0] - values.median)
     if max(values.median - at[0.0], at[100.0] - values.median) < ISOLATED * bulk:
         return []  # the gradients of healthy models have heavy tails, and no gap in them
     bounds = f"[{number(values.outlier_low)}, {number(values.outlier_high)}]"
-    return [Finding("outlier", f"{values.outliers:,} of {looked:,} outside of {bounds}")]
+    return [Finding("outlier", f"{values.outliers:,} of {looked:,} outside {bounds}")]

@@ -1,4 +1,4 @@
-"""The calls at hand at a stop: of modules that are running, and of those that were passed."""
+"""The module calls that can be looked at in a stop: those that run, and those that have finished."""
 
 from __future__ import annotations
 
@@ -9,46 +9,49 @@ from torch import nn
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import UserError
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 
-__all__ = ["Call", "calls_at", "calls_here", "layers_in_view"]
+__all__ = ["LayerCall", "calls_at", "calls_here", "layers_in_view"]
 
 
-class Call(NamedTuple):
-    """What a module was called with, and after it what it returned."""
+class LayerCall(NamedTuple):
+    """The arguments of a module call, and its output if it has returned."""
 
     path: str
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any
-    moment: Moment
+    progress: CallProgress
 
 
 _MOMENTS = {
-    "entering": Moment.BEFORE,
-    "running": Moment.DURING,
-    "raised": Moment.DURING,
-    "done": Moment.AFTER,
+    "entering": CallProgress.BEFORE,
+    "running": CallProgress.DURING,
+    "raised": CallProgress.DURING,
+    "done": CallProgress.AFTER,
 }
 
 
-def calls_here(session: Session) -> list[Call]:
-    """The modules that are running, the innermost first; at an exit its own is finished."""
+def calls_here(session: Session) -> list[LayerCall]:
+    """The calls that run, the innermost first. At an exit the innermost one has finished."""
     stack = session.pause.stack if session.pause is not None else []
     return [
-        Call(f.path, f.module, f.args, f.kwargs, f.output if f.has_output else None, _MOMENTS[f.state])
+        LayerCall(f.path, f.module, f.args, f.kwargs, f.output if f.has_output else None, _MOMENTS[f.state])
         for f in stack
         # In the backward pass no call of the forward is running.
         if f.module is not None and f.call is None and f.op is None
     ]
 
 
-def calls_at(session: Session, where: str) -> list[Call]:
-    """The calls of the modules that a WHERE means, none in another; of one not in view, those inside it."""
+def calls_at(session: Session, where: str) -> list[LayerCall]:
+    """The calls of the modules that a WHERE names, none inside another.
+
+    For a module not in view, those in it.
+    """
     found = Where.parse(where).look_up(session.models)
     running = {id(call.module): call for call in calls_here(session)}
-    calls: list[Call] = []
+    calls: list[LayerCall] = []
     inside: set[int] = set()
     for path, module in found:
         if id(module) not in inside:
@@ -62,12 +65,14 @@ def calls_at(session: Session, where: str) -> list[Call]:
     return calls
 
 
-def _in_view(session: Session, path: str, module: nn.Module, running: dict[int, Call]) -> list[Call]:
+def _in_view(
+    session: Session, path: str, module: nn.Module, running: dict[int, LayerCall]
+) -> list[LayerCall]:
     if id(module) in running:
         return [running[id(module)]]
     kept = session.kept.get(module)
     if kept is not None:
-        return [Call(path, module, *kept, Moment.AFTER)]
+        return [LayerCall(path, module, *kept, CallProgress.AFTER)]
     return [
         call
         for name, child in module.named_children()
@@ -75,11 +80,13 @@ def _in_view(session: Session, path: str, module: nn.Module, running: dict[int, 
     ]
 
 
-def layers_in_view(session: Session, where: str) -> list[Call]:
-    """The calls that were passed, of just the modules that a WHERE means, in the order of the model."""
+def layers_in_view(session: Session, where: str) -> list[LayerCall]:
+    """The finished calls of exactly the modules that a WHERE names, in the order of the model."""
     found = Where.parse(where).look_up(session.models)
     kept = [(path, module, session.kept.get(module)) for path, module in found]
-    calls = [Call(path, module, *call, Moment.AFTER) for path, module, call in kept if call is not None]
+    calls = [
+        LayerCall(path, module, *call, CallProgress.AFTER) for path, module, call in kept if call is not None
+    ]
     if not calls:
         raise UserError(
             f"nothing of {where} is in view: none of its {len(found)} modules was passed in this forward",

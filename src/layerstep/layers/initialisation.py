@@ -1,4 +1,4 @@
-"""Which of the usual initialisations a parameter's figures fit, and what about it is a fault in any case."""
+"""Which usual initialisations fit a parameter, and which of its properties are faults in any model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from layerstep.layers.weights import Figures, Weight
 from layerstep.tensors.format import number
 from layerstep.tensors.shapes import attempt
 
-__all__ = ["Scheme", "Verdict", "judge", "schemes_for"]
+__all__ = ["Scheme", "SchemeMatch", "judge", "schemes_for"]
 
-FEWEST = 64  # elements: with fewer the error of their std is a third of it and more
-ERRORS = (
-    4.0  # standard errors by which std and mean may be off: of many elements 1 in 16,000 is wrongly refused
-)
-COINCIDE = 8.0  # of log-likelihood: below e⁸ between them two schemes cannot be told apart
+FEWEST = 64  # elements: with fewer, the error of their std is a third of it or more
+ERRORS = 4.0  # standard errors by which std and mean may be off: refuses 1 in 16,000 wrongly
+COINCIDE = 8.0  # of log-likelihood: schemes within e⁸ of each other count as equally likely
 EXPLODING, FADING = 3.0, 100.0  # times He's std, and a part of it
 
 Spread = Literal["uniform", "normal", "truncated"]
@@ -38,30 +36,30 @@ class Scheme(NamedTuple):
     spread: Spread
 
 
-class Verdict(NamedTuple):
-    """What a check of the initialisation says, in a column and in full; a fault is one in any model."""
+class SchemeMatch(NamedTuple):
+    """The result of a check of the initialisation, in a word and in full. A fault is one in any model."""
 
     short: str
     words: str
     is_fault: bool = False
     schemes: tuple[Scheme, ...] = ()
-    """Those that fit, the likeliest first."""
+    """The schemes that fit, the likeliest first."""
 
 
-def judge(weight: Weight, *, depth: int = 0) -> Verdict:
-    """The verdict on a parameter; `depth` is the number of layers of the stack that it is in."""
+def judge(weight: Weight, *, depth: int = 0) -> SchemeMatch:
+    """Judge a parameter; `depth` is the number of layers of its stack."""
     figures = weight.figures
     if figures is None:
-        return Verdict("-", weight.note)
+        return SchemeMatch("-", weight.note)
     if figures.bad:
-        return Verdict("NaN", f"{figures.bad:,} NaN or Inf", is_fault=True)
+        return SchemeMatch("NaN", f"{figures.bad:,} NaN or Inf", is_fault=True)
     if not weight.tensor.dtype.is_floating_point:
-        return Verdict("-", f"{weight.dtype}, not judged")
+        return SchemeMatch("-", f"{weight.dtype}, not judged")
     is_matrix = len(weight.shape) >= 2 and weight.size > 1
     if not figures.std and weight.size > 1:
         return _constant(weight, figures, is_matrix=is_matrix)
     if figures.count < FEWEST:
-        return Verdict("few", "too few to tell")
+        return SchemeMatch("few", "too few to tell")
     fault = _fault(weight, figures) if is_matrix else None
     if fault is not None:
         return fault
@@ -71,28 +69,28 @@ def judge(weight: Weight, *, depth: int = 0) -> Verdict:
         and (gain := attempt(lambda: _orthogonal_gain(weight.tensor), 0.0))
     ):
         more = f", gain {number(gain)}" if abs(gain - 1) > 1e-3 else ""
-        return Verdict("orthogonal", f"fits orthogonal{more}")
-    return _named(figures, schemes_for(weight, depth=depth))
+        return SchemeMatch("orthogonal", f"fits orthogonal{more}")
+    return _best_match(figures, schemes_for(weight, depth=depth))
 
 
-def _constant(weight: Weight, figures: Figures, *, is_matrix: bool) -> Verdict:
+def _constant(weight: Weight, figures: Figures, *, is_matrix: bool) -> SchemeMatch:
     what = f"constant {number(figures.mean)}"
     if not figures.peak or figures.mean == 1:
         what = "ones" if figures.peak else "all zero" if is_matrix else "zeros"
-    return Verdict(what, f"{what}: every unit starts alike" if is_matrix else what, is_matrix)
+    return SchemeMatch(what, f"{what}: every unit starts alike" if is_matrix else what, is_matrix)
 
 
-def _fault(weight: Weight, figures: Figures) -> Verdict | None:
-    """A scale that no depth survives; embeddings are looked up, not multiplied with."""
+def _fault(weight: Weight, figures: Figures) -> SchemeMatch | None:
+    """A scale that fails in any deep model. Embeddings are exempt: they are looked up, not multiplied."""
     if isinstance(weight.module, nn.Embedding | nn.EmbeddingBag) or "weight" not in weight.attribute:
         return None
     usual = math.sqrt(2 / _fans(weight)[0])
     if figures.std > EXPLODING * usual:
         times = number(figures.std / usual)
-        return Verdict("explodes?", f"std {times}× He's {number(usual)}: may explode", is_fault=True)
+        return SchemeMatch("explodes?", f"std {times}× He's {number(usual)}: may explode", is_fault=True)
     if figures.std * FADING < usual:
         part = f"1/{usual / figures.std:.0f}"
-        return Verdict("fades?", f"std {part} of He's {number(usual)}: the signal fades", is_fault=True)
+        return SchemeMatch("fades?", f"std {part} of He's {number(usual)}: the signal fades", is_fault=True)
     return None
 
 
@@ -129,7 +127,7 @@ def schemes_for(weight: Weight, *, depth: int = 0) -> list[Scheme]:
 
 
 def _default(weight: Weight) -> list[Scheme]:
-    """What torch does if nobody does anything. Reads no attribute that could run a parametrization."""
+    """The schemes of torch's own layers. Reads no attribute that could run a parametrization."""
     module: Any = weight.module
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return [Scheme("default", "N(0, 1), torch's default", 1.0, "normal")]
@@ -148,7 +146,7 @@ def _default(weight: Weight) -> list[Scheme]:
     return [Scheme("default", "Kaiming uniform (a=√5), torch's default", std, "uniform")]
 
 
-def _named(figures: Figures, schemes: list[Scheme]) -> Verdict:
+def _best_match(figures: Figures, schemes: list[Scheme]) -> SchemeMatch:
     likely = [(_likelihood(figures, scheme), scheme) for scheme in schemes if _fits(figures, scheme)]
     if likely:
         likely.sort(key=lambda pair: -pair[0])
@@ -157,12 +155,12 @@ def _named(figures: Figures, schemes: list[Scheme]) -> Verdict:
         names.sort(key=lambda scheme: scheme is not schemes[0])  # the default is the simplest explanation
         full = " or ".join(f"{s.name} (expected std {number(s.std)})" for s in names[:3])
         short = " or ".join(dict.fromkeys(s.short for s in names[:2]))
-        return Verdict(f"{short} {number(names[0].std)}", f"fits {full}", schemes=tuple(names))
+        return SchemeMatch(f"{short} {number(names[0].std)}", f"fits {full}", schemes=tuple(names))
     if not schemes:
-        return Verdict("trained", "no usual scheme, as trained")
+        return SchemeMatch("trained", "no usual scheme, as trained")
     near = min(schemes, key=lambda scheme: abs(math.log(figures.std / scheme.std)))
     nearest = f"nearest {near.name} (expected std {number(near.std)})"
-    return Verdict("trained", f"no usual scheme, as trained; {nearest}")
+    return SchemeMatch("trained", f"no usual scheme, as trained; {nearest}")
 
 
 def _fits(figures: Figures, scheme: Scheme) -> bool:
@@ -172,7 +170,7 @@ def _fits(figures: Figures, scheme: Scheme) -> bool:
         return False
     if abs(figures.mean) > ERRORS * std / math.sqrt(n) + 1e-3 * std:
         return False
-    if scheme.spread == "uniform":  # of n draws the largest is within 20/n of the bound, but for e⁻²⁰
+    if scheme.spread == "uniform":  # the largest of n draws is nearly always within 20/n of it
         bound = std * math.sqrt(3)
         return bound * (1 - 20 / n - 5e-3) <= figures.peak <= bound * (1 + 5e-3)
     if scheme.spread == "truncated" and figures.peak > 2 * std / _CUT * (1 + 5e-3):
@@ -181,7 +179,7 @@ def _fits(figures: Figures, scheme: Scheme) -> bool:
 
 
 def _likelihood(figures: Figures, scheme: Scheme) -> float:
-    """The log of how likely the elements are, were they drawn so."""
+    """The log-likelihood of the elements under this scheme."""
     n = figures.count
     if scheme.spread == "uniform":
         return -n * math.log(2 * math.sqrt(3) * scheme.std)
@@ -192,9 +190,9 @@ def _likelihood(figures: Figures, scheme: Scheme) -> float:
 
 
 def _orthogonal_gain(tensor: torch.Tensor) -> float:
-    """The length of rows (of columns, if those are fewer) that are of one length at right angles; else 0.
+    """The common length of rows that are orthogonal (columns, if those are fewer); else 0.
 
-    Eight of them tell: random rows are off by one in the square root of their width, these by rounding.
+    Eight rows are enough: random rows deviate by 1/√width, orthogonal ones by rounding.
     """
     with below_everything():
         matrix = tensor.detach().flatten(1)

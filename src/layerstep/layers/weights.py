@@ -18,15 +18,15 @@ from layerstep.tensors.shapes import attempt, dtype_name, shape_of
 
 __all__ = ["Figures", "Weight", "collect", "histogram", "measure_all"]
 
-BUDGET = 1 << 24  # elements looked at in all; for NaN all there are
-DEAD = 1e-6  # of the largest weight: a row with nothing above that passes nothing on
-PROBES = 16  # elements of each row that are looked at before it is read whole
+BUDGET = 1 << 24  # elements read in all; NaN are searched for in all
+DEAD = 1e-6  # of the largest weight: a row with nothing above it passes nothing on
+PROBES = 16  # elements of each row that are read before the whole row is
 BINS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of the finite elements among those looked at; `count` says how many these are."""
+    """Figures of the finite elements among those read; `count` is their number."""
 
     count: int
     bad: int
@@ -40,17 +40,17 @@ class Figures:
     """3 for a normal distribution, 1.8 for a uniform one; NaN if all are equal."""
     sampled: bool
     dead: int = 0
-    """Rows, of two dimensions or more, that are zero or next to it."""
+    """How many rows are zero or nearly zero, in two dimensions or more."""
 
 
 @dataclass(slots=True)
 class Weight:
-    """A parameter under all of its names; `figures` is None for one without readable values."""
+    """A parameter with all its names; `figures` is None if its values cannot be read."""
 
     names: list[str]
     modules: list[nn.Module]
     attribute: str
-    """As the first of the modules calls it."""
+    """Its name in the first module that has it."""
     tensor: torch.Tensor
     figures: Figures | None = None
     note: str = ""
@@ -75,7 +75,7 @@ class Weight:
 
 
 def collect(modules: Iterable[tuple[str, nn.Module]]) -> list[Weight]:
-    """The parameters of these modules themselves; those that share their memory are one, of several names."""
+    """The own parameters of these modules. Those that share their memory are one with several names."""
     found: dict[object, Weight] = {}
     for path, module in modules:
         for attribute, parameter in own_parameters(module):
@@ -90,14 +90,14 @@ def collect(modules: Iterable[tuple[str, nn.Module]]) -> list[Weight]:
 
 
 def _memory(tensor: torch.Tensor) -> object:
-    """What two tied parameters have in common."""
+    """A key that two tied parameters share."""
     if not tensor.numel() or is_lazy_clone(tensor) or not (address := tensor.data_ptr()):
         return id(tensor)
     return (address, tensor.numel(), tensor.dtype, tensor.device)
 
 
 def measure_all(weights: Sequence[Weight], *, budget: int = BUDGET) -> None:
-    """Fill in the figures of all, from no more than about `budget` elements in all."""
+    """Fill in the figures of all weights, from about `budget` elements at most."""
     limit = _fair_limit([weight.size for weight in weights], budget)
     scratch = Scratch()
     with below_everything(), np.errstate(all="ignore"):
@@ -109,7 +109,7 @@ def measure_all(weights: Sequence[Weight], *, budget: int = BUDGET) -> None:
 
 
 def _fair_limit(sizes: list[int], budget: int) -> int:
-    """The most elements that each may have looked at, so that small ones leave theirs to the large."""
+    """The most elements to read of each tensor; small ones leave their part of the budget to large ones."""
     left = budget
     for index, size in enumerate(sorted(sizes)):
         share = left // (len(sizes) - index)
@@ -132,7 +132,7 @@ def _figures(tensor: torch.Tensor, limit: int, scratch: Scratch) -> tuple[Figure
         low, high = float(good.min()), float(good.max())
     peak = max(abs(low), abs(high))
     if is_sample and not peak and bool(values.parts[0][0].any()):
-        peak = math.ulp(0.0)  # all of the sample is zero, but not all there is
+        peak = math.ulp(0.0)  # the sample is all zero, but the tensor is not
     mean, std, kurtosis = _moments(good, peak)
     zero = good.size - int(np.count_nonzero(good))
     dead = _dead_rows(values.parts[0], sample, level=DEAD * peak) if not values.layout and peak else 0
@@ -142,14 +142,14 @@ def _figures(tensor: torch.Tensor, limit: int, scratch: Scratch) -> tuple[Figure
 
 
 def _bad(tensor: torch.Tensor) -> int:
-    """How many are NaN or infinite: one sum tells that there are none, at the pace of the memory."""
+    """How many are NaN or infinite. One sum, as fast as the memory, tells if there are none."""
     if not tensor.dtype.is_floating_point or tensor.dtype.itemsize == 1 or bool(tensor.sum().isfinite()):
         return 0
     return sum(int((~piece.isfinite()).sum()) for (piece,) in split((tensor,)))
 
 
 def _sample(parts: list[Part], limit: int, scratch: Scratch) -> tuple[Array, bool]:
-    """All elements or every so-manieth, as one float array."""
+    """All elements, or every n-th, as one float array."""
     lead = parts[0][0]
     if len(parts) == 1 and lead.numel() <= min(limit, BLOCK) and lead.is_contiguous():
         return load(parts[0], scratch), False  # most are so, and a model may have thousands
@@ -157,7 +157,7 @@ def _sample(parts: list[Part], limit: int, scratch: Scratch) -> tuple[Array, boo
         parts = [distinct(parts[0])[0]]
     stored = sum(part[0].numel() for part in parts)
     step = 1 if stored <= limit else -(-stored // limit)
-    while step > 1 and math.gcd(step, stored) > 1:  # or else it could walk down a single column
+    while step > 1 and math.gcd(step, stored) > 1:  # a multiple of the width would read a single column
         step += 1
     blocks = [load(piece, scratch).copy() for part in parts for piece in pieces(part, 0, step=step)]
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks), step > 1
@@ -171,12 +171,15 @@ def _moments(good: Array, peak: float) -> tuple[float, float, float]:
     squares = np.multiply(rest, rest, out=rest)
     variance = float(squares.sum(dtype=F64)) / good.size
     if not variance > (1e-7 * peak) ** 2:
-        return mean, 0.0, math.nan  # a constant, but for the rounding of its mean
+        return mean, 0.0, math.nan  # constant, apart from the rounding of its mean
     return mean, math.sqrt(variance), float(np.dot(squares, squares)) / good.size / variance**2
 
 
 def _dead_rows(part: Part, sample: Array, *, level: float) -> int:
-    """Of two dimensions or more; `sample` spares a second reading if it is all there is."""
+    """Count dead rows, in two dimensions or more.
+
+    `sample` saves a second reading if it is the whole tensor.
+    """
     tensor = part[0]
     if tensor.dim() < 2 or not tensor.dtype.is_floating_point or len(part) > 1:
         return 0
@@ -200,7 +203,7 @@ def _quiet(rows: torch.Tensor, level: float) -> torch.Tensor:
 
 
 def histogram(tensor: torch.Tensor, *, bins: int = BINS, limit: int = 1 << 14) -> list[float]:
-    """Counts of a sample in equal steps from the least to the greatest; none if all are equal."""
+    """Counts of a sample in equal bins from the least to the greatest value; none if all are equal."""
     with below_everything(), np.errstate(all="ignore"):
         try:
             values = open_values(tensor)

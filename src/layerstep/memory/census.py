@@ -1,7 +1,7 @@
 """The census: which tensors are alive at the end of each step, and since when.
 
-It asks Python's garbage collector for all its objects, which takes 40 ms for 165,000 of them (measured): the
-first steps are always looked at, later ones only as often as keeps that below a share of the time.
+It asks Python's garbage collector for all its objects, which takes 40 ms for 165,000 of them (measured). So
+only the first steps are all counted; later ones as often as a share of the time allows.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from torch import Tensor
 from layerstep._torch import is_in_backward, is_tracing
 from layerstep._torch.saved import key_of
 from layerstep.engine.events import Phase
-from layerstep.engine.instrument import Instrument
 from layerstep.engine.stack import call_depth
-from layerstep.engine.step_borders import Borders, Call, End
-from layerstep.engine.taps import Sink, Taps
+from layerstep.engine.step_borders import Call, End
 from layerstep.engine.training import Stepped
 from layerstep.memory.owned import buffers_of, gradients_of, parameters_of, states_of
+from layerstep.memory.step_instrument import StepInstrument
 from layerstep.tensors.autograd_graph import size_of
 from layerstep.tensors.observing import observing
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Census", "Count", "census_of"]
 
 ALWAYS = 10
-"""Censuses that are taken at every step; then as many as `SHARE` of the time allows."""
+"""The first steps, each of which is counted; after them as many as `SHARE` of the time allows."""
 SHARE = 0.05
 KEPT = 512
 
@@ -56,22 +55,16 @@ def census_of(session: Session) -> Census:
     return session.instruments.get(Census)
 
 
-class Census(Instrument):
+class Census(StepInstrument):
     """Counts at the ends of training steps; of forwards, where no optimizer steps."""
 
     command = "leaks"
 
     def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self.counts: deque[Count] = deque(maxlen=KEPT)
-        self.is_on = self.was_on = False
-        self.is_read = False
-        """Has somebody asked since it began?"""
+        self.was_on = False
         self.unit = "step"
-        self._session = session
-        self._borders = Borders(session)
-        sink = Sink(self._report, _ignore, _ignore)
-        sink.listening = True
-        self._taps = Taps(sink)
         self._born: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._unveiled: dict[int, weakref.ref[Tensor]] = {}
         self._taken = 0
@@ -81,14 +74,10 @@ class Census(Instrument):
     def start(self) -> None:
         self.is_on = self.was_on = True
         self.is_read = False
-        self._begin_anew("forward")
+        self._restart("forward")
         self._borders.start()
         if self._session.is_attached:
             self.apply()
-
-    def stop(self) -> None:
-        self.is_on = False
-        self._uninstall()
 
     def apply(self) -> None:
         if not self.is_on:
@@ -97,16 +86,11 @@ class Census(Instrument):
         training = self._session.training
         training.listen(training.after, self._after_step, True)
 
-    def clear(self) -> None:
-        """Everything comes off; what was counted stays."""
-        self.is_on = False
-        self._uninstall()
-
     def unread(self) -> list[str]:
         return [] if self.is_read or not self.was_on else ["leaks"]
 
     def shortfall(self) -> str:
-        """What is missing is told by `leaks` itself."""
+        """`leaks` itself says what is missing."""
         return ""
 
     def cost(self) -> list[str]:
@@ -130,7 +114,7 @@ class Census(Instrument):
             if model is not None and not model.is_helper and call_depth(frame) == 1:
                 is_border = self._borders.called(module) is Call.FORWARD
                 if self._borders.is_new_unit:
-                    self._begin_anew("forward")
+                    self._restart("forward")
                 if is_border:
                     self._boundary()
         except Exception as error:
@@ -138,12 +122,12 @@ class Census(Instrument):
 
     def _after_step(self, stepped: Stepped) -> None:
         if self._borders.begin_training():
-            self._begin_anew("step")
+            self._restart("step")
         if self._borders.stepped(stepped) is not End.NONE:
             self._boundary()
 
-    def _begin_anew(self, unit: str) -> None:
-        """Count from here on; what was counted in forwards says nothing of training steps."""
+    def _restart(self, unit: str) -> None:
+        """Start counting again: counts of forwards say nothing about training steps."""
         self.unit = unit
         self.counts.clear()
         self._born.clear()
@@ -172,7 +156,7 @@ class Census(Instrument):
         self.counts.append(Count(self._boundaries, len(born), sum(sizes.values()), graphs))
 
     def others(self) -> list[Tensor]:
-        """Every tensor that Python knows of and that is no parameter, buffer, gradient or optimizer state."""
+        """Every tensor that Python knows of, except parameters, buffers, gradients and optimizer state."""
         models, training = self._session.models, self._session.training
         kept = (parameters_of(models), buffers_of(models), gradients_of(models), states_of(models, training))
         owned = {key_of(tensor) for each in kept for _, tensor in each}
@@ -183,7 +167,7 @@ class Census(Instrument):
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """What a graph has saved becomes known to Python by being looked at: such tensors do not count."""
+        """Looking at a graph's saved tensors makes Python objects of them: do not count these."""
         known = {id(tensor) for tensor in self.others()}
         try:
             yield
@@ -194,7 +178,7 @@ class Census(Instrument):
             self._unveiled = alive
 
     def survivors(self) -> list[tuple[Tensor, int]]:
-        """The tensors that have outlived a whole step after that of their birth, and when they were born."""
+        """The tensors that have outlived the step after the one that made them, and that step's number."""
         last = self.counts[-1].step if self.counts else 0
         earlier = max((count.step for count in self.counts if count.step < last), default=0)
         alive = ((reference(), birth) for reference, birth in self._born.values() if birth < earlier)
@@ -203,7 +187,3 @@ class Census(Instrument):
 
 def _nothing() -> None:
     """Where a reference is missing."""
-
-
-def _ignore(*_: Any) -> None:
-    """What else a tap could report is of no interest here."""

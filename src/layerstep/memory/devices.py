@@ -1,7 +1,7 @@
-"""Devices and their memory: one answer for each, of as much as can be known here, and a word on what cannot.
+"""Devices and their memory: what can be found out about each, and what cannot.
 
-The processor by psutil; accelerators by `torch.accelerator`, or by the functions of the device's own module
-where it has no allocator of torch's; on CUDA also what NVML tells, if its package is there.
+psutil tells about the processor; `torch.accelerator` about accelerators, or the functions of the device's own
+module where it does not use torch's allocator; on CUDA also NVML, if its package is installed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["Device", "accelerators", "devices", "processor"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a device says of itself; None is unknown."""
+    """What is known about a device; None is unknown."""
 
     name: str
     used: int | None = None
-    """By this process: resident memory on the processor, allocated by tensors on an accelerator."""
+    """Memory of this process: resident on the processor, allocated by tensors on an accelerator."""
     peak: int | None = None
     reserved: int | None = None
-    """What the allocator of an accelerator has taken, in use or not."""
+    """What the allocator of an accelerator has reserved, in use or not."""
     peak_reserved: int | None = None
     free: int | None = None
     total: int | None = None
@@ -37,7 +37,7 @@ class Device:
     allocator: dict[str, int] = field(default_factory=dict)
     """Counts of the allocator: retries, out of memory, bytes in split blocks that cannot be given back."""
     unknown: tuple[str, ...] = ()
-    """What could not be found out, and why."""
+    """What could not be found out, with the reason."""
 
     @property
     def fragmentation(self) -> float | None:
@@ -80,7 +80,7 @@ def _peak_of_process(memory: Any) -> tuple[int | None, tuple[str, ...]]:
 
 
 def accelerators() -> list[Device]:
-    """Every accelerator that torch can use here; none on a machine without."""
+    """Every accelerator that torch can use here."""
     kind = _kind()
     if kind is None:
         return []

@@ -12,21 +12,21 @@ __all__ = ["Forecast", "forecast"]
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The peak that is expected, and what that rests on."""
+    """The expected peak, and its basis."""
 
     batch: int
     bytes: int
     fixed: int
     scaling: int
-    """Of the measured peak: what stays, and what grows with the batch."""
+    """The parts of the measured peak: what stays, and what grows with the batch."""
     basis: str
 
 
 def forecast(steps: Sequence[MeasuredStep], times: int = 2) -> Forecast | None:
-    """The peak with a batch so many times as large as the last; None where no batch is known.
+    """The peak with a batch `times` as large as the last; None where no batch is known.
 
-    Parameters, gradients and optimizer state stay, inputs, saved activations and temporaries grow. Steps with
-    batches of different sizes say by how much; of one size alone, in proportion is assumed.
+    Parameters, gradients and optimizer state stay; inputs, saved activations and temporaries grow. Steps with
+    batches of different sizes tell by how much; with one size alone, we assume in proportion.
     """
     known = [step for step in steps if step.batch and step.peak.kinds]
     if not known:

@@ -1,4 +1,4 @@
-"""Who holds a tensor: a variable, an attribute, a container, or the graph behind another tensor."""
+"""What holds a tensor: a variable, an attribute, a container, or the graph behind another tensor."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ NODES = 20_000  # of autograd graphs searched for one tensor
 
 def holder_of(tensor: torch.Tensor) -> str:
     """What keeps this tensor alive, in a few words; frames of the debugger do not count."""
-    found = _named(tensor)
+    found = _holder_name(tensor)
     if found:
         return found
     for other in _tensors_with_a_graph():
         if other is not tensor and _reaches(other, tensor):
-            name = _named(other)
+            name = _holder_name(other)
             if name:
                 return f"the autograd graph behind {name}"
     return "autograd or C++ code: no Python object refers to it"
 
 
-def _named(target: object) -> str:
+def _holder_name(target: object) -> str:
     return "".join(_held(target, STEPS, set()) or ())
 
 
 def _held(target: object, steps: int, seen: set[int]) -> tuple[str, str, str] | None:
-    """What something is reached by: a name, the steps from it, and where the name is."""
+    """How an object is reached: a name, the steps from it, and where the name is."""
     name = _variable(target)
     if name or not steps or id(target) in seen:
         return name

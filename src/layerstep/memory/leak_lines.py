@@ -1,4 +1,4 @@
-"""The line that makes a container grow: found in the source by the name of who holds it."""
+"""The line that makes a container grow, found in the source by the name of the container's owner."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Line:
 
 
 def growing_line(holder: str, models: Models) -> Line | None:
-    """The line that adds to what a holder names, as `holder_of` says it; None where there is none."""
+    """The line that adds to the container that `holder_of` has named; None if there is none."""
     holder = holder.removeprefix("the autograd graph behind ")
     for name, file, is_attribute in _candidates(holder, models):
         number = _find(file, name, is_attribute=is_attribute)
@@ -50,7 +50,7 @@ def growing_line(holder: str, models: Models) -> Line | None:
 
 
 def _candidates(holder: str, models: Models) -> Iterator[tuple[str, str, bool]]:
-    """(name, file, is it an attribute) of what may be meant."""
+    """The (name, file, is it an attribute) that the words may mean."""
     if match := _VARIABLE.match(holder):
         for frame in running_frames():
             code = frame.f_code
@@ -71,7 +71,7 @@ def _candidates(holder: str, models: Models) -> Iterator[tuple[str, str, bool]]:
 
 
 def _classes(name: str, models: Models) -> list[type]:
-    """The classes of the models' modules that are called so, and what they inherit from."""
+    """The classes of this name among the models' modules, and their base classes."""
     found: dict[type, None] = {}
     for _, module in models.everything():
         if type(module).__name__ == name:

@@ -1,4 +1,4 @@
-"""Leaks: tensors that pile up from census to census; who holds them, and what hangs on them."""
+"""Leaks: tensors that pile up from census to census, what holds them, and what they hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from layerstep._torch.saved import key_of, number_of
+from layerstep._torch import node_number
+from layerstep._torch.saved import key_of
 from layerstep.engine.models import Models
 from layerstep.memory.census import Census, Count
 from layerstep.memory.holders import holder_of
@@ -23,10 +24,10 @@ from layerstep.tensors.shapes import shape_line
 __all__ = ["Leak", "find_leaks", "growth"]
 
 SECONDS = 5.0
-"""Then no more holders are searched for: each search goes through every object of the process."""
+"""Seconds after which the search for holders ends: each one goes through every object of the process."""
 GROUPS = 12
 FEWEST = 3
-"""Steps that have left something behind; fewer may be what a program keeps on purpose."""
+"""So many steps must have left something behind; a program may keep fewer on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Leak:
     holder: str
     line: Line | None
     nodes: int = 0
-    """Of autograd, in the graphs behind all of them."""
+    """The autograd nodes in the graphs behind all of them."""
     graph_bytes: int = 0
     """What those nodes hold beyond parameters."""
     inside: int = 0
@@ -54,7 +55,7 @@ class Leak:
 
 
 def growth(counts: Sequence[Count]) -> tuple[float, float] | None:
-    """Tensors and bytes more per step over the later half; None if there are too few, or neither grows."""
+    """The growth in tensors and bytes per step over the later half; None without growth or enough steps."""
     if len(counts) < FEWEST:
         return None
     later = list(counts)[len(counts) // 2 - 1 :] if len(counts) > FEWEST else list(counts)[-FEWEST:]
@@ -69,7 +70,7 @@ def growth(counts: Sequence[Count]) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """One tensor that is kept: when what it keeps was born, and the graph behind it."""
+    """A tensor that is kept: the graph behind it, and the steps that made what the graph keeps."""
 
     tensor: Tensor
     born: frozenset[int]
@@ -92,12 +93,12 @@ def find_leaks(census: Census, models: Models) -> list[Leak]:
 
 
 def _kept(census: Census, models: Models) -> Iterator[_Found]:
-    """Tensors with a graph that keeps earlier ones alive, last made first; then those that are kept alone."""
+    """First the tensors whose graphs keep earlier ones alive, the newest first; then the others."""
     births = {id(tensor): (tensor, birth) for tensor, birth in census.survivors()}
     owned = {key_of(tensor) for _, tensor in parameters_of(models)}
     covered, held = set[Any](), set[int]()
     with_graph = [tensor for tensor in census.others() if tensor.grad_fn is not None]
-    for tensor in sorted(with_graph, key=lambda t: -number_of(t.grad_fn)):
+    for tensor in sorted(with_graph, key=lambda t: -node_number(t.grad_fn)):
         if tensor.grad_fn in covered:
             continue
         nodes, _ = nodes_behind([tensor.grad_fn])

@@ -1,7 +1,7 @@
-"""The ledger: every piece of memory that tensors were given, from when to when, for whom.
+"""The ledger: every piece of memory that tensors got, from when to when, and for which module.
 
 A weak reference to the storage tells when it is freed (measured: to the byte, on a training step of a GPT).
-Memory that a kernel takes for itself and gives back is not seen.
+Memory that a kernel allocates and frees itself is not seen.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from layerstep._torch.saved import key_of
 from layerstep.engine.operations import user_frame
 from layerstep.tensors.autograd_graph import size_of
 
-__all__ = ["Ledger", "Piece"]
+__all__ = ["MemoryLedger", "Piece"]
 
 WORTH = 0.9
-"""Of the highest point of the step before."""
+"""The part of the last step's highest point from which a line is looked for."""
 EVENTS = 500_000
-"""Of one step, some 80 MB. Beyond it the peak is still known, but no longer what was alive at it."""
+"""The most events of one step, some 80 MB. Beyond it the peak is known, but not what was alive at it."""
 
 
 @dataclass(slots=True)
 class Piece:
-    """Some memory: its size, who asked for it and in which part of the step."""
+    """A piece of memory: its size, its owner, and the part of the step that allocated it."""
 
     bytes: int
     path: str
     part: str
     kind: str = ""
-    """parameters, buffers, gradients, optimizer state, inputs, saved; or nothing: it is temporary."""
+    """parameters, buffers, gradients, optimizer state, inputs or saved; "": temporary."""
 
 
 class _Reference(weakref.ref[Any]):
-    """Knows which piece it is of."""
+    """A weak reference that knows its piece."""
 
     __slots__ = ("key", "number")
     key: int
@@ -60,18 +60,18 @@ class Top:
 
 
 @dataclass(slots=True)
-class Ledger:
-    """Pieces by number. What is alive when a step begins stays; the events are those of the step."""
+class MemoryLedger:
+    """The pieces by number. Those alive at the beginning of a step stay; the events are of one step."""
 
     live: int = 0
     pieces: dict[int, Piece] = field(default_factory=dict)
     tops: dict[bool, Top] = field(default_factory=lambda: {False: Top(), True: Top()})
-    """The highest points outside of an optimizer's step, and inside."""
+    """The highest points outside and inside an optimizer's step."""
     parts: list[tuple[int, str]] = field(default_factory=list)
     """Where in the events another part of the step begins."""
     is_cut: bool = False
     worth: int = 0
-    """A top below this is none of the step; its line is not looked for, which takes 0.7 µs."""
+    """A lower top is not the highest of the step, so we do not look for its line, which takes 0.7 µs."""
     _events: array[int] = field(default_factory=lambda: array("q"))
     _alive: dict[int, _Reference] = field(default_factory=dict)
     _at_begin: set[int] = field(default_factory=set)
@@ -79,7 +79,7 @@ class Ledger:
 
     def begin(self) -> None:
         """A step begins: forget what is freed."""
-        alive = list(self._alive.values())  # at once: what is freed meanwhile takes itself out
+        alive = list(self._alive.values())  # as one list: what is freed meanwhile removes itself
         self._at_begin = {reference.number for reference in alive}
         self.pieces = {number: self.pieces[number] for number in self._at_begin}
         self._events = array("q")
@@ -89,7 +89,7 @@ class Ledger:
         self.tops = {False: Top(self.live), True: Top()}
 
     def release(self) -> None:
-        """A step is over: what was an input or was saved in it is so no more."""
+        """A step is over: nothing is an input or saved any more."""
         for piece in self.pieces.values():
             if piece.kind in ("inputs", "saved"):
                 piece.kind = ""
@@ -131,7 +131,7 @@ class Ledger:
         return piece
 
     def seed(self, tensors: Iterable[tuple[str, Tensor]], kind: str, part: str = "before") -> None:
-        """Say what some memory is for; what was there before the measuring began becomes known by it."""
+        """Note what some memory is for. Memory from before the measuring becomes known by this."""
         for path, tensor in tensors:
             key = key_of(tensor)
             if not key:
@@ -163,7 +163,7 @@ class Ledger:
                 self.pieces.pop(reference.number, None)
 
     def alive_after(self, events: int) -> list[tuple[Piece, bool]]:
-        """What was alive after so many events of this step, and whether it was there when that began."""
+        """What was alive after so many events of this step, and whether it was alive at its beginning."""
         alive = set(self._at_begin)
         for event in self._events[:events]:
             (alive.add if event > 0 else alive.discard)(abs(event))
@@ -181,7 +181,7 @@ class Ledger:
         return course
 
     def close(self) -> None:
-        """Let go of every reference."""
+        """Drop every reference."""
         self._alive.clear()
         self.pieces.clear()
         self._at_begin.clear()

@@ -1,7 +1,7 @@
 """The meter of a session: measures the memory of training steps, from the next operation on.
 
 A dispatch mode below all others sees what kernels return; a hook on each outermost module sees its inputs and
-its output. What autograd holds is read out of its graph, when a backward pass begins and when a forward ends.
+its output. What autograd holds is read from its graph when a backward pass begins and when a forward ends.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.graphs import backward_roots, graph_task
 from layerstep._torch.saved import memory_of
 from layerstep.engine.events import Phase
-from layerstep.engine.instrument import Instrument
 from layerstep.engine.stack import call_depth
-from layerstep.engine.step_borders import Borders, Call, End
-from layerstep.engine.taps import Sink, Taps
+from layerstep.engine.step_borders import Call, End
 from layerstep.engine.training import Stepped
 from layerstep.memory.hidden import Hidden
-from layerstep.memory.ledger import Ledger
+from layerstep.memory.ledger import MemoryLedger
 from layerstep.memory.mode import AllocationMode
 from layerstep.memory.owned import buffers_of, gradients_of, kept_by, parameters_of, states_of
-from layerstep.memory.places import Places
+from layerstep.memory.places import OpOwners
 from layerstep.memory.step import MeasuredStep, Savings, close_step, sum_savings
+from layerstep.memory.step_instrument import StepInstrument
 from layerstep.tensors.autograd_graph import inner_tensors, walk
+from layerstep.tensors.containers import with_attributes
 from layerstep.tensors.observing import observing
 from layerstep.views import Notice
 
@@ -50,26 +50,19 @@ def meter_of(session: Session) -> Meter:
     return session.instruments.get(Meter)
 
 
-class Meter(Instrument):
+class Meter(StepInstrument):
     """Measures while it is on, and keeps the last steps."""
 
     command = "memory"
 
     def __init__(self, session: Session) -> None:
+        super().__init__(session)
         self.steps: deque[MeasuredStep] = deque(maxlen=KEPT)
-        self.is_on = False
-        self.is_read = False
-        """Has somebody asked since it began?"""
         self.left: int | None = None
-        """Steps that are still to be measured; None: all."""
-        self._session = session
+        """How many steps to measure; None: all."""
         self._mode = AllocationMode(self._before_op, self._after_op, self._wrote, session.fail)
-        self._sink = Sink(self._report, _ignore, _ignore)
-        self._sink.listening = True
-        self._taps = Taps(self._sink)
-        self._borders = Borders(session)
-        self._ledger = Ledger()
-        self._places = Places(session.models)
+        self._ledger = MemoryLedger()
+        self._places = OpOwners(session.models)
         self._hidden = Hidden()
         self._saved = Savings()
         self._task = -1
@@ -80,7 +73,10 @@ class Meter(Instrument):
         self._waits = self._had_gradients = False
         self._is_stepping = False
         self._has_run_backward = self._reads_at_backward = False
-        """After a step with a backward pass the next is taken to have one, whose beginning shows all."""
+        """Did the last step have a backward pass?
+
+        Then the next has one too, and its beginning shows the whole graph.
+        """
 
     def start(self, steps: int | None) -> None:
         """Measure from now on."""
@@ -90,14 +86,10 @@ class Meter(Instrument):
         pause = self._session.pause
         self._borders.is_torn = pause is not None and not pause.is_start
         self._ledger.close()
-        self._ledger = Ledger()
+        self._ledger = MemoryLedger()
         self._begin()
         if self._session.is_attached:
             self.apply()
-
-    def stop(self) -> None:
-        self.is_on = False
-        self._uninstall()
 
     # --- what is installed ---
 
@@ -108,20 +100,19 @@ class Meter(Instrument):
         self._listen(True)
         self._mode.is_on = True
         if not self._session.is_silent or self._session.pause is None:
-            self._mode.lay()
+            self._mode.push_below()
 
     def clear(self) -> None:
-        """Everything goes; the last forward is measured, though no other has begun after it."""
+        """The session detaches. The last forward counts, though no other has begun after it."""
         if self.is_on and self._forwards and not self._borders.is_training and not self._waits:
             self._close_forward()
-        self.is_on = False
-        self._uninstall()
+        self.stop()
 
     def unread(self) -> list[str]:
         return [] if self.is_read or not self.steps else ["memory"]
 
     def shortfall(self) -> str:
-        """The run is over: in a line what was wanted and did not come."""
+        """At the end of the run: say in a line which wanted steps did not come."""
         if not self.is_on or self.is_read:
             return ""
         done, word = self._added, self._borders.word
@@ -143,12 +134,12 @@ class Meter(Instrument):
         self._mode.is_on = False
         self._taps.clear()
         self._listen(False)
-        self._mode.leave()
+        self._mode.pop()
         self._ledger.close()
         self._places.forget()
 
     def _roots(self) -> list[nn.Module]:
-        """The outermost modules; of a compiled one the wrapper, which runs its hooks outside of dynamo."""
+        """The outermost modules; for a compiled one its wrapper, whose hooks run outside dynamo."""
         models = self._session.models
         wrappers = [model.given for model in models if model.compiled and model.given is not model.root]
         return [*models.tappable, *(each for each in wrappers if each is not None)]
@@ -192,16 +183,16 @@ class Meter(Instrument):
             if phase is Phase.ENTER:
                 self._enter(module, (args, kwargs))
                 if self.is_on:
-                    self._mode.lay_for(frame, module)
+                    self._mode.push_for_call(frame, module)
             elif phase is Phase.EXIT and not self._reads_at_backward:
-                self._read_graph([t.grad_fn for t in inner_tensors(_plain(output))])
+                self._read_graph([t.grad_fn for t in inner_tensors(with_attributes(output))])
         except Exception as error:
             self._session.fail(error)
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         call = self._borders.called(module)
         if self._borders.is_new_unit:
-            self._begin_anew()
+            self._restart()
         if call is Call.FORWARD and self._forwards:
             self._close_forward()
         if not self.is_on:
@@ -210,7 +201,7 @@ class Meter(Instrument):
             self._is_used = True
         elif self._is_used and not self._forwards:
             self._is_used = False
-            self._begin()  # what was used without gradients before is no part of the training step
+            self._begin()  # a forward without gradients before it is not part of the training step
         if call is Call.ASIDE:
             if not self._forwards:
                 self._begin()
@@ -247,7 +238,7 @@ class Meter(Instrument):
         path, part = ("", "optimizer") if self._is_stepping else self._places.here(frame)
         size = storage.nbytes()
         if size:
-            line = None if part == "backward" else frame  # there every line is that of backward()
+            line = None if part == "backward" else frame  # there every line is backward()
             ledger.enter(storage, key, size=size, path=path, part=part, frame=line)
 
     def _wrote(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -256,7 +247,7 @@ class Meter(Instrument):
 
     def _read_graph(self, nodes: list[Any]) -> None:
         def met(tensor: Tensor, key: int) -> None:
-            if not self._ledger.knows(key):  # made where no mode sees it: compiled, scripted, before
+            if not self._ledger.knows(key):  # made earlier, or in compiled or scripted code
                 self._ledger.add(tensor, key, path="", part="forward")
 
         def hidden(number: int) -> list[tuple[int, int]] | None:
@@ -268,16 +259,16 @@ class Meter(Instrument):
         if saved.bytes > self._saved.bytes or not self._saved.nodes:
             self._saved = saved
 
-    def _begin_anew(self) -> None:
-        """What was measured since it is on was of another kind: forwards before the training."""
+    def _restart(self) -> None:
+        """Start again: what was measured so far were forwards before the training."""
         for _ in range(min(self._added, len(self.steps))):
             self.steps.pop()
         self.left, self._waits, self._counted, self._added = self._wanted, False, 0, 0
 
     def _close_forward(self) -> None:
-        """A forward of the main model ends, where nothing is trained so far."""
+        """A forward of the main model has ended, and nothing has been trained so far."""
         self._counted += 1
-        self._borders.is_torn = self._had_gradients  # if that was one, it was a part of a training step
+        self._borders.is_torn = self._had_gradients  # then the forward was part of a training step
         if self._waits:
             self._begin()
             return
@@ -286,7 +277,7 @@ class Meter(Instrument):
     def _before_step(self, stepped: Stepped) -> None:
         self._is_stepping = True
         if self._borders.begin_training():
-            self._begin_anew()
+            self._restart()
         with observing():
             self._ledger.seed(gradients_of(self._session.models), "gradients")
 
@@ -302,7 +293,7 @@ class Meter(Instrument):
         elif self.is_on:
             self._begin()
         if self.is_on:
-            self._mode.lay()
+            self._mode.push_below()
 
     def _close(self, label: str, *, may_wait: bool = False) -> None:
         models = self._session.models
@@ -321,24 +312,13 @@ class Meter(Instrument):
         self._begin()
 
     def _holds(self) -> bool:
-        """All forwards that were wanted are measured; may training steps come that are wanted more?"""
+        """All wanted forwards are measured. Wait for training steps, which tell more, if some may come?"""
         main = self._session.models.main
         self._waits = main is None or main.is_helper or self._borders.may_train()
         if self._waits and main is not None and not main.is_helper:
-            hint = "`memory` shows the forwards until now"
+            hint = "`memory` shows the forwards so far"
             self._session.say(Notice("memory: waiting for the optimizer's first step", hint))
         return self._waits
-
-
-def _plain(output: Any) -> Any:
-    """What is in an output object, by its attributes."""
-    if isinstance(output, Tensor | tuple | list | dict | set):
-        return output
-    return tuple(getattr(output, "__dict__", {}).values())
-
-
-def _ignore(*_: Any) -> None:
-    """What else a tap could report is of no interest here."""
 
 
 for _function in (Meter._before_op, Meter._after_op, Meter._wrote, Meter._report):

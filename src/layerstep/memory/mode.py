@@ -1,4 +1,4 @@
-"""The dispatch mode of the meter: sees what every kernel returns, also in a backward and an optimizer."""
+"""The dispatch mode of the meter. It sees what every kernel returns, also in a backward and an optimizer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.kernel_keys import run_kernel
-from layerstep._torch.persistent_mode import LastingMode
+from layerstep._torch.persistent_mode import PersistentMode
 from layerstep._torch.tensors import is_tensor
 
 __all__ = ["AllocationMode"]
 
 
-class AllocationMode(LastingMode):
-    """Tells of each operation before it runs, and of what it returned."""
+class AllocationMode(PersistentMode):
+    """Reports each operation before it runs, and its result."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class AllocationMode(LastingMode):
     ) -> None:
         super().__init__()
         self.is_on = False
-        """Else it hands on, and leaves the stack after the next operation where it may."""
+        """If not, the mode only runs kernels, and leaves the stack after the next operation where it can."""
         self._before = before
         self._after = after
         self._wrote = wrote
@@ -46,7 +46,7 @@ class AllocationMode(LastingMode):
             result = run_kernel(func, args, kwargs)
         finally:
             if not self.is_on:
-                self.leave_after(kwargs)
+                self.pop_after_handler(kwargs)
         try:
             if self.is_on:
                 self._tell(result, sys._getframe(1))

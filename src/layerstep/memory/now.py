@@ -25,11 +25,11 @@ __all__ = ["KEPT", "Now", "add_once", "live_tensors", "look", "look_at"]
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Bytes by kind and path; a piece of memory counts once, for the first that has it."""
+    """Bytes by kind and path. Memory that two share counts once, for the first."""
 
     kinds: dict[str, dict[str, int]] = field(default_factory=dict)
     others: int = 0
-    """In tensors that are none of these, as far as Python knows them."""
+    """Bytes in all other tensors that Python knows of."""
     other_tensors: int = 0
 
     def total(self, kind: str) -> int:
@@ -65,7 +65,7 @@ def live_tensors() -> list[Tensor]:
 
 
 def _held_by(streams: RandomState) -> Iterable[object]:
-    """What a copy of the random streams keeps: it is the debugger's own."""
+    """Our own copy of the random streams, which does not count."""
     for value in vars(streams).values():
         yield value
         if isinstance(value, list | tuple):

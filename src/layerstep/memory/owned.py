@@ -1,4 +1,4 @@
-"""What stays between the steps: parameters, buffers, gradients and the state of optimizers, by path."""
+"""What stays between steps: parameters, buffers, gradients and the state of optimizers, by path."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def gradients_of(models: Models) -> Iterator[tuple[str, Tensor]]:
 
 
 def states_of(models: Models, training: Steps) -> Iterator[tuple[str, Tensor]]:
-    """Of every optimizer that has stepped; that of a parameter of no model is the optimizer's own."""
+    """The state of every optimizer that has stepped.
+
+    State for a parameter of no model is listed under the optimizer.
+    """
     homes = dict[int, str]()
     for path, parameter in parameters_of(models):
         homes.setdefault(id(parameter), path)  # where the bytes of a shared one are listed, too
@@ -79,7 +82,7 @@ Kinds = dict[str, dict[str, int]]
 
 
 def kept_by(models: Models, training: Steps | None, seen: set[int] | None = None) -> Kinds:
-    """What stays; a piece of memory counts once, for the first that has it, and is then among the `seen`."""
+    """What stays. Memory that two share counts once, for the first; all of it is then in `seen`."""
     seen = set() if seen is None else seen
     states = states_of(models, training) if training is not None else ()
     given = (parameters_of(models), buffers_of(models), gradients_of(models), states)
@@ -87,7 +90,7 @@ def kept_by(models: Models, training: Steps | None, seen: set[int] | None = None
 
 
 def add_once(tensors: Iterable[tuple[str, Tensor]], seen: set[int]) -> dict[str, int]:
-    """The bytes by path of what is not in `seen` yet; it is, afterwards."""
+    """The bytes by path of what is not in `seen` yet. Adds it there."""
     sums: Counter[str] = Counter()
     for path, tensor in tensors:
         key = key_of(tensor)

@@ -1,7 +1,7 @@
-"""Whose operation it is that runs: by the Python frames in a forward, by the node in a backward.
+"""Which module owns the running operation: by the Python frames in a forward, by the node in a backward.
 
-Nothing is put on a module for it. Autograd numbers its nodes as they are made, so the module that ran when a
-number was reached is the one whose node a backward pass comes by.
+This puts nothing on a module. Autograd numbers its nodes as it makes them, so the module that ran when a
+number was given is the owner of that node in a backward pass.
 """
 
 from __future__ import annotations
@@ -12,15 +12,21 @@ from types import FrameType
 
 from torch import nn
 
-from layerstep._torch import autograd_count, current_node, is_in_backward, module_call_code, unwrap
-from layerstep._torch.saved import number_of
+from layerstep._torch import (
+    autograd_count,
+    current_node,
+    is_in_backward,
+    module_call_code,
+    node_number,
+    unwrap,
+)
 from layerstep.engine.models import Models
 
-__all__ = ["Places", "module_at"]
+__all__ = ["OpOwners", "module_at"]
 
 
 MOST = 500_000
-"""Runs of nodes in one step whose modules are known; beyond it the oldest are forgotten."""
+"""The most runs of nodes with a known module in one step; beyond it the oldest are forgotten."""
 
 
 def module_at(frame: FrameType | None) -> nn.Module | None:
@@ -29,8 +35,8 @@ def module_at(frame: FrameType | None) -> nn.Module | None:
 
 
 def _call_at(frame: FrameType | None) -> tuple[nn.Module | None, FrameType | None]:
-    """The innermost module call that a frame is in, and what has made it."""
-    code = module_call_code  # a loop here: asked for every operation that takes memory
+    """The innermost module call that a frame is in, and the frame that made it."""
+    code = module_call_code  # its own loop, because every operation that takes memory asks
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     if frame is None:
@@ -42,7 +48,7 @@ def _call_at(frame: FrameType | None) -> tuple[nn.Module | None, FrameType | Non
     return module, frame.f_back
 
 
-class Places:
+class OpOwners:
     """The paths of what runs, and which nodes were made in which module."""
 
     def __init__(self, models: Models) -> None:
@@ -52,7 +58,7 @@ class Places:
         self._owners: list[str] = []
 
     def forget(self) -> None:
-        """A new step: the nodes of the one before are done with."""
+        """A new step: forget the nodes of the last one."""
         self._paths.clear()
         self._counts.clear()
         self._owners.clear()
@@ -79,9 +85,9 @@ class Places:
         if is_in_backward():
             node = current_node()
             inner = module_at(frame) if node is None or self._is_recomputing(frame) else None
-            path = self.path_of(inner) if inner is not None else self.owner(number_of(node)) if node else ""
+            path = self.path_of(inner) if inner is not None else self.owner(node_number(node)) if node else ""
             if inner is not None:
-                self.note(path)  # a reentrant checkpoint makes nodes that a pass inside of this one comes by
+                self.note(path)  # a reentrant checkpoint makes nodes that a nested backward pass runs
             return path, "backward"
         path = self._path_at(frame)
         self.note(path)
@@ -93,7 +99,7 @@ class Places:
         return not self._counts or autograd_count() > self._counts[-1]
 
     def note(self, path: str) -> None:
-        """The nodes up to here are of this path."""
+        """Note that the nodes made since the last note belong to this path."""
         count = autograd_count()
         if not self._counts or count > self._counts[-1]:
             if self._owners and self._owners[-1] == path:
@@ -106,7 +112,7 @@ class Places:
 
     @staticmethod
     def _is_recomputing(frame: FrameType | None) -> bool:
-        """Is a module called inside of the backward pass, as checkpointing does?"""
+        """Is a module called during the backward pass, as checkpointing does?"""
         while frame is not None:
             name = frame.f_code.co_name
             if name == "_call_impl":

@@ -33,7 +33,7 @@ __all__ = ["MemoryProfiler", "MemoryReport", "MemorySnapshot", "memory_tracking"
 
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
-    """What was alive at a moment."""
+    """What was alive at one time."""
 
     name: str
     now: Now
@@ -61,12 +61,12 @@ class MemoryReport:
 
     snapshots: tuple[MemorySnapshot, ...] = ()
     steps: tuple[MeasuredStep, ...] = ()
-    """The last training steps; forwards, where no optimizer stepped."""
+    """The last training steps, or forwards where no optimizer stepped."""
     found: tuple[Leak, ...] = field(default=(), repr=False)
 
     @property
     def peak(self) -> int:
-        """The most bytes that tensors had at once: of measured steps exactly, else of the snapshots."""
+        """The most bytes that tensors had at once: exact in measured steps, else from the snapshots."""
         measured = (step.highest.bytes for step in self.steps)
         return max((*measured, *(each.tensors for each in self.snapshots)), default=0)
 
@@ -74,7 +74,7 @@ class MemoryReport:
         return self.peak / 1e9
 
     def leaks(self) -> list[Leak]:
-        """What piles up from step to step, with who holds it; it takes at least four steps to tell."""
+        """What piles up from step to step, and what holds it. This needs at least four steps."""
         return list(self.found)
 
     def saved(self) -> dict[str, int]:
@@ -82,7 +82,7 @@ class MemoryReport:
         return dict(self.steps[-1].saved.by_path) if self.steps else {}
 
     def forecast(self, times: int = 2) -> Forecast | None:
-        """What a batch so many times as large would need; None where no step was measured."""
+        """What a batch `times` as large would need; None where no step was measured."""
         return forecast(self.steps, times)
 
     def difference(self, one: str, other: str) -> int:
@@ -135,7 +135,7 @@ class MemoryProfiler:
         return self._session is not None
 
     def start(self) -> Self:
-        """Measure from now on; what an earlier time has found is forgotten."""
+        """Measure from now on, and forget earlier results."""
         if self.is_on or is_disabled():
             return self
         self._snapshots.clear()
@@ -148,7 +148,7 @@ class MemoryProfiler:
         return self
 
     def snapshot(self, name: str) -> MemorySnapshot | None:
-        """Keep what is alive now by a name; None while nothing is measured."""
+        """Note what is alive now under a name; None while nothing is measured."""
         if self._session is None:
             return None
         with observing():
@@ -157,7 +157,7 @@ class MemoryProfiler:
         return kept
 
     def stop(self) -> MemoryReport:
-        """Take everything off, and say what was found."""
+        """Remove everything that is installed, and return what was found."""
         session, self._session = self._session, None
         if session is None:
             return self._last

@@ -1,4 +1,4 @@
-"""A measured step: how much was alive at most, for what and for whom, and what autograd held."""
+"""A measured step: the most that was alive, for what and for which module, and what autograd held."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from collections import Counter
 from dataclasses import dataclass, field
 
-from layerstep.memory.ledger import Ledger, Piece, Top
-from layerstep.memory.places import Places
+from layerstep.memory.ledger import MemoryLedger, Piece, Top
+from layerstep.memory.places import OpOwners
 from layerstep.tensors.autograd_graph import Graph
 
 __all__ = ["KINDS", "SCALING", "MeasuredStep", "Peak", "Savings", "close_step", "sum_savings"]
@@ -16,12 +16,12 @@ KINDS = ("parameters", "buffers", "gradients", "optimizer state", "inputs", "sav
 SCALING = ("inputs", "saved", "temporary")
 """What grows with the batch."""
 POINTS = 240
-"""Of a timeline: each the highest of as many events as it takes."""
+"""The most points of a timeline: each is the highest of several events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The highest point of a step, or of its part inside of optimizers."""
+    """The highest point of a step, or of its optimizer steps."""
 
     bytes: int = 0
     path: str = ""
@@ -30,18 +30,18 @@ class Peak:
     temporary: dict[str, int] = field(default_factory=dict)
     """What was neither kept nor saved, by the module that made it."""
     line: str = ""
-    """`train.py:41`, where it is known: outside of a backward pass."""
+    """`train.py:41`, where it is known: outside a backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Savings:
-    """What autograd holds: activations by the module whose node kept them first; each memory counts once."""
+    """What autograd holds: activations, listed under the module whose node saved them first."""
 
     by_path: dict[str, int] = field(default_factory=dict)
     apart: dict[str, int] = field(default_factory=dict)
-    """Parameters, buffers and inputs, which are there anyway."""
+    """Saved parameters, buffers and inputs, which are there anyway."""
     nodes: int = 0
-    closed: dict[str, int] = field(default_factory=dict)
+    opaque: dict[str, int] = field(default_factory=dict)
     """Nodes that do not show what they hold."""
     is_cut: bool = False
 
@@ -66,18 +66,18 @@ class MeasuredStep:
     """Where in the course a part begins, from 0 to 1."""
     is_cut: bool = False
     is_compiled: bool = False
-    """A model in it is: what its code takes and gives back inside was not seen."""
+    """Is a model compiled? What its code allocates and frees inside was not seen."""
     kept: dict[str, dict[str, int]] = field(default_factory=dict)
-    """What models and optimizers had when it ended, by kind and module: they may be gone by now."""
+    """What models and optimizers kept at its end, by kind and module. They may be gone by now."""
     forwards: int = 1
-    """Of models, in it: micro-batches, or several models."""
+    """How many forwards it had: micro-batches, or several models."""
 
     @property
     def highest(self) -> Peak:
         return max(self.peak, self.in_optimizer, key=lambda peak: peak.bytes)
 
 
-def _peak(ledger: Ledger, top: Top) -> Peak:
+def _peak(ledger: MemoryLedger, top: Top) -> Peak:
     """What was alive at the top."""
     if not top.bytes or ledger.is_cut:
         return Peak(top.bytes, top.path, top.part, line=_line(top))
@@ -97,8 +97,8 @@ def _line(top: Top) -> str:
     return f"{os.path.basename(code.co_filename)}:{next(lines, None) or code.co_firstlineno}"
 
 
-def sum_savings(graph: Graph, ledger: Ledger, places: Places) -> Savings:
-    """Share out what a graph holds, and mark it in the ledger."""
+def sum_savings(graph: Graph, ledger: MemoryLedger, places: OpOwners) -> Savings:
+    """Assign what a graph holds to modules, and mark it in the ledger."""
     by_path, apart = Counter[str](), Counter[str]()
     for held in graph.held:
         piece: Piece | None = ledger.find(held.key)
@@ -108,7 +108,7 @@ def sum_savings(graph: Graph, ledger: Ledger, places: Places) -> Savings:
         by_path[places.owner(held.node)] += held.bytes
         if piece is not None and not piece.kind:
             piece.kind = "saved"
-    return Savings(dict(by_path), dict(apart), graph.nodes, dict(graph.closed), graph.is_cut)
+    return Savings(dict(by_path), dict(apart), graph.nodes, dict(graph.opaque), graph.is_cut)
 
 
 def _shorten(course: list[int]) -> tuple[float, ...]:
@@ -117,7 +117,7 @@ def _shorten(course: list[int]) -> tuple[float, ...]:
     return tuple(float(max(course[at : at + size])) for at in range(0, len(course), size))
 
 
-def close_step(ledger: Ledger, saved: Savings, *, label: str, batch: int | None) -> MeasuredStep:
+def close_step(ledger: MemoryLedger, saved: Savings, *, label: str, batch: int | None) -> MeasuredStep:
     """Sum up a step that has ended."""
     course = [] if ledger.is_cut else ledger.course()
     parts = tuple((at / max(1, len(course)), part) for at, part in ledger.parts)

@@ -16,7 +16,7 @@ from layerstep.views import Column, Fields, Plot, Span, Table, Text, View
 
 __all__ = [
     "OUTSIDE",
-    "Snapshot",
+    "MemoryShown",
     "device_lines",
     "difference",
     "modules",
@@ -30,8 +30,8 @@ _SHORT = {"optimizer state": "optimizer", "temporary": "temporary"}
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A moment, kept by name."""
+class MemoryShown:
+    """The memory at one time, kept under a name."""
 
     now: Now
     devices: tuple[Device, ...]
@@ -41,7 +41,7 @@ class Snapshots(Instrument):
     """The moments that a session keeps by name."""
 
     def __init__(self, session: Session) -> None:
-        self.by_name: dict[str, Snapshot] = {}
+        self.by_name: dict[str, MemoryShown] = {}
 
 
 def modules(now: Now, step: MeasuredStep | None, *, inside: Callable[[str], bool], most: int) -> Table:
@@ -111,8 +111,8 @@ def _where(peak: Peak) -> str:
     place = {"backward": "in the backward of ", "forward": "in the forward of "}.get(peak.part, "")
     at = f", at {peak.line}" if peak.line else ""
     if place:
-        return place + (peak.path or "what is outside of modules") + at
-    known = {"optimizer": "in the optimizer's step", "between": "outside of modules"}
+        return place + (peak.path or "what is outside modules") + at
+    known = {"optimizer": "in the optimizer's step", "between": "outside modules"}
     return known.get(peak.part, "before its first operation") + at
 
 
@@ -124,8 +124,8 @@ def _savings(saved: Savings) -> Iterable[str]:
     if saved.apart:
         apart = ", ".join(f"{human_bytes(size)} of {kind}" for kind, size in saved.apart.items())
         yield f"besides {apart}, which are there anyway"
-    if saved.closed:
-        names = ", ".join(f"{name} ×{count}" for name, count in saved.closed.items())
+    if saved.opaque:
+        names = ", ".join(f"{name} ×{count}" for name, count in saved.opaque.items())
         yield f"not counted: {names}, which do not show what they hold"
     if saved.is_cut:
         yield "the graph is too large: the rest of it is not counted"
@@ -188,7 +188,7 @@ def _long_parts(step: MeasuredStep) -> list[tuple[float, str]]:
     return [(at, part) for part, at in first.items() if part in ("forward", "backward", "optimizer")]
 
 
-def difference(names: tuple[str, str], one: Snapshot, other: Snapshot, *, most: int) -> View:
+def difference(names: tuple[str, str], one: MemoryShown, other: MemoryShown, *, most: int) -> View:
     """What has changed from one moment to another, by kind and module."""
     rows = []
     for kind in KEPT:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerstep._torch import autograd_count
+from layerstep._torch import autograd_count, node_number
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.tensors import is_tensor, size_of
 from layerstep.engine.operations import Place, name_of, place_of
@@ -170,7 +170,7 @@ class Nodes:
         if not edges:
             return
         made = all(is_finite(each) for each in grad_out if is_tensor(each))
-        blamed = Blamed(node.name(), node._sequence_nr(), made, bad_edges=edges)
+        blamed = Blamed(node.name(), node_number(node), made, bad_edges=edges)
         if made:
             blamed.grad_in, blamed.grad_out = grad_in, grad_out
             blamed.saved = saved if saved is not None else _saved(node)
@@ -185,7 +185,7 @@ def nodes_between(tops: Iterable[Any], bottoms: Container[int], *, most: int) ->
     while waiting:
         node = waiting.pop()
         is_leaf = getattr(node, "variable", None) is not None  # its number is the largest there is
-        if node in found or (not is_leaf and node._sequence_nr() in bottoms):
+        if node in found or (not is_leaf and node_number(node) in bottoms):
             continue
         if len(found) >= most:
             return None

@@ -33,7 +33,7 @@ from layerstep.nonfinite.live_check import EveryOp
 from layerstep.nonfinite.loss_and_backward import Aftermath
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.nonfinite.views import Born
-from layerstep.rerun.whole_call import Snapshot, take
+from layerstep.rerun.whole_call import CallStart, note_start
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, why_unread
 from layerstep.views import Notice
@@ -81,7 +81,7 @@ class _Here(threading.local):
     """What one thread is at: several may run a model at once."""
 
     def __init__(self) -> None:
-        self.snapshots: dict[int, Snapshot] = {}
+        self.snapshots: dict[int, CallStart] = {}
         self.begun: Event | None = None
         self.has_told = False
 
@@ -194,7 +194,7 @@ class Hunt(Instrument):
         while len(snapshots) >= MOST_SNAPSHOTS:  # a snapshot keeps its model alive
             del snapshots[next(iter(snapshots))]
         with contextlib.suppress(Exception):  # an input that cannot be copied: there is then no second run
-            self._here.snapshots[id(root)] = take(
+            self._here.snapshots[id(root)] = note_start(
                 root,
                 event.args,
                 event.kwargs,
@@ -244,7 +244,7 @@ class Hunt(Instrument):
             return Caught(f"{seen}; born in {origin.op} of {origin.path} at {origin.place}")
         return Caught(seen, partial(self._stop_at_birth, snapshot, origin))
 
-    def _stop_at_birth(self, snapshot: Snapshot, origin: Origin, point: Point, hold: Hold) -> str:
+    def _stop_at_birth(self, snapshot: CallStart, origin: Origin, point: Point, hold: Hold) -> str:
         """Stop in a third run, at the operation itself, where its variables are alive."""
 
         def stop(origin: Origin, here: Reached, boundary: FrameType | None) -> None:
@@ -297,7 +297,7 @@ class Hunt(Instrument):
         words = [origin.note, note, verdict.trouble, "it was written on purpose" if verdict.intended else ""]
         return replace(origin, note="; ".join(word for word in words if word))
 
-    def _as_it_is_now(self) -> Snapshot | None:
+    def _as_it_is_now(self) -> CallStart | None:
         """The outermost call of this stop, in want of its beginning."""
         stack = self.session.pause.stack if self.session.pause is not None else []
         outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)
@@ -305,7 +305,7 @@ class Hunt(Instrument):
         if outer is None or outer.module is None or owner is None:
             return None
         modules = [module for _, module in owner.names]
-        return take(outer.module, outer.args, outer.kwargs, forward=owner.forwards, inside=modules)
+        return note_start(outer.module, outer.args, outer.kwargs, forward=owner.forwards, inside=modules)
 
     # --- stops ---
 

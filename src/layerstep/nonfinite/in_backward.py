@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from layerstep._torch import functions_on, run_backward
+from layerstep._torch import function_modes_on, run_backward
 from layerstep.engine.operations import Place
 from layerstep.engine.stack import OURS
 from layerstep.nonfinite.bad_nodes import Blamed, Ledger, Nodes, nodes_between
 from layerstep.nonfinite.kernel_trace import Replayed
 from layerstep.nonfinite.origin import Origin, Part
-from layerstep.rerun.whole_call import Snapshot, replaying
+from layerstep.rerun.whole_call import CallStart, rerunning
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite
 
@@ -33,7 +33,7 @@ NOT_REPRODUCIBLE = "the second run was finite: it is not reproducible"
 class Passed:
     """A forward whose backward is awaited: its beginning, its outputs, the gradients that have arrived."""
 
-    snapshot: Snapshot
+    snapshot: CallStart
     outputs: set[int]
     """The numbers of the nodes that made its outputs: to hold a node would keep all activations alive."""
     handles: list[Any] = field(default_factory=list)
@@ -57,8 +57,8 @@ def again_backward(session: Session, passed: Passed, *, watching: list[Nodes]) -
     watching.append(nodes)
     try:
         with (
-            replaying(session, passed.snapshot),
-            functions_on(),
+            rerunning(session, passed.snapshot),
+            function_modes_on(),
             Replayed(ledger.around),
             torch.autograd.set_detect_anomaly(True, check_nan=False),  # nodes then know their lines
         ):

@@ -18,7 +18,7 @@ from layerstep.engine.taps import watching_output
 from layerstep.nonfinite.kernel_trace import Link, Reached, Trail, storage_key
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.other_ranks import about_source
-from layerstep.rerun.whole_call import Snapshot, replaying
+from layerstep.rerun.whole_call import CallStart, rerunning
 from layerstep.tensors.containers import tensors_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Verdict:
 
 
 def look_forward(
-    session: Session, snapshot: Snapshot, module: nn.Module, *, wanted: Callable[[Tensor], bool]
+    session: Session, snapshot: CallStart, module: nn.Module, *, wanted: Callable[[Tensor], bool]
 ) -> Verdict:
     """Run the call again and follow what is not finite, and `wanted`, in the output of a module."""
     trail = Trail(names=names_of(snapshot.module))
@@ -73,7 +73,7 @@ def look_forward(
     return Verdict(tuple(trail.chain(meant[0])))
 
 
-def trace(session: Session, snapshot: Snapshot, tensor: Tensor) -> Verdict:
+def trace(session: Session, snapshot: CallStart, tensor: Tensor) -> Verdict:
     """Run the call again and follow one bad value of it back to its birth."""
     trail = Trail(names=names_of(snapshot.module), target=tensor)
     trouble = ""
@@ -88,7 +88,7 @@ def trace(session: Session, snapshot: Snapshot, tensor: Tensor) -> Verdict:
     return Verdict(tuple(trail.chain(link)), intended=link.intended, trouble=note)
 
 
-def at_birth(session: Session, snapshot: Snapshot, origin: Origin, *, then: Then) -> bool:
+def at_birth(session: Session, snapshot: CallStart, origin: Origin, *, then: Then) -> bool:
     """Run the call once more, and be there just after the kernel that was found; no if it never came."""
     boundary = sys._getframe()
     last = origin.chain[-1]
@@ -107,8 +107,8 @@ def at_birth(session: Session, snapshot: Snapshot, origin: Origin, *, then: Then
     return came
 
 
-def _again(session: Session, snapshot: Snapshot, trail: Trail) -> Any:
-    with replaying(session, snapshot):
+def _again(session: Session, snapshot: CallStart, trail: Trail) -> Any:
+    with rerunning(session, snapshot):
         args, kwargs = snapshot.arguments()
         trail.names.update(_names_of_inputs(args, kwargs))
         with trail.on(may_fuse=not snapshot.grad and any(map(_may_fuse, snapshot.module.modules()))):

@@ -13,7 +13,7 @@ from typing import Any
 import torch.nn.functional as F
 
 from layerstep._torch.kernel_keys import run_kernel
-from layerstep._torch.persistent_mode import LastingMode
+from layerstep._torch.persistent_mode import PersistentMode
 from layerstep.engine.operations import Around, name_of, user_frame
 
 __all__ = ["Beside", "called_as"]
@@ -21,7 +21,7 @@ __all__ = ["Beside", "called_as"]
 _FUNCTIONAL = F.softmax.__code__.co_filename
 
 
-class Beside(LastingMode):
+class Beside(PersistentMode):
     """Hands on each kernel, but for those in compiled code. Used in a `with`, or opened and closed."""
 
     def __init__(self, around: Around) -> None:
@@ -37,20 +37,20 @@ class Beside(LastingMode):
         try:
             return run_kernel(func, args, kwargs)
         finally:
-            self.leave_after(kwargs)
+            self.pop_after_handler(kwargs)
 
     def open(self) -> bool:
         """Lie below all modes of this thread from now on; no where that may not be."""
         if self._thread != threading.get_ident():
             return False
         self.is_open = True
-        return self.lay()
+        return self.push_below()
 
     def close(self) -> None:
         """Do nothing from now on, and leave the stack at the first chance."""
         self.is_open = False
         if self._thread == threading.get_ident():
-            self.leave()
+            self.pop()
 
 
 def called_as(func: Any, frame: FrameType | None) -> str:

@@ -17,8 +17,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from layerstep._torch import call_frames, called_module, current_node, functions_on, is_wrapper
+from layerstep._torch import call_frames, called_module, current_node, function_modes_on, is_wrapper
 from layerstep._torch.kernel_keys import run_kernel
+from layerstep._torch.operators import arguments_of, written_arguments
 from layerstep._torch.saved import key_of
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.operations import Functions, Place, name_of, place_of
@@ -118,7 +119,7 @@ class Trail:
             with self.kernels:
                 yield
             return
-        with functions_on(), self.functions, self.kernels:
+        with function_modes_on(), self.functions, self.kernels:
             yield
 
     def link_of(self, tensor: Tensor) -> Link | None:
@@ -237,33 +238,17 @@ def storage_key(tensor: Tensor) -> int:
     return key_of(tensor) or id(tensor)
 
 
-def _arguments(func: Any) -> list[Any]:
-    """The arguments that its schema names; an operator of higher order has none."""
-    schema = getattr(func, "_schema", None)
-    return list(schema.arguments) if schema is not None else []
-
-
-_writes: dict[Any, list[tuple[int, str]]] = {}
-
-
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The operands that a kernel writes to."""
-    places = _writes.get(func)
-    if places is None:
-        places = _writes[func] = [
-            (index, argument.name)
-            for index, argument in enumerate(_arguments(func))
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-    found = [args[index] if index < len(args) else kwargs.get(name) for index, name in places]
-    return tensors_of(found)
+    written = written_arguments(func)
+    return tensors_of([args[at] if at < len(args) else kwargs.get(each.name) for at, each in written])
 
 
 def _named(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[Tensor]
 ) -> tuple[tuple[str, Any], ...]:
     """The operands by their names in the schema; what will be written to is copied first."""
-    names = [argument.name for argument in _arguments(func)]
+    names = [argument.name for argument in arguments_of(func)]
     pairs = [*zip(names, args, strict=False), *kwargs.items()]
     return tuple(
         (name, value.clone() if is_tensor(value) and _is_among(value, written) else value)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from layerstep._torch import graph_task, modes_off
+from layerstep._torch import graph_task, modes_off, node_number
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.events import Event
@@ -28,7 +28,7 @@ from layerstep.nonfinite.in_backward import NOT_REPRODUCIBLE, Passed, again_back
 from layerstep.nonfinite.kernel_mode import Beside
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.other_ranks import about_gradients
-from layerstep.rerun.whole_call import Snapshot
+from layerstep.rerun.whole_call import CallStart
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, not_finite
 from layerstep.views import Notice
@@ -98,13 +98,13 @@ class Aftermath:
         self._close_ledger()
         self._ledger = None
 
-    def wait(self, event: Event, snapshot: Snapshot) -> None:
+    def wait(self, event: Event, snapshot: CallStart) -> None:
         """A forward has ended well: keep the gradient that arrives at its output, a second run needs it."""
         outputs = [t if t.requires_grad else None for t in tensors_of(event.output)]
         known = any(each.snapshot is snapshot for each in self._passed)
         if known or not torch.is_grad_enabled() or all(t is None for t in outputs):
             return
-        passed = Passed(snapshot, {t.grad_fn._sequence_nr() for t in outputs if t is not None and t.grad_fn})
+        passed = Passed(snapshot, {node_number(t.grad_fn) for t in outputs if t is not None and t.grad_fn})
         if len(self._passed) == FORWARDS:
             self._passed.popleft().let_go()
         self._passed.append(passed)

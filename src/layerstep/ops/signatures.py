@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from layerstep._torch.operators import arguments_of, schema_of
 from layerstep.engine.operations import name_of, plain_name
 
 __all__ = ["named_arguments"]
@@ -27,10 +28,9 @@ def named_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _from_schema(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]] | None:
     """An aten operator knows its own schema."""
-    schema = getattr(func, "_schema", None)
-    if schema is None:
+    if schema_of(func) is None:
         return None
-    names = [argument.name for argument in schema.arguments]
+    names = [argument.name for argument in arguments_of(func)]
     return [*zip(names, args, strict=False), *kwargs.items()]
 
 
@@ -70,10 +70,9 @@ def _overloads(name: str) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
     packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
     if packet is None:
         return ()
-    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
     found = []
-    for schema in schemas:
-        arguments = [argument for argument in schema.arguments if not argument.is_out]
+    for overload in packet.overloads():
+        arguments = [each for each in arguments_of(getattr(packet, overload)) if not each.is_out]
         found.append((tuple(a.name for a in arguments), tuple(str(a.type) for a in arguments)))
     return tuple(found)
 

@@ -26,12 +26,13 @@ from layerstep._torch import (
     graph_task,
     is_in_backward,
     is_tracing,
+    node_number,
     will_run,
 )
 from layerstep._torch.forward_swap import swap_forward
 from layerstep._torch.kernel_keys import run_kernel
-from layerstep._torch.modes import autograd_on, lies_below
-from layerstep._torch.persistent_mode import OPEN, Ground, ground
+from layerstep._torch.modes import autograd_on, is_on_stack
+from layerstep._torch.persistent_mode import NO_BLOCKS, KeyBlocks, blocks_around
 from layerstep.engine import stepper
 from layerstep.engine.backward import Call, State
 from layerstep.engine.events import Event, Kind, Phase, Resume
@@ -63,8 +64,8 @@ class _Here(threading.local):
         self.laid: dict[Phase, Mode] = {}
         self.passes: dict[Phase, int] = {}
         """The backward pass in which each was laid, -1 outside of any."""
-        self.guards: list[Ground] = []
-        """The ground of each running call that takes out at its end what was laid in it."""
+        self.guards: list[KeyBlocks] = []
+        """The key blocks around each running call that pops at its end what was pushed in it."""
         self.is_entering = False
         """Does the run stand at an entry whose end is guarded?"""
 
@@ -133,7 +134,7 @@ class OpSteps(Instrument):
         """A call begins: its points take effect in it, and what is laid from now on ends with it. Can it?"""
         if is_tracing():
             return False
-        here, around = self._here, ground(frame)
+        here, around = self._here, blocks_around(frame)
         before = set(here.laid)
         asked = [point for point in points if point.op and self._is_inside(point, [module])]
 
@@ -152,7 +153,7 @@ class OpSteps(Instrument):
         is_guarded = swap_forward(frame, module, wrap)
         if asked and not is_guarded:
             levels = self._levels_of(asked)
-            self._lay(levels if around == OPEN else levels - {Phase.KERNEL})
+            self._lay(levels if around == NO_BLOCKS else levels - {Phase.KERNEL})
             self.is_laid = bool(here.laid)
         return is_guarded
 
@@ -188,15 +189,15 @@ class OpSteps(Instrument):
     def sweep(self, frame: FrameType) -> None:
         """At an event: take out what is not wanted any more and may be.
 
-        A dispatch mode leaves on open ground only (`_torch/lasting`); else it is idle until its call ends. At
-        the end of a node of the backward pass torch puts back what lay before it: so what was laid before a
-        backward pass does not leave in it.
+        A dispatch mode leaves only where no key block is around (`_torch/persistent_mode`); else it is idle
+        until its call ends. At the end of a node of the backward pass torch puts back what lay before it: so
+        what was laid before a backward pass does not leave in it.
         """
         if not is_in_backward():
             for ended in {self._here.passes[level] for level in self._here.laid} - {-1}:
                 self._forget(ended)  # that pass has raised: torch did not tell of its end
         idle = {level for level in set(self._here.laid) - self._wanted_here() if self._is_of_this_pass(level)}
-        if not is_in_backward() and ground(frame) != OPEN:
+        if not is_in_backward() and blocks_around(frame) != NO_BLOCKS:
             idle.discard(Phase.KERNEL)
         self._take_out(idle)
         was_laid, self.is_laid = self.is_laid, bool(self._here.laid)
@@ -204,10 +205,10 @@ class OpSteps(Instrument):
             self._session.rearm()  # the taps that waited for this are not needed any more
 
     def _may_lay_kernels(self) -> bool:
-        """Is the ground open, or does a call that began on this very ground take the mode out again?"""
+        """Is no key block around, or does a call that began in the same blocks pop the mode again?"""
         here = self._here
-        around = here.guards[-1] if here.guards else OPEN
-        if here.is_entering or is_in_backward() or ground(sys._getframe()) == around:
+        around = here.guards[-1] if here.guards else NO_BLOCKS
+        if here.is_entering or is_in_backward() or blocks_around(sys._getframe()) == around:
             return True
         text = "aten ops cannot be followed from here, in inference_mode, a transform or compiled code"
         self._session.say(Notice(text, "`step op` can; or `into` a module, then `stepi`"))
@@ -226,7 +227,7 @@ class OpSteps(Instrument):
     def _lay(self, levels: set[Phase]) -> None:
         for level in levels - set(self._here.laid) if levels else ():
             mode: Mode = Functions(self._function) if level is Phase.OP else Kernels(self._kernel)
-            if mode.put():
+            if mode.push_here():
                 self._here.laid[level] = mode
                 self._here.passes[level] = graph_task()
                 if is_in_backward():
@@ -238,7 +239,7 @@ class OpSteps(Instrument):
 
     def _take_out(self, levels: set[Phase]) -> None:
         for level in levels:
-            if self._here.laid[level].take_away():
+            if self._here.laid[level].pop_here():
                 del self._here.laid[level]
 
     def follow(self, call: Call) -> None:
@@ -253,7 +254,7 @@ class OpSteps(Instrument):
     def _at_node(self, gradients: Any) -> None:
         if self._session.is_attached and self._session.intent.kind is Kind.KERNEL:
             mode = self._here.laid.get(Phase.KERNEL)
-            if mode is None or not lies_below(mode):
+            if mode is None or not is_on_stack(mode):
                 self._forget(graph_task())
                 self._lay({Phase.KERNEL})
 
@@ -347,7 +348,7 @@ class OpSteps(Instrument):
         calls = [call for call in self._session.backpass.graph.calls if call.state is State.ENTERED]
         if node is None or not calls:
             return None
-        number = node._sequence_nr()
+        number = node_number(node)
         inside = [call for call in calls if call.start <= number < (call.end or number + 1)]
         return max(inside or calls, key=lambda call: call.depth if inside else -call.depth)
 

@@ -1,6 +1,6 @@
-"""Hazards of single ops, seen while a module is run op by op beside its shadow in float64.
+"""Hazards of single ops, found while a rerun computes each op also in float64.
 
-What loses digits is measured, not guessed: a difference that is small beside its operands is named only if
+Lost digits are measured, not guessed: a difference that is small against its operands is named only if
 float64 says that its digits are wrong, and if that reaches what the module returns.
 """
 
@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from layerstep.engine.operations import place_of
 from layerstep.precision.lost_digits import coarsest, is_lossy, module_here, tolerance_for
-from layerstep.precision.shadow_run import Operand, Step, is_masked_twice, relative_error
+from layerstep.precision.shadow_run import ShadowedOperand, Step, is_masked_twice, relative_error
 from layerstep.precision.stability import Kind, Severity, StabilityIssue, Thresholds
 from layerstep.tensors.format import number, share
 from layerstep.tensors.masks import LEAST as MASKED
@@ -30,7 +30,7 @@ MOST = 100
 NEAR_END = 4
 """Powers of two between an exponential and the largest number of its dtype."""
 COARSE_LOGITS = 0.25
-"""Half the distance between neighbouring logits: a probability is then off by a quarter."""
+"""Logits that are this far apart cannot be told apart: a probability is then off by a quarter."""
 SHIFT = "subtract the maximum first: softmax, logsumexp"
 WRONG = 0.5
 """A relative error that leaves no digit right."""
@@ -43,7 +43,7 @@ _MEAN_OF_SQUARE = re.compile(r"(mean|div|sum)\((sum\()?(mul|pow|square)\(")
 
 @dataclass(frozen=True, slots=True)
 class _Hazard:
-    """An issue before its place is known; `is_loss`: of digits, as measured beside float64."""
+    """An issue before its place is known. `is_loss`: it loses digits, measured against float64."""
 
     kind: Kind
     severity: Severity
@@ -53,7 +53,7 @@ class _Hazard:
 
 
 class Hazards:
-    """Hears every kernel of a rerun; `issues` is what was found."""
+    """Gets every kernel of a rerun; `issues` are the findings."""
 
     def __init__(
         self, path_of: Callable[[nn.Module], str], *, thresholds: Thresholds, has_gradients: bool
@@ -71,10 +71,10 @@ class Hazards:
         asked = self._thresholds.error
         return tolerance_for(self._dtype) if asked is None else asked
 
-    def hear(self, step: Step) -> None:
+    def see(self, step: Step) -> None:
         self.heard += 1
         if coarsest(step).itemsize < 2:
-            return  # of numbers with two digits there is nothing to say, and few ops exist for them
+            return  # dtypes with two digits lose digits everywhere, and few ops exist for them
         self._dtype = coarsest(step, self._dtype)
         for hazard in self._look(step):
             self._add(step, hazard)
@@ -83,10 +83,10 @@ class Hazards:
             self._made[StorageWeakRef(real.untyped_storage())] = made
 
     def settle(self, error: float | None) -> list[StabilityIssue]:
-        """The issues, once it is known how far off the module's output is; None: unknown.
+        """The issues, given the error of the module's output; None: unknown.
 
-        Digits that are lost without a trace in the output are no alarm: the mean of values that are centred
-        already has none that is right, and needs none.
+        Lost digits that do not reach the output are no issue: the mean of centred values has no right digit,
+        and needs none.
         """
         harmless = error is not None and error <= self.tolerance
         return [issue for issue, is_loss in self._found.values() if not (is_loss and harmless)]
@@ -127,11 +127,11 @@ class Hazards:
             return
         errors = f"relative error {number(before)} before, {number(after)} after"
         severity: Severity = "error" if after >= WRONG else "warn"
-        kind, what, advice = self._named(step, own > after / 2)
+        kind, what, advice = self._explained(step, own > after / 2)
         yield _Hazard(kind, severity, f"{what}: {errors}", advice, is_loss=True)
 
-    def _named(self, step: Step, is_own: bool) -> tuple[Kind, str, str]:
-        """(kind, what happens, what to do) of an op that has lost digits."""
+    def _explained(self, step: Step, is_own: bool) -> tuple[Kind, str, str]:
+        """The (kind, what happens, what to do) for an op that has lost digits."""
         real, right = step.results[0]
         vanished = int(((real == 0) & (right != 0)).sum())
         if is_own and vanished > real.numel() // 2:
@@ -151,7 +151,7 @@ class Hazards:
         if len(made) == 1 and step.name in ("sub", "add") and made[0].startswith("exp("):
             return "expm1(x) for exp(x) - 1"
         if step.name in ("sum", "mean"):
-            return "sum in f64, or what is small first"
+            return "sum in f64, or the small terms first"
         return "rearrange, or compute the difference in f64"
 
 
@@ -160,7 +160,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _nonfinite(step: Step, real: Tensor, right: Tensor) -> Iterator[_Hazard]:
-    """Finite operands, and a result that is not."""
+    """A result that is not finite, of finite operands."""
     bad, total = ~real.isfinite() & ~is_masked_twice(real, right), real.numel()
     if not bool(bad.any()):
         return
@@ -195,9 +195,9 @@ _ZEROS = {
     "log2": ("log of 0 or less", "clamp, xlogy, or log_softmax"),
     "log10": ("log of 0 or less", "clamp, xlogy, or log_softmax"),
     "sqrt": ("sqrt of a negative number", "clamp at 0; is it a variance that cancelled?"),
-    "pow": ("pow outside of its domain", "clamp the base"),
-    "acos": ("acos outside of [-1, 1]", "clamp to [-1, 1]"),
-    "asin": ("asin outside of [-1, 1]", "clamp to [-1, 1]"),
+    "pow": ("pow outside its domain", "clamp the base"),
+    "acos": ("acos outside [-1, 1]", "clamp to [-1, 1]"),
+    "asin": ("asin outside [-1, 1]", "clamp to [-1, 1]"),
 }
 
 
@@ -222,7 +222,7 @@ def _is_near_one(values: Tensor) -> bool:
     return bool(((values - 1).abs() < 0.1).float().mean() > 0.5)
 
 
-def _operand(step: Step, at: int) -> Operand | None:
+def _operand(step: Step, at: int) -> ShadowedOperand | None:
     return step.operands[at] if at < len(step.operands) else None
 
 
@@ -250,7 +250,7 @@ def _rows_of(step: Step) -> tuple[Tensor, int] | None:
 
 
 def _after_softmax(step: Step) -> float:
-    """The relative error of its result; a row that is masked as a whole means nothing, and is left out."""
+    """The relative error of its result, without rows that are masked as a whole."""
     rows = _rows_of(step)
     if rows is None or not bool((rows[0] < MASKED).any()):
         return step.after()

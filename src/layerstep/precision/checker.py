@@ -1,4 +1,4 @@
-"""The stability checker as a library: what of a model is near overflow, underflow or lost digits."""
+"""The stability checker as a library: values near overflow or underflow, and lost digits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from layerstep.precision.stability import (
     computes_in_f16,
     worst_first,
 )
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import rerun
 from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
@@ -55,13 +55,14 @@ class StabilityChecker:
             print(issue.layer, issue.kind, issue.evidence)
 
     `check_tensor(x, "logits")` looks at one tensor, without a model too. `check_operations(x)` runs the model
-    once on copies, op by op beside float64, and names the op and line that loses digits. The thresholds are
-    the fields of `Thresholds`. It holds words, never tensors, and one issue for each layer and kind.
+    once on copies, computes each op also in float64, and names the op and line that loses digits. The
+    thresholds are the fields of `Thresholds`. It keeps words, never tensors, and one issue for each layer and
+    kind.
     """
 
     def __init__(self, model: nn.Module | None = None, **thresholds: float) -> None:
         if model is not None and not isinstance(model, nn.Module):
-            raise UserError(f"StabilityChecker wants an nn.Module, not {type(model).__name__}")
+            raise UserError(f"StabilityChecker needs an nn.Module, not {type(model).__name__}")
         self.model = model
         self.thresholds = Thresholds.of(thresholds)
         self._in_f16 = False
@@ -69,22 +70,24 @@ class StabilityChecker:
         self._session: Session | None = None
 
     def check_tensor(self, tensor: Tensor, name: str = "") -> list[StabilityIssue]:
-        """What is wrong or at risk in a tensor; kept for `get_issues()` too."""
+        """Find what is wrong or at risk in a tensor, and keep it for `get_issues()`."""
         if not is_tensor(tensor):
-            raise UserError(f"check_tensor wants a tensor, not {type(tensor).__name__}")
+            raise UserError(f"check_tensor needs a tensor, not {type(tensor).__name__}")
         with observing():
             return self._keep(check_values(tensor, name, thresholds=self.thresholds))
 
     def check_operations(self, *args: Any, **kwargs: Any) -> list[StabilityIssue]:
-        """What the model's ops do to digits when it is called so: run on copies, without a trace."""
+        """Run the model on copies of these arguments, without a trace, and find ops that lose digits."""
         model = self._model("check_operations() runs a model")
         session = self._session or self._open(model)
         hazards = Hazards(
             session.models.path_of, thresholds=self.thresholds, has_gradients=torch.is_grad_enabled()
         )
-        watcher = Shadower(hazards.hear, seconds=SECONDS)
+        watcher = Shadower(hazards.see, seconds=SECONDS)
         with modes_off():
-            done = rerun(session, model, args=args, kwargs=kwargs, moment=Moment.BEFORE, watcher=watcher)
+            done = rerun(
+                session, model, args=args, kwargs=kwargs, progress=CallProgress.BEFORE, watcher=watcher
+            )
         errors = [watcher.error_of(tensor) for _, tensor in tensors_in(done.output)]
         known = [error for error in errors if error is not None]
         return self._keep(hazards.settle(max(known) if known and not watcher.ended else None))
@@ -98,7 +101,7 @@ class StabilityChecker:
         self._issues.clear()
 
     def attach(self) -> Self:
-        """Look at each layer's output and at the gradients of each optimizer step, until `detach()`."""
+        """Check each layer's output and the gradients of each optimizer step, until `detach()`."""
         model = self._model("attach() watches a model")
         if self._session is None and not is_disabled():
             session = self._session = self._open(model)
@@ -115,7 +118,7 @@ class StabilityChecker:
         return self
 
     def detach(self) -> None:
-        """Take everything off the model; what was found stays."""
+        """Remove everything from the model; keep the issues."""
         if self._session is not None:
             self._session.detach()
             self._session = None
@@ -165,7 +168,7 @@ class StabilityChecker:
                     self._keep(grad + check_update(parameter, name, optimizer, thresholds=self.thresholds))
 
     def _computes_in_f16(self) -> bool:
-        """Once seen, always: the gradients of a step are looked at outside of its autocast."""
+        """Remembers a yes: the gradients of a step are checked after its autocast block."""
         if not self._in_f16 and self.model is not None:
             self._in_f16 = computes_in_f16(self.model.parameters())
         return self._in_f16
@@ -178,6 +181,6 @@ class StabilityChecker:
 
 
 def _warn(message: Message) -> None:
-    """There is no screen here: a mistake of ours is said by Python's own means."""
+    """There is no screen here, so a mistake of ours becomes a Python warning."""
     if isinstance(message.view, Notice) and message.view.level == "error":
         warnings.warn(f"layerstep: {message.view.text}; {message.view.hint}", RuntimeWarning, stacklevel=2)

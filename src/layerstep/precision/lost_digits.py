@@ -1,4 +1,4 @@
-"""Where a module loses digits: its kernels beside the same in float64, and the first that loses too many."""
+"""Where a module loses digits: compares its kernels with float64, and finds the first that loses too many."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from layerstep.views import TensorView
 __all__ = ["Loss", "Losses", "coarsest", "is_lossy", "module_here", "tolerance_for"]
 
 TOLERANCE = 1e-3
-"""Relative: what single precision keeps of its seven digits in any sound computation."""
+"""The relative error that single precision stays below in any sound computation."""
 EPSILONS = 16
-"""Half precision has three digits or two: there, this many units in the last place."""
+"""The same for half precision, in units in the last place."""
 MOST_TOLERANT = 0.5
 MAGNIFIED = 4
-"""Times the error of the operands: less is growth that every computation has."""
+"""Times the error of the operands: any computation grows errors by less."""
 MOST = 8
 LOOK_AT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A kernel, its place, and the relative error of its operands, of its result, and of its own rounding."""
+    """A kernel, its place, and the relative errors of its operands, its result and its own rounding."""
 
     op: str
     path: str
@@ -53,7 +53,7 @@ class Loss:
         if math.isinf(self.after):
             return f"finite in f64 and not in {self.dtype}: it is beyond its range"
         if self.own > self.after / 2:
-            return f"it rounds so itself: with these operands {self.dtype} gives no better"
+            return f"its own rounding: {self.dtype} can do no better with these operands"
         return "it magnifies the error that its operands have; by itself it is exact enough"
 
 
@@ -64,37 +64,37 @@ def coarsest(step: Step, *others: torch.dtype) -> torch.dtype:
 
 
 def tolerance_for(dtype: torch.dtype) -> float:
-    """What a single kernel may lose where nothing else was asked for."""
+    """The default for the error that one kernel may add."""
     return min(max(TOLERANCE, EPSILONS * float(torch.finfo(dtype).eps)), MOST_TOLERANT)
 
 
 def is_lossy(before: float, after: float, own: float, *, tolerance: float) -> bool:
-    """Is the error of a result this kernel's doing, rather than inherited or grown little by little?"""
+    """Did this kernel cause the error of its result? Else it was inherited, or grew little by little."""
     if not after > tolerance:
         return False
     return own > tolerance or (before <= tolerance and after > MAGNIFIED * before)
 
 
 def module_here() -> nn.Module | None:
-    """The module whose forward has called us."""
+    """The innermost module that is running."""
     frame = next(call_frames(sys._getframe()), None)
     return called_module(frame)[0] if frame is not None else None
 
 
 class Losses:
-    """Hears every kernel of a rerun: the first that loses more than the tolerance, and the worst."""
+    """Gets every kernel of a rerun, and keeps the first that loses more than the tolerance, and the worst."""
 
     def __init__(self, path_of: Callable[[nn.Module], str], *, tolerance: float | None = None) -> None:
         self.first: Loss | None = None
         self.largest: Loss | None = None
-        """The kernel with the largest error of its result, however it came to it."""
+        """The kernel whose result has the largest error, whatever caused it."""
         self.asked = tolerance
         self.dtype = torch.float64
-        """The coarsest that was met: what comes after it in a finer one carries its errors."""
+        """The coarsest dtype so far: finer ones after it carry its errors."""
         self._path_of = path_of
         self._worst: dict[tuple[str, str, Place], Loss] = {}
 
-    def hear(self, step: Step) -> None:
+    def see(self, step: Step) -> None:
         after = step.after()
         self.dtype = coarsest(step, self.dtype)
         if after > self.tolerance or self.largest is None or after > self._least():
@@ -105,7 +105,7 @@ class Losses:
         return tolerance_for(self.dtype) if self.asked is None else self.asked
 
     def _least(self) -> float:
-        """An error that a kernel must have to be among the worst."""
+        """The least error of a kernel among the worst."""
         return min(loss.gain for loss in self._worst.values()) if len(self._worst) >= MOST else 0.0
 
     def _weigh(self, step: Step, after: float) -> None:
@@ -136,7 +136,7 @@ class Losses:
 
     @property
     def worst(self) -> list[Loss]:
-        """Where most was lost, the worst first."""
+        """The kernels that lost most, the worst first."""
         return sorted(self._worst.values(), key=lambda loss: -loss.gain)
 
 

@@ -1,11 +1,11 @@
-"""Each kernel of a rerun once more in float64, on what its operands should have been: their shadows."""
+"""Run each kernel of a rerun also in float64, on the exact values of its operands: their shadows."""
 
 from __future__ import annotations
 
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -14,18 +14,20 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from layerstep._torch import below_everything
+from layerstep._torch.operators import given_arguments, schema_of
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.operations import Kernels, name_of
 from layerstep.precision.shadow_values import Shadows, has_shadow
 from layerstep.rerun.module_call import Watcher
+from layerstep.tensors.containers import tensors_of
 
-__all__ = ["Operand", "Shadower", "Step", "is_masked_twice", "relative_error"]
+__all__ = ["ShadowedOperand", "Shadower", "Step", "is_masked_twice", "relative_error"]
 
 MOST_BYTES = 2 << 30
-"""Of shadows that are alive at a time."""
+"""The most bytes of shadows alive at a time."""
 SWEEP_EVERY = 32
-"""Kernels: shadows of memory that the rerun has let go of are dropped so often, or as often as there are
-shadows, which must all be looked at for it."""
+"""Drop the shadows of freed memory after so many kernels, or after as many as there are shadows, because each
+must be checked."""
 
 _JUMPS = frozenset(
     re.findall(
@@ -47,38 +49,38 @@ _MOVES = frozenset(
         _reshape_copy _unsafe_view pixel_shuffle bernoulli""",
     )
 )
-"""They put values elsewhere and compute none: nothing is lost in them."""
+"""They move values and compute none, so they lose nothing."""
 
 _SAFE = ("aten", "prims", "torchvision")
-"""Kernels of others are not run on float64: they may not check for it, or talk to other processes."""
+"""Other namespaces are not run in float64: their kernels may not check for it, or talk to other processes."""
 
 _SAVES = re.compile(r"norm|scaled_dot_product")
-"""Their further results are for the backward: the mean of what is centred already is noise, and no loss."""
+"""Their other results are for the backward, and do not count: the mean of centred values is noise."""
 
 
-class Operand(NamedTuple):
-    """A tensor that a kernel was given: its values and its shadow's, as they were before it."""
+class ShadowedOperand(NamedTuple):
+    """An operand of a kernel: its values and those of its shadow, from before the kernel."""
 
     name: str
     real: Tensor
     shadow: Tensor
     is_exact: bool
-    """The real values are taken for right: weights, and what the module was called with."""
+    """Do the real values count as exact? Those of weights and the module's inputs do."""
 
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One kernel that has been run on the real operands and on their shadows; holds live tensors."""
+    """One kernel, run on the real operands and on their shadows. Holds live tensors."""
 
     func: Any
     name: str
     """`sub`, `native_layer_norm`: the kernel without its namespace, and without the `_` of in place."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    operands: list[Operand]
+    operands: list[ShadowedOperand]
     results: list[tuple[Tensor, Tensor]]
     """(real, shadow) of each result that has one."""
-    again: Callable[[], list[Tensor]]
+    in_float64: Callable[[], list[Tensor]]
     """The kernel in float64 on the real operands."""
 
     def after(self) -> float:
@@ -91,10 +93,10 @@ class Step:
         return max((relative_error(each.real, each.shadow) for each in rough), default=0.0)
 
     def own(self) -> float:
-        """The error that it would have if its operands were right as they are: its own rounding."""
+        """Its own rounding: the error that it would have with exact operands."""
         try:
             with below_everything():
-                right = self.again()
+                right = self.in_float64()
         except Exception:  # no float64 kernel for it
             return math.nan
         pairs = zip(self.results, right, strict=False)
@@ -102,9 +104,10 @@ class Step:
 
 
 def relative_error(real: Tensor, right: Tensor) -> float:
-    """The largest difference; of a large value relative to it, of a small one to the root mean square of all.
+    """The largest relative difference: to the value itself, or for a small one to the root mean square of
+    all.
 
-    Inf where the one is finite and the other is not. Where neither is, there is nothing to compare.
+    Inf where one is finite and the other is not. Elements that are finite in neither do not count.
     """
     with below_everything():
         if real.shape != right.shape or not real.numel():
@@ -118,21 +121,21 @@ def relative_error(real: Tensor, right: Tensor) -> float:
             size.nan_to_num_(0.0)
         mean = float(counted.square().mean().sqrt()) if counted.numel() else 0.0
         if not mean and not bool(size.any()):
-            return 0.0  # nothing but zeros: there is no scale for an error
+            return 0.0  # all zeros: there is no scale for an error
         gap /= size.clamp_min_(max(mean, torch.finfo(torch.float64).tiny))
         worst = float(gap.max())
         return math.inf if math.isnan(worst) else worst
 
 
 def is_masked_twice(real: Tensor, right: Tensor) -> Tensor:
-    """Where the least number of the dtype, which is a mask, was added to itself: -inf, and -2 times it."""
+    """Where a mask, the least number of the dtype, was added to itself: -inf, but finite in float64."""
     most = torch.finfo(real.dtype).max
     masked = (real == -math.inf) & (right <= -1.99 * most)
     return masked & (right >= -2.01 * most) if most < 1e30 else masked
 
 
 class Shadower(Watcher):
-    """Runs every kernel of a rerun in float64 beside it, and hands on each that has computed something."""
+    """Runs every kernel of a rerun also in float64, and reports each that computes something."""
 
     def __init__(self, hear: Callable[[Step], None], *, seconds: float, budget: int = MOST_BYTES) -> None:
         super().__init__()
@@ -140,7 +143,7 @@ class Shadower(Watcher):
         self.steps = 0
         """Kernels that were shadowed."""
         self.unshadowed: dict[str, int] = {}
-        """Kernels that could not be followed, by name: their results are taken from the run, as if right."""
+        """Kernels that could not be followed, by name. Their results from the run count as exact."""
         self.ended = ""
         """Why the shadows ended before the module did."""
         self._hear = hear
@@ -160,7 +163,7 @@ class Shadower(Watcher):
     def __exit__(self, *error: Any) -> None:
         if self._kernels is not None:
             self._kernels.__exit__(*error)
-            self._kernels = None  # it holds us: without it the shadows go as soon as nobody asks for them
+            self._kernels = None  # it refers to us: without it the shadows are freed with their last user
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     @property
@@ -169,7 +172,7 @@ class Shadower(Watcher):
         return time.monotonic() - self._began
 
     def error_of(self, output: Tensor) -> float | None:
-        """The relative error of a tensor that came out of the module, None if it has no shadow."""
+        """The relative error of a tensor that the module returned; None if it has no shadow."""
         with below_everything():
             if not has_shadow(output) or not self.shadows.has(output):
                 return None
@@ -183,7 +186,7 @@ class Shadower(Watcher):
         with below_everything():
             try:
                 twin = _Twin(self.shadows, func, args, kwargs)
-            except Exception:  # a kind of tensor that does not cast
+            except Exception:  # a kind of tensor that cannot be cast
                 self._count(func)
         result = func(*args, **kwargs)
         if twin is not None and (twin.operands or twin.is_half_seen or twin.overwritten):
@@ -194,7 +197,7 @@ class Shadower(Watcher):
     def _follow(self, twin: _Twin, result: Any) -> None:
         try:
             step = twin.run(result)
-        except Exception:  # no such kernel in float64: what it has written is taken from the run
+        except Exception:  # no such kernel in float64: what it has written counts as exact
             self._count(twin.func)
             twin.take_real()
             step = None
@@ -212,7 +215,7 @@ class Shadower(Watcher):
                 self._end("it would take too much memory")
             self._due = self._seen + max(SWEEP_EVERY, len(self.shadows))
         if self.elapsed > self._seconds:
-            self._end(f"{self._seconds:g} seconds were over")
+            self._end(f"{self._seconds:g} seconds are over")
 
     def _end(self, why: str) -> None:
         self.ended = why
@@ -228,21 +231,21 @@ class _Twin:
 
     def __init__(self, shadows: Shadows, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.shadows, self.func, self.args, self.kwargs = shadows, func, args, kwargs
-        self._home, _, name = str(func._schema.name).partition("::")
+        self._home, _, name = str(schema_of(func).name).partition("::")
         self.name = name.removesuffix("_")
-        self.operands: list[Operand] = []
+        self.operands: list[ShadowedOperand] = []
         self.written: list[Tensor] = []
         self.overwritten: list[Tensor] = []
-        """Written, and not followed: it may be the memory of floats by another name."""
+        """Written operands that are not followed: they may share memory with floats."""
         self.is_half_seen = False
-        """An operand has numbers that are not followed: complex, sparse, nested, of a subclass."""
+        """Does an operand have numbers that are not followed: complex, sparse, nested, of a subclass?"""
         self._live: dict[int, Tensor] = {}
         self._reals: dict[int, Tensor] = {}
         self._spare: dict[int, Tensor] = {}
-        """Room for what the kernel writes that is not followed: the integers of a `topk(…, out=…)`."""
+        """Memory for outputs that are not followed, such as the integers of a `topk(…, out=…)`."""
         self._keys: set[StorageWeakRef] = set()
-        for name, value, writes in _arguments(func, args, kwargs):
-            for tensor in _tensors(value):
+        for name, value, writes in given_arguments(func, args, kwargs):
+            for tensor in tensors_of(value):
                 self._take(name, tensor, writes)
 
     def _take(self, name: str, tensor: Tensor, writes: bool) -> None:
@@ -262,11 +265,11 @@ class _Twin:
             self.written.append(tensor)
             real, before = tensor.detach().clone(), shadow.clone()
         self._reals[id(tensor)] = real
-        self.operands.append(Operand(name, real, before, self.shadows.is_exact(tensor)))
+        self.operands.append(ShadowedOperand(name, real, before, self.shadows.is_exact(tensor)))
 
     def run(self, result: Any) -> Step | None:
         """Follow the kernel with the shadows; None where there is nothing to follow."""
-        fresh = [each for each in _tensors(result) if has_shadow(each)]
+        fresh = [each for each in tensors_of(result) if has_shadow(each)]
         if not self.written and all(StorageWeakRef(each.untyped_storage()) in self._keys for each in fresh):
             return None  # a view, or no floats: the shadow of it is there already
         if self.is_half_seen or self._is_of_the_run():
@@ -278,7 +281,7 @@ class _Twin:
         for tensor in self.written:
             self.shadows.was_written(tensor)
         pairs = []
-        for real, shadow in zip(_tensors(result), _tensors(answer), strict=True):
+        for real, shadow in zip(tensors_of(result), tensors_of(answer), strict=True):
             if not has_shadow(real):
                 continue
             key = StorageWeakRef(real.untyped_storage())
@@ -290,27 +293,27 @@ class _Twin:
                 pairs.append((real, right))
         if _SAVES.search(self.name):
             del pairs[1:]
-        return Step(self.func, self.name, self.args, self.kwargs, self.operands, pairs, self._again)
+        return Step(self.func, self.name, self.args, self.kwargs, self.operands, pairs, self._in_float64)
 
     def makes_unseen(self, result: Any) -> bool:
-        """Has a number come out of what is not followed, or gone into it?"""
+        """Did a number come from values that are not followed, or go into such?"""
         if self._is_of_the_run():
             return False
-        made = [each for each in _tensors(result) if each.is_floating_point() or each.is_complex()]
+        made = [each for each in tensors_of(result) if each.is_floating_point() or each.is_complex()]
         own = [each for each in made if not (has_shadow(each) and self.shadows.has(each))]
         return bool(own) and (self.is_half_seen or any(each.is_complex() for each in own))
 
     def _is_of_the_run(self) -> bool:
-        """Random numbers, and what jumps: its results are taken as they are."""
+        """Does it draw random numbers, or jump? Then its results count as exact."""
         if self.name in _JUMPS or self.kwargs.get("rounding_mode") is not None:
             return True
         if torch.Tag.nondeterministic_seeded not in self.func.tags:
             return False
-        given = {name: value for name, value, _ in _arguments(self.func, self.args, self.kwargs)}
+        given = {name: value for name, value, _ in given_arguments(self.func, self.args, self.kwargs)}
         return "scaled_dot_product" not in self.name or bool(given.get("dropout_p"))
 
     def take_real(self) -> None:
-        """What the kernel has written is right by definition."""
+        """Count what the kernel has written as exact."""
         for tensor in self.written:
             shadow = self._live[id(tensor)]
             shadow.copy_(tensor)
@@ -320,8 +323,8 @@ class _Twin:
             return self._live.get(id(value), self._spare.get(id(value), value))
         return self._plain(value)
 
-    def _again(self) -> list[Tensor]:
-        """In float64, on the real operands as they were."""
+    def _in_float64(self) -> list[Tensor]:
+        """Run it in float64 on the real operands as they were before it."""
 
         def cast(value: Any) -> Any:
             if not is_tensor(value):
@@ -330,33 +333,15 @@ class _Twin:
             return self._spare.get(id(value), value) if real is None else real.to(torch.float64, copy=True)
 
         answer = self.func(*_mapped(self.args, cast), **_mapped(self.kwargs, cast))
-        return [each for each in _tensors(answer) if each.is_floating_point()]
+        return [each for each in tensors_of(answer) if each.is_floating_point()]
 
     def _plain(self, value: Any) -> Any:
-        """A float dtype is asked for as float64; `half_to_float` of a softmax has no such form."""
+        """Replace a float dtype by float64; the `half_to_float` of a softmax does not exist for it."""
         if isinstance(value, torch.dtype) and value.is_floating_point:
             return torch.float64
         if value is True and self.name in ("_softmax", "_log_softmax"):
             return False
         return value
-
-
-def _arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any, bool]]:
-    """(name, value, does it write there?) of each argument that is given."""
-    for place, argument in enumerate(func._schema.arguments):
-        writes = argument.alias_info is not None and argument.alias_info.is_write
-        if place < len(args):
-            yield argument.name, args[place], writes
-        elif argument.name in kwargs:
-            yield argument.name, kwargs[argument.name], writes
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if is_tensor(value):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -1,7 +1,7 @@
 """Shadows: the float64 values that belong to the memory of the run's tensors.
 
-One flat tensor is kept for each storage, so that views and writes in place need no care: the shadow of a
-view is the same view of that tensor, and what is written to it is seen by all.
+It keeps one flat tensor for each storage, so that views and writes in place need no care: the shadow of a
+view is the same view of that tensor, and all views see what is written to it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ __all__ = ["Shadows", "has_shadow"]
 
 
 class Shadows:
-    """The float64 values of all memory that the rerun has come by, as long as it lives."""
+    """The float64 values of all memory that the rerun has used, as long as it lives."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.nbytes = 0
         self._bases: dict[StorageWeakRef, tuple[Tensor, torch.dtype]] = {}
         self._exact: set[StorageWeakRef] = set()
-        """What has been cast up from the run and not written since: without an error."""
+        """Memory whose shadow was cast from the run and not written since, so it has no error."""
 
     def __len__(self) -> int:
         return len(self._bases)
 
     def of(self, tensor: Tensor) -> Tensor | None:
-        """The shadow of a tensor, to be read and written; made of its own values where there is none yet."""
+        """The shadow of a tensor, to read and write; made from its own values where there is none yet."""
         if not has_shadow(tensor):
             return None
         storage = tensor.untyped_storage()
@@ -56,12 +56,15 @@ class Shadows:
         self._exact.discard(StorageWeakRef(tensor.untyped_storage()))
 
     def forget(self, tensor: Tensor) -> None:
-        """Its memory was written by an op that is not followed: what is there now is taken for right."""
+        """An op that is not followed has written its memory: its present values count as exact."""
         if tensor.layout is torch.strided and not tensor.is_nested:
             self._drop([StorageWeakRef(tensor.untyped_storage())])
 
     def put(self, tensor: Tensor, values: Tensor, *, may_keep: bool) -> None:
-        """The shadow of a new tensor. `may_keep`: the values are nobody else's, so they are not copied."""
+        """Store the shadow of a new tensor.
+
+        `may_keep`: nothing else uses the values, so they need no copy.
+        """
         storage = tensor.untyped_storage()
         key = StorageWeakRef(storage)
         count = storage.nbytes() // tensor.element_size()
@@ -77,9 +80,9 @@ class Shadows:
         self.nbytes += count * 8
 
     def sweep(self) -> bool:
-        """Drop what belongs to memory that is gone; does the rest stay within the budget?
+        """Drop the shadows of freed memory. Is the rest within the budget?
 
-        Where it does not, what can be cast up again is dropped, too: weights.
+        If not, drop also what can be cast again, such as weights.
         """
         self._drop([key for key in self._bases if key.expired()])
         if self.nbytes > self.budget:
@@ -97,7 +100,7 @@ class Shadows:
 
 
 def has_shadow(tensor: Tensor) -> bool:
-    """Is it a tensor of floats with a memory of its own? A zero tangent of forward-mode autograd has none."""
+    """Is it a tensor of floats with memory? A zero tangent of forward-mode autograd has none."""
     if type(tensor) not in (Tensor, nn.Parameter) or not tensor.is_floating_point() or tensor.is_neg():
         return False
     parts, _ = readable(tensor)

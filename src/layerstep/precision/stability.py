@@ -38,11 +38,11 @@ Severity = Literal["error", "warn", "info"]
 Role = Literal["activation", "parameter", "gradient"]
 
 LOOK_AT = 1 << 20
-"""Elements of each tensor: there can be thousands of them."""
+"""The most elements to read of each tensor, because there can be thousands of tensors."""
 ROWS_UP_TO = 1 << 22
 EXPLODED_ADVICE = "`activations **` shows the layer where it begins; a lower rate, clipping, a norm"
 LEAST_F16 = 2.0**-25
-"""Half of the least number that f16 has: below, a value becomes 0."""
+"""Half of the least number of f16: a smaller value becomes 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,18 @@ class StabilityIssue:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """From where on something is named."""
+    """The limits beyond which an issue is reported."""
 
     headroom: float = 2.0
     """powers of two between the largest magnitude and the largest of the dtype"""
     subnormal: float = 0.01
     """share of values closer to 0 than the normal numbers of the dtype"""
     vanishing: float = 0.5
-    """share of the values other than 0 that f16 would make 0"""
+    """share of the nonzero values that f16 would make 0"""
     digits: float = 0.5
     """share of the mantissa that a mean far from 0 takes up"""
     lost_updates: float = 0.5
-    """share of the weights that an optimizer's step does not change, being below half its last digit"""
+    """share of the weights that an optimizer's step is too small to change"""
     error: float | None = None
     """relative error that one op may add; None: 1e-3, in half precision 16 units in the last place"""
 
@@ -81,7 +81,7 @@ class Thresholds:
             if name not in known:
                 raise UserError(f"no threshold {name!r}", f"there are {', '.join(known)}")
             if not (isinstance(value, int | float) and value >= 0):
-                raise UserError(f"{name} is a number from 0, not {value!r}")
+                raise UserError(f"{name} must be a number from 0, not {value!r}")
         return cls(**given)
 
 
@@ -101,9 +101,9 @@ def check_values(
     thresholds: Thresholds | None = None,
     in_f16: bool = False,
 ) -> list[StabilityIssue]:
-    """What is wrong or at risk in the values of a tensor of any kind; bounded in time, never raises.
+    """Find what is wrong or at risk in the values of any tensor. Bounded in time; never raises.
 
-    `in_f16`: the run computes in f16 too, so that what f16 would make of a wider tensor matters.
+    `in_f16`: the run computes in f16 too, so it matters what f16 would make of a wider tensor.
     """
     stats = summarize(tensor, limit=LOOK_AT).stats
     if stats is None or not stats.count or not tensor.is_floating_point():
@@ -199,18 +199,20 @@ def _underflow(
         return
     if not in_f16 or role == "parameter" or tensor.dtype is torch.float16:
         return
-    if tensor.dim() < 2:  # the gradient of a bias before a norm, or of a key's, is 0 but for rounding
+    if tensor.dim() < 2:  # the gradient of a bias before a norm, or of a key bias, is 0 apart from rounding
         return
     if not stats.max_norm or stats.abs_mean is None or stats.abs_mean > 1e-4:
         return  # few of such a tensor can be that small
     lost, there = attempt(lambda: _vanishing(tensor), (0, 0))
     if there and lost > limits.vanishing * there:
-        text = f"{share(lost, there)} of what is not 0 would be 0 in f16; mean |x| {number(stats.abs_mean)}"
+        text = (
+            f"{share(lost, there)} of the nonzero values would be 0 in f16; mean |x| {number(stats.abs_mean)}"
+        )
         yield StabilityIssue(name, "underflow", "info", text, "bf16, or loss scaling in f16")
 
 
 def _vanishing(tensor: Tensor) -> tuple[int, int]:
-    """How many values other than 0 f16 would make 0, and how many are not 0; of a sample."""
+    """How many nonzero values f16 would make 0, and how many nonzero values there are, in a sample."""
     with below_everything():
         values = dense_values(tensor)
         if values is None:
@@ -221,7 +223,7 @@ def _vanishing(tensor: Tensor) -> tuple[int, int]:
 
 
 def _sample(values: Tensor) -> Tensor:
-    """Of a large tensor every so many-th element."""
+    """A large tensor's every n-th element."""
     flat = values.reshape(-1)
     return flat[:: max(1, -(-flat.numel() // LOOK_AT))]
 
@@ -229,7 +231,7 @@ def _sample(values: Tensor) -> Tensor:
 def _digits(
     tensor: Tensor, stats: Stats, name: str, role: Role, limits: Thresholds
 ) -> Iterator[StabilityIssue]:
-    """A large mean with a small spread: the digits that tell the values apart are the last ones."""
+    """A large mean with a small spread: the values differ only in their last digits."""
     if not stats.mean or not stats.std or stats.count < 8:
         return
     if role == "parameter" and tensor.dim() < 2:  # the gains of norms begin at 1
@@ -251,7 +253,7 @@ def mantissa(dtype: torch.dtype) -> int:
 def check_update(
     parameter: Tensor, name: str, optimizer: torch.optim.Optimizer, *, thresholds: Thresholds | None = None
 ) -> list[StabilityIssue]:
-    """Are most of the updates that a gradient makes less than half a unit in the last place of the weight?"""
+    """Are most updates smaller than half a unit in the last place of their weights?"""
     limits = thresholds or Thresholds()
     lost, there = attempt(lambda: _lost_updates(parameter, optimizer), (0, 0))
     if not there or lost <= limits.lost_updates * there:
@@ -279,7 +281,7 @@ def _lost_updates(parameter: Tensor, optimizer: torch.optim.Optimizer) -> tuple[
 
 
 def _update(optimizer: Any, group: dict[str, Any], parameter: Tensor, gradient: Tensor) -> Tensor | None:
-    """What the next step would add, without weight decay; None of an optimizer that is not known."""
+    """What the next step would add, without weight decay; None for an unknown optimizer."""
     state, rate = optimizer.state.get(parameter, {}), float(group["lr"])
     if "exp_avg" in state and "exp_avg_sq" in state:
         first, second = (1 - beta ** max(float(state.get("step", 1)), 1.0) for beta in group["betas"])

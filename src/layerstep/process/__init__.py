@@ -1,1 +1,1 @@
-"""The process that is debugged: who gets Ctrl-C, worker processes, forked children, the frames of threads."""
+"""The process that is debugged: Ctrl-C, worker processes, forked children, the frames of threads."""

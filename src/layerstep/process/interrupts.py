@@ -1,7 +1,7 @@
 """Ctrl-C: one press stops at the next module, or cancels the line at the prompt; two go to the program.
 
-One handler serves all sessions of the process. It is there while a session that can ask is attached, and what
-the program had before is put back afterwards, in whatever order the sessions leave.
+One handler serves all sessions of the process. It is installed while a session with a prompt is attached.
+Afterwards the program's own handler is put back, in whatever order the sessions leave.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from layerstep.process.thread_frames import frames_of_threads
 __all__ = ["Interrupts", "is_from_a_signal", "not_now", "wake_main_thread"]
 
 TWICE_WITHIN = 2.0
-"""Seconds in which a second Ctrl-C means it."""
+"""Seconds in which a second Ctrl-C goes to the program."""
 STUCK_AFTER = 5.0
-"""Seconds after which a main thread that has not moved is taken to wait for ever."""
+"""Seconds after which a main thread that has not moved counts as waiting for ever."""
 
 
 class _Keyboard:
-    """SIGINT of this process. Python runs its handlers in the main thread alone, so no lock is needed."""
+    """SIGINT of this process. It needs no lock: Python runs handlers in the main thread only."""
 
     def __init__(self) -> None:
         self.sessions: list[Interrupts] = []
@@ -39,7 +39,7 @@ class _Keyboard:
 
     @property
     def is_ours(self) -> bool:
-        """The program may have set its own handler since: then Ctrl-C is its business."""
+        """Is our handler in place? If the program has set its own since, Ctrl-C belongs to that."""
         return signal.getsignal(signal.SIGINT) == self.handle
 
     def join(self, session: Interrupts) -> bool:
@@ -65,7 +65,7 @@ class _Keyboard:
         workers.forget_notes()
 
     def in_child(self) -> None:
-        """A forked process has no session; it has the handler that the program would have."""
+        """In a forked process, which has no session: install the handler that the program would have."""
         self.sessions.clear()
         self.held, self.is_waiting = 0, False
         if self.is_ours:
@@ -86,7 +86,7 @@ class _Keyboard:
         self._pass_on(number, frame)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Do what Ctrl-C does without us."""
+        """Do what Ctrl-C would do without us."""
         if callable(self.before):
             self.before(number, frame)
         else:
@@ -111,25 +111,25 @@ if hasattr(os, "register_at_fork"):
 
 
 def not_now() -> contextlib.AbstractContextManager[None]:
-    """Ctrl-C waits until the end of this block, which must not be left half done."""
+    """Hold Ctrl-C back until the end of this block, which must not stop half way."""
     if threading.current_thread() is threading.main_thread():
         return _keyboard.held_back()
     return contextlib.nullcontext()
 
 
 class Interrupts:
-    """What one session does about Ctrl-C, while it is attached and somebody can be asked."""
+    """What one session does about Ctrl-C, while it is attached and has a prompt."""
 
     def __init__(self, interrupted: Callable[[], bool], has_pause: Callable[[], bool]) -> None:
         self.interrupted = interrupted
-        """Told of a first Ctrl-C; False where the program should have it."""
+        """Called at a first Ctrl-C; False passes it to the program."""
         self.has_pause = has_pause
         self.came_late = False
         """Ctrl-C came while the run stood still and nothing could be cancelled."""
         self._cancellable: int | None = None
-        """The thread in which a line or a stop is being worked out."""
+        """The thread that works on a line or a stop."""
         self._sent: int | None = None
-        """The thread that was sent a KeyboardInterrupt. It may have arrived there."""
+        """The thread that we sent a KeyboardInterrupt. It may not have arrived yet."""
         self._leaving = threading.Lock()
 
     @property
@@ -145,7 +145,7 @@ class Interrupts:
             _keyboard.leave(self)
 
     def forget(self) -> None:
-        """A stop has come between: the next Ctrl-C is a first one."""
+        """Called at a stop: the next Ctrl-C counts as a first one."""
         _keyboard.last = float("-inf")
         self.came_late = False
         if self.is_on:
@@ -153,7 +153,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def cancellable(self) -> Iterator[None]:
-        """Ctrl-C meanwhile raises KeyboardInterrupt in this thread, once, and not after the block."""
+        """Let Ctrl-C raise KeyboardInterrupt in this thread, once, and not after the block."""
         me = threading.get_ident()
         outer, self._cancellable = self._cancellable, me
         try:
@@ -169,13 +169,13 @@ class Interrupts:
                     self._cancellable = outer
 
     def cancel(self) -> bool:
-        """Interrupt what is being worked out; False if nothing is."""
+        """Interrupt the work on a line or a stop; False if there is none."""
         thread = self._cancellable
         if thread is None:
             return False
         self.forget()
         if thread == threading.get_ident():
-            self._cancellable = None  # so that a second one cannot come while this one is being dealt with
+            self._cancellable = None  # so that no second one arrives while this one is handled
             raise KeyboardInterrupt
         with self._leaving:
             if self._cancellable == thread:
@@ -190,18 +190,18 @@ def _raise_in(thread: int, error: type[BaseException]) -> None:
 
 
 class _TakenBackError(BaseException):
-    """Takes the place of an exception that was sent to this thread."""
+    """Replaces an exception that was sent to this thread."""
 
 
 def _take_back() -> None:
     """Let no exception that was sent to this thread arrive after this.
 
-    Python can also be told to send none. But up to 3.12 it then looks for one forever, in every thread: that
-    slows the program, and under a trace function Python 3.11 never comes to the next instruction.
+    Clearing the pending exception would be simpler. But up to 3.12 Python then looks for one forever in every
+    thread: that slows the program, and under a trace function Python 3.11 never reaches the next instruction.
     """
     with contextlib.suppress(_TakenBackError):
         _raise_in(threading.get_ident(), _TakenBackError)
-        for _ in range(1000):  # it arrives at the end of one turn
+        for _ in range(1000):  # it arrives at the end of an iteration
             pass
 
 
@@ -221,7 +221,7 @@ def is_from_a_signal(error: BaseException) -> bool:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """The code of a handler that is written in Python, save our own."""
+    """The code of a handler that is written in Python, except our own."""
     if handler == _keyboard.handle:
         return None
     function = getattr(handler, "__func__", handler)
@@ -230,10 +230,10 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def wake_main_thread(error: type[SystemExit]) -> bool:
-    """From another thread: end the main one by an exception, because it may wait for what will not come.
+    """Called in another thread: end the main thread by an exception, because it may wait for ever.
 
-    A signal ends a wait for a lock. Where the program ignores SIGINT or has its own handler, the exception
-    is raised at the main thread's next line; if it comes to none, the process ends without it.
+    A signal ends a wait for a lock. Where the program ignores SIGINT or has its own handler, the exception is
+    raised at the main thread's next line; if the thread reaches none, the process ends at once.
     """
     main = threading.main_thread()
     if threading.current_thread() is main or main.ident is None:

@@ -2,9 +2,9 @@
 
 A terminal sends SIGINT to every process in the foreground, and a DataLoader worker dies of it. So a worker
 asks a page of memory that it shares with the debugger. While the debugger turns Ctrl-C into stops, the worker
-goes on and leaves its number on the page. When the debugger passes Ctrl-C on to the program, it
-passes it on to those workers too. Workers that were there before a debugger was first attached do not ask:
-they have their Ctrl-C as always.
+goes on and leaves its number on the page. When the debugger passes Ctrl-C on to the program, it passes it on
+to those workers too. Workers that started before a debugger was first attached do not ask: Ctrl-C reaches
+them as always.
 
 Forked workers are reached by `os.register_at_fork`. Spawned ones run the text of this file, which therefore
 uses the standard library alone: they may not find layerstep on their path.
@@ -28,7 +28,7 @@ from typing import Any
 __all__ = ["Shield", "debugger_takes", "forget_notes", "pass_on", "protect_workers", "shielded"]
 
 SECONDS_PASSED_ON = 2.0
-"""For so long after the debugger has passed Ctrl-C on, workers take each that comes."""
+"""Seconds after the debugger has passed Ctrl-C on in which workers take each further one."""
 _IN_WORKER = "layerstep.worker"
 """The name of this module where its text runs in a spawned worker."""
 _HEAD = struct.Struct("=dii")
@@ -48,7 +48,7 @@ class Page:
 
     @property
     def is_open(self) -> bool:
-        """Is its file still the one that was opened? A program may close all that it did not open."""
+        """Is its file still open? A program may close all files that it did not open."""
         with contextlib.suppress(OSError):
             stat = os.fstat(self.file)
             return (stat.st_dev, stat.st_ino) == self._identity
@@ -74,7 +74,7 @@ class Page:
         _NOTE.pack_into(self._memory, place, process)
 
     def take_notes(self) -> list[int]:
-        """The workers that kept quiet since this was last asked."""
+        """The workers that ignored a Ctrl-C since the last call."""
         length = self._notes * _NOTE.size
         found = struct.unpack_from(f"={self._notes}i", self._memory, _HEAD.size)
         self._memory[_HEAD.size : _HEAD.size + length] = bytes(length)
@@ -102,7 +102,7 @@ _page: Page | None = None
 
 
 def _opened() -> Page | None:
-    """The page; made when a process is first started or debugged. None where there is no room for it."""
+    """The page, made when a process is first started or debugged. None if it cannot be made."""
     global _page
     if _page is None:
         with contextlib.suppress(OSError, ValueError):
@@ -117,52 +117,52 @@ def _opened() -> Page | None:
 
 
 def debugger_takes(takes: bool) -> None:
-    """From now on Ctrl-C means a stop, or does not any more."""
+    """Set whether Ctrl-C means a stop from now on."""
     page = _opened() if takes else _page
     if page is not None:
         page.write(until=0.0, owner=os.getpid(), takes=takes)
 
 
 def forget_notes() -> None:
-    """The last Ctrl-C was for the debugger: no worker is owed one."""
+    """The last Ctrl-C was for the debugger: pass it on to no worker."""
     if _page is not None:
         _page.take_notes()
 
 
 def pass_on() -> None:
-    """Ctrl-C is for the program after all: also for the workers that kept quiet."""
+    """Ctrl-C is for the program after all: send it to the workers that ignored it."""
     if _page is None:
         return
     _page.write(until=time.monotonic() + SECONDS_PASSED_ON, owner=os.getpid(), takes=True)
     for process in _page.take_notes():
         with contextlib.suppress(OSError):
-            if os.getpgid(process) == os.getpgrp():  # or its number has gone to another process since
+            if os.getpgid(process) == os.getpgrp():  # else another process has its number now
                 os.kill(process, signal.SIGINT)
 
 
 def shielded(before: Any) -> Any:
-    """The handler for a worker that would have this one without us."""
+    """The handler for a worker that would have the handler `before` without us."""
     return Shield(_page, before) if _page is not None and before is not signal.SIG_IGN else before
 
 
 @functools.cache
 def protect_workers() -> None:
-    """Let processes that are started from now on ask before they take a Ctrl-C.
+    """Let processes that start from now on ask before they take a Ctrl-C.
 
-    Called when a debugger is first attached: Python forgets no function that is to run at a fork.
+    Called once, when a debugger is first attached: functions registered for forks cannot be removed.
     """
     if not hasattr(os, "register_at_fork"):
         return
     os.register_at_fork(before=_opened, after_in_child=_protect_this)
     import multiprocessing.process
 
-    # What Process objects carry to their process, as they carry the key that processes prove themselves by.
+    # Process objects carry this to their process, together with their authentication key.
     config: dict[str, Any] = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
     config["layerstep"] = _Ticket()
 
 
 def _protect_this() -> None:
-    """In a new process; one whose program has a handler of its own keeps that."""
+    """Install the shield in a new process, unless its program has a handler of its own."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGINT, shielded(signal.default_int_handler))
@@ -181,7 +181,7 @@ class _Ticket:
         try:
             text = inspect.getsource(sys.modules[__name__])
             return exec, (text, {"__name__": _IN_WORKER, "file": reduction.DupFd(page.file)})
-        except Exception:  # no source, or a way of starting processes that hands on no files
+        except Exception:  # no source, or a start method that cannot pass files on
             return str, ()
 
 

@@ -1,4 +1,4 @@
-"""Advice about time: only where the numbers of a profile say so, each with its gain and how to check it."""
+"""Advice about time: only what the numbers of a profile show, each with its gain and how to check it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from layerstep.engine.operations import Place
 from layerstep.profile import machine
-from layerstep.profile.operations import Grown, Looked
+from layerstep.profile.operations import Grown, OpCounts
 from layerstep.profile.report import BETWEEN, Measured, Row
 from layerstep.profile.roofline import Roofline
 from layerstep.profile.slow_lines import Lines
@@ -21,17 +21,17 @@ from layerstep.tensors.format import dims, human_bytes
 __all__ = ["RULES", "Advice", "Evidence", "advise"]
 
 WAITING = 0.2
-"""The share of a step between the steps from which on the model waits for its data."""
+"""If this share of a step passes between two steps, the model waits for its data."""
 LEAST_WAIT = 1e-3
 LOOP_CALLS = 64
-"""One line with so many operations in one forward is in a loop."""
+"""A line with so many operations in one forward is in a loop."""
 LOOP_SHARE = 0.1
 TINY = 50e-6
-"""Seconds of an operation below which its call costs about as much as its work."""
+"""Seconds: in a shorter operation, the call costs about as much as the work."""
 MANY_OPS = 200
 SMALL_BATCH = 4
 LEAST_WORK = 20e-6
-"""Seconds that a layer's work would take at best; below this, calling it is what takes the time."""
+"""Seconds that a layer's work takes at best; below this, the call takes most of the time."""
 SLOW = 0.25
 """A layer at less than this part of the rate that its kind of work reaches here is slow."""
 NOTABLE = 0.05
@@ -54,15 +54,15 @@ class Advice:
     check: str
     place: Place = NOWHERE
     weight: float = 0.0
-    """The share of a step that it is about: the largest come first."""
+    """The share of a step that it concerns. The largest come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known: times by module, operations by line, lines by looks, what the machine can do."""
+    """What is known: times by module, operations by line, sampled lines, what the machine can do."""
 
     measured: Measured
-    looked: Looked
+    looked: OpCounts
     lines: Lines
     roofline: Roofline | None = None
 
@@ -103,7 +103,7 @@ def _waits_for_data(known: Evidence) -> Iterator[Advice]:
         return
     loads = known.lines.loads("between")
     if not (measured.is_training or loads):
-        return  # a model that waits for requests has no data to be loaded sooner
+        return  # a model that waits for requests cannot load its data sooner
     remedy = "more `num_workers`, or prepare the data once" if loads else "do it once, or in another process"
     top = known.lines.top("between")
     where = f", {_percent(top[1])} of it at this line" if top is not None else ""
@@ -197,7 +197,7 @@ def _syncs(known: Evidence) -> Iterator[Advice]:
             f"{_SYNC_WORDS.get(name, f'`.{name}()`')} {calls:,} times in one forward: {cost}, and "
             "torch.compile breaks the graph there",
             gain + (", and the work that could have been queued meanwhile" if on_device else ""),
-            "keep it a tensor (`torch.where`, `clamp`), or read it outside of the forward",
+            "keep it a tensor (`torch.where`, `clamp`), or read it outside the forward",
             place,
             seconds / forward,
         )
@@ -217,7 +217,7 @@ def _attention(known: Evidence) -> Iterator[Advice]:
         yield Advice(
             "unfused-attention",
             _names(known, keys),
-            f"scores, softmax and product are operations of their own: [{dims(shape)}] "
+            f"scores, softmax and product are separate operations: [{dims(shape)}] "
             f"({human_bytes(4 * math.prod(shape))}) is written and read between them; "
             f"{_percent(share)} of the {known.measured.word} is this module's own",
             "F.scaled_dot_product_attention keeps no scores: often 2× of that part, and their memory",
@@ -259,7 +259,7 @@ def _names(known: Evidence, keys: set[int]) -> str:
 
 
 def _is_square(shape: tuple[int, ...]) -> int:
-    """The length that a shape has twice, side by side; 0 if none."""
+    """The length of two equal neighbouring dimensions of a shape; 0 if there are none."""
     pairs = [a for a, b in pairwise(shape) if a == b and a >= 32]
     return max(pairs, default=0)
 
@@ -284,7 +284,7 @@ def _slow_layers(known: Evidence) -> Iterator[Advice]:
             f"its own work runs at {rate / 1e9:.3g} GFLOP/s in the forward; this machine reaches "
             f"{best / 1e9:.3g} with work of this shape",
             f"up to {_percent(share * (1 - rate / best))} of a {known.measured.word}",
-            "look at its lines with `list`: copies, small pieces, other work beside the products",
+            "look at its lines with `list`: copies, small pieces, other work than the products",
             weight=share * (1 - rate / best),
         )
 
@@ -299,7 +299,7 @@ def _subnormals(known: Evidence) -> Iterator[Advice]:
             known.path(key),
             f"{_percent(count / searched)} of the values it computes are subnormal (below 1.2e-38): "
             "arithmetic with them is up to a hundred times slower",
-            "the time of this module, where the processor has no fast way for them",
+            "the time of this module, if the processor handles them slowly",
             "`torch.set_flush_denormal(True)`, then `profile` again",
             weight=known.share(key),
         )

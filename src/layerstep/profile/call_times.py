@@ -7,27 +7,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from layerstep.profile.stamps import Mark
-from layerstep.profile.timing import Kind
+from layerstep.profile.timing import MarkKind
 
 __all__ = ["OUTSIDE", "CallTime", "Cost", "StepTime", "fold"]
 
 OUTSIDE = ("data", "loss", "after backward", "optimizer")
-"""Where the time of a step goes that is in no module. Data: all between two steps; loss: both ways."""
+"""Parts of a step outside all modules. Data: everything between two steps; loss: forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What our marks cost beyond what they measure themselves, in nanoseconds: found by calibration."""
+    """The cost of our marks that they do not measure themselves, in nanoseconds, found by calibration."""
 
     call: float = 0.0
-    """Of a call, in the time of its caller."""
+    """The cost of a call's marks, which falls into the time of its caller."""
     node: float = 0.0
-    """Of a stamped autograd node, in the time of the call that it is in."""
+    """The cost of a stamp at an autograd node, which falls into the time of its call."""
 
 
 @dataclass(slots=True)
 class CallTime:
-    """One call of one module in a step; times in nanoseconds, its own without those it called."""
+    """One call of one module in a step. Times are in nanoseconds, without the calls in it."""
 
     key: int
     parent: int
@@ -35,24 +35,27 @@ class CallTime:
     until: int = 0
     forward: float = 0.0
     backward: float = 0.0
-    is_again: bool = False
-    """A recomputation in the backward: its time is the backward's."""
+    is_recomputation: bool = False
+    """A recomputation in the backward pass, whose time counts as backward."""
     spans: list[tuple[int, int]] = field(default_factory=list)
-    """When the backward was in it."""
+    """When the backward pass was in it."""
 
 
 @dataclass(slots=True)
 class StepTime:
-    """A step: its calls in their order, and the time outside of them."""
+    """A step: its calls in their order, and the time outside them."""
 
     calls: list[CallTime] = field(default_factory=list)
     outside: dict[str, float] = field(default_factory=lambda: dict.fromkeys(OUTSIDE, 0.0))
     spans: list[tuple[str, int, int]] = field(default_factory=list)
-    """When it was outside, and where."""
+    """When the step was outside the calls, and in which part."""
     tool: float = 0.0
-    """Our own work: in none of the others."""
+    """Our own work, which is in none of the other times."""
     aside: float = 0.0
-    """In forwards without gradients of models that are trained, and between them: no part of the step."""
+    """Time in forwards without gradients of models that are trained, and between them.
+
+    Not part of the step.
+    """
     asides: int = 0
     """How many such forwards."""
     begin: int = 0
@@ -62,11 +65,11 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        """The step without our work."""
+        """The time of the step without our work."""
         return sum(call.forward + call.backward for call in self.calls) + sum(self.outside.values())
 
     def totals(self) -> list[tuple[float, float]]:
-        """Forward and backward of each call with all that it called."""
+        """Forward and backward of each call, including the calls in it."""
         sums = [[call.forward, call.backward] for call in self.calls]
         for index in range(len(self.calls) - 1, -1, -1):
             parent = self.calls[index].parent
@@ -77,13 +80,13 @@ class StepTime:
 
 
 def fold(marks: Sequence[Mark], *, is_training: bool, cost: Cost | None = None) -> StepTime:
-    """The times of a step out of its marks, which begin and end with its borders."""
+    """Compute the times of a step from its marks, which begin and end at its borders."""
     folding = _Folding(marks, is_training=is_training, cost=cost or Cost())
     return folding.step
 
 
 class _Folding:
-    """Goes through the marks once; whoever runs at a mark is charged with the time since the one before."""
+    """Goes through the marks once, and charges the time between two marks to the call that ran."""
 
     def __init__(self, marks: Sequence[Mark], *, is_training: bool, cost: Cost) -> None:
         self.step = StepTime()
@@ -100,7 +103,7 @@ class _Folding:
         self.step.begin = self._last
         for mark in marks:
             self._charge(mark[1])
-            if mark[0] == Kind.ASIDE:
+            if mark[0] == MarkKind.ASIDE:
                 self.step.aside += mark[2] - mark[1]
                 self.step.asides += mark[4]
             else:
@@ -111,14 +114,14 @@ class _Folding:
         self._subtract(marks, cost)
 
     def _note_owners(self, marks: Iterable[Mark]) -> None:
-        """Which call has made the autograd nodes from which number on; numbers only rise in a thread."""
+        """Note which call made the autograd nodes from which number on; numbers only rise in a thread."""
         stack: list[int] = []
         made = 0
         for kind, _, _, _, number in marks:
-            if kind == Kind.ENTER:
+            if kind == MarkKind.ENTER:
                 stack.append(made)
                 made += 1
-            elif kind == Kind.EXIT and stack:
+            elif kind == MarkKind.EXIT and stack:
                 stack.pop()
             else:
                 continue
@@ -130,7 +133,7 @@ class _Folding:
         spent, step = now - self._last, self.step
         if self._running:
             call = step.calls[self._running[-1]]
-            if call.is_again:
+            if call.is_recomputation:
                 call.backward += spent
             else:
                 call.forward += spent
@@ -149,42 +152,42 @@ class _Folding:
 
     def _move(self, mark: Mark) -> None:
         kind, _, now, key, number = mark
-        if kind == Kind.ENTER:
+        if kind == MarkKind.ENTER:
             parent = self._running[-1] if self._running else -1
             self._running.append(len(self.step.calls))
-            self.step.calls.append(CallTime(key, parent, now, now, is_again=self._in_backward))
-        elif kind == Kind.EXIT and self._running:
+            self.step.calls.append(CallTime(key, parent, now, now, is_recomputation=self._in_backward))
+        elif kind == MarkKind.EXIT and self._running:
             self.step.calls[self._running.pop()].until = mark[1]
             self._outside = self._after_forward
-        elif kind == Kind.NODE:
+        elif kind == MarkKind.NODE:
             self._in_backward = True
             at = bisect_right(self._numbers, number) - 1
             owner = self._owners[at] if at >= 0 else -1
             self._node_owner = owner if owner < len(self.step.calls) else -1
-        elif kind == Kind.END:
+        elif kind == MarkKind.END:
             self._in_backward = False
             self._outside = "optimizer" if self._optimizers else "after backward"  # LBFGS runs it inside
-        elif kind == Kind.OPTIMIZER:
+        elif kind == MarkKind.OPTIMIZER:
             self._optimizers += 1
             self._outside = "optimizer"
-        elif kind == Kind.STEPPED:
+        elif kind == MarkKind.STEPPED:
             self._optimizers = max(0, self._optimizers - 1)
             self._outside = "optimizer" if self._optimizers else "data"  # one may step another inside
 
     def _subtract(self, marks: Iterable[Mark], cost: Cost) -> None:
-        """Take what our marks cost around themselves out of those in whose time it lies."""
+        """Subtract the cost of our marks from the calls that it was charged to."""
         calls = self.step.calls
         for call in calls:
             if call.parent >= 0:
                 parent = calls[call.parent]
-                taken = min(cost.call, parent.backward if parent.is_again else parent.forward)
-                if parent.is_again:
+                taken = min(cost.call, parent.backward if parent.is_recomputation else parent.forward)
+                if parent.is_recomputation:
                     parent.backward -= taken
                 else:
                     parent.forward -= taken
                 self.step.tool += taken
         for kind, _, _, _, number in marks:
-            if kind == Kind.NODE:
+            if kind == MarkKind.NODE:
                 at = bisect_right(self._numbers, number) - 1
                 owner = self._owners[at] if at >= 0 else -1
                 if 0 <= owner < len(calls):

@@ -1,13 +1,12 @@
-"""Are two profiles different? Silence unless the difference is real.
+"""Compare two profiles, and report a difference only if it is real.
 
 On a machine that others use, the same step takes 1.0 or 1.5 times as long from one second to the next, mostly
-because a neighbour shares the core. Three things see through that. A module takes a fraction of a
-millisecond, and among many steps some of its calls fall into a quiet moment: so the quickest of the
-times of every module are taken, forward and backward each by itself, and these are added up. A small fixed
-piece of work, timed between the steps, says how quick the quiet moments were. And a profile may have several
-rounds, taken in turn with those of the other. Measured on two shared processors: medians of equal rounds of
-five seconds lay 12 % apart (sd), these sums 2.5 % (where the memory of a model happens to lie is part of it),
-and those of four rounds 0.9 %.
+because a neighbour shares the core. Three things help. A module takes a fraction of a millisecond, so among
+many steps some of its calls fall into a quiet moment: we take the quickest times of every module, forward and
+backward each, and add them up. A small fixed piece of work, timed between the steps, tells how quick the
+quiet moments were. And a profile may have several rounds, taken in turn with those of the other. Measured on
+two shared processors, medians of equal rounds of five seconds differed by 12 % (sd), these sums by 2.5 %
+(partly because of where the memory of a model is), and those of four rounds by 0.9 %.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from layerstep.profile.report import Measured
 
 __all__ = [
     "LEAST_EFFECT",
-    "Change",
-    "Comparison",
+    "ProfileComparison",
     "Round",
     "Saved",
+    "TimeChange",
     "compare_profiles",
     "joined",
     "load",
@@ -37,40 +36,40 @@ __all__ = [
 ]
 
 LEVELS = (0.01, 0.02)
-"""The quantiles of which the mean is taken."""
+"""The quantiles whose mean is the quiet time."""
 DRAWS = 200
 CONFIDENCE = 0.95
 LEAST_EFFECT = 0.05
-"""A change below this is not told, however sure it is."""
+"""A smaller change is not reported, however sure it is."""
 ONE_ROUND = 0.09
 ONE_SECOND = 0.15
-"""The least effect of a profile of one round, of one second; of four, the half of it."""
+"""The least effect that a profile of one round of one second can show; with four rounds, half of it."""
 UNSURE = 0.1
-"""Added to the least effect, times the change of pace: not all work feels a neighbour as the fixed does."""
+"""This times the change of pace is added to the least effect, because a neighbour slows work differently."""
 ALONE = 4
-"""Times larger must the change of one module be: where its memory lies makes 20 % (SGD, measured)."""
+"""How many times larger the change of one module must be: the place of its memory makes 20 % (measured)."""
 UNSURE_ALONE = 0.6
 """The same for one module: a product of matrices slows down by 25 % where a GELU does by 5 % (measured)."""
 FEWEST = 8
 BLOCKS = 8
-"""Steps are drawn in so many pieces of the profile: neighbours are alike for seconds."""
+"""Draw steps in so many pieces of the profile, because neighbouring steps are alike."""
 PARTS = 120
-"""So many are drawn again and again; the rest is small and goes with them."""
+"""So many modules are drawn one by one; the rest is small and drawn together."""
 SHARE = 0.01
-"""A module is told of only if its change is this part of the step."""
+"""A module is listed only if its change is this part of the step."""
 FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The samples of steps that were timed in one go, in seconds."""
+    """The steps that were timed in one go, in seconds."""
 
     wall: list[float]
     forward: dict[str, list[float]] = field(default_factory=dict)
-    """The own time of each module, and of what is outside, in each step."""
+    """The own time of each module, and of the parts outside, in each step."""
     backward: dict[str, list[float]] = field(default_factory=dict)
     pace: list[list[float]] = field(default_factory=list)
-    """Seconds of the small fixed work, each time that it was done after a step."""
+    """Seconds of the small fixed work, each time that it ran after a step."""
 
     def own(self, path: str) -> list[float]:
         none = [0.0] * len(self.wall)
@@ -79,7 +78,7 @@ class Round:
 
 
 MOST_SECONDS = 1e9
-"""No step takes longer."""
+"""Seconds: no step takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TimeChange:
     """From one profile to another: the ratio at the same pace, its interval, and the medians on the clock."""
 
     ratio: float
@@ -119,17 +118,17 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ProfileComparison:
     """The step, the modules whose time has changed, and those that only one of the two has."""
 
-    step: Change
-    modules: dict[str, Change]
+    step: TimeChange
+    modules: dict[str, TimeChange]
     added: dict[str, float]
     gone: dict[str, float]
     pace: float
     """How much longer the fixed work took in the second."""
     least: float
-    """No change of the step below this is told."""
+    """A smaller change of the step is not reported."""
 
     @property
     def is_real(self) -> bool:
@@ -144,10 +143,10 @@ def saved_of(measured: Measured) -> Saved:
 
 
 def joined(saved: Saved, more: Saved) -> Saved:
-    """One with the rounds of both."""
+    """Join the rounds of two profiles."""
     if saved.device != more.device or saved.word != more.word:
         hint = f"it has {saved.word}s on {saved.device}, this is a {more.word} on {more.device}"
-        raise UserError("these are no rounds of one profile", hint)
+        raise UserError("these are not rounds of one profile", hint)
     return replace(saved, rounds=saved.rounds + more.rounds)
 
 
@@ -173,7 +172,7 @@ def load(path: Path) -> Saved:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if found.pop("layerstep_profile") != FORMAT:
-            raise UserError(f"{path} is a profile of another version", "save it anew")
+            raise UserError(f"{path} is a profile of another version", "save it again")
         rounds = [Round(**each) for each in found["rounds"]]
         if not rounds or not all(map(_is_sound, rounds)):
             raise ValueError("nothing in it")
@@ -181,11 +180,11 @@ def load(path: Path) -> Saved:
     except OSError as error:
         raise UserError(f"cannot read {path}", error.strerror or "") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{path} is no saved profile", "`profile save NAME.json` writes one") from None
+        raise UserError(f"{path} is not a saved profile", "`profile save NAME.json` writes one") from None
 
 
-def compare_profiles(before: Saved, after: Saved) -> Comparison:
-    """What has changed from one to the other."""
+def compare_profiles(before: Saved, after: Saved) -> ProfileComparison:
+    """Find what has changed from one profile to the other."""
     for saved in (before, after):
         fewest = min(len(one.wall) for one in saved.rounds)
         if fewest < FEWEST:
@@ -208,18 +207,21 @@ def compare_profiles(before: Saved, after: Saved) -> Comparison:
         if found.is_real and abs(found.ratio - 1) * found.before >= SHARE * whole:
             modules[path] = found
     added, gone = _only(after, before, whole), _only(before, after, whole)
-    return Comparison(step, modules, added, gone, float(np.exp(pace)), least)
+    return ProfileComparison(step, modules, added, gone, float(np.exp(pace)), least)
 
 
 def _sure(before: Saved, after: Saved) -> float:
-    """The least effect that such profiles can tell from nothing."""
+    """The least effect that such profiles can show."""
     rounds = min(len(before.rounds), len(after.rounds))
     seconds = max(min(sum(before.wall), sum(after.wall)), 0.1)
     return max(LEAST_EFFECT, ONE_ROUND / math.sqrt(rounds), ONE_SECOND / math.sqrt(seconds))
 
 
-def _change(one: Any, other: Any, least: float, clocked: tuple[list[float], list[float]]) -> Change:
-    """Of the logarithms of quiet times, level by level; the first row is as measured, the rest are draws."""
+def _change(one: Any, other: Any, least: float, clocked: tuple[list[float], list[float]]) -> TimeChange:
+    """The change between logarithms of quiet times, level by level.
+
+    The first row is measured, the rest are draws.
+    """
     drawn = np.exp((other - one).mean(axis=1))
     drawn = drawn[np.isfinite(drawn)]
     tail = 100 * (1 - CONFIDENCE) / 2
@@ -228,11 +230,12 @@ def _change(one: Any, other: Any, least: float, clocked: tuple[list[float], list
     is_far = low > 1 or high < 1
     is_large = max(ratio, 1 / ratio) - 1 >= least
     before, after = (float(np.median(each)) for each in clocked)
-    return Change(ratio, low, high, bool(is_far and is_large), before, after)
+    return TimeChange(ratio, low, high, bool(is_far and is_large), before, after)
 
 
 class _Drawn:
-    """The quiet times of a profile at the same pace: as measured, and of draws of its rounds and their steps.
+    """The quiet times of a profile at the same pace: as measured, and from random draws of its rounds and
+    steps.
 
     All are logarithms, [draw, level].
     """
@@ -263,7 +266,7 @@ class _Drawn:
 
 
 def _parts(saved: Saved) -> dict[tuple[str, str], Any]:
-    """The time of each module and way that all rounds have, in all their steps."""
+    """The times of each module and direction that all rounds have, in all their steps."""
     found = {}
     for way in ("forward", "backward"):
         times = [getattr(one, way) for one in saved.rounds]
@@ -276,9 +279,9 @@ def _parts(saved: Saved) -> dict[tuple[str, str], Any]:
 
 
 def _draw(rows: Any, paces: list[Any], lengths: list[int], generator: np.random.Generator) -> tuple[Any, Any]:
-    """[draw, row, level] of the quiet times, [draw, level] of the logarithm of the pace beside them.
+    """[draw, row, level] of the quiet times, [draw, level] of the logarithm of the pace in these steps.
 
-    Rounds are drawn, and blocks of steps in them, each with the pace that was measured beside it.
+    Draws rounds, and blocks of steps in them, each with the pace measured after it.
     """
     times = np.empty((1 + DRAWS, rows.shape[0], len(LEVELS)))
     pace = np.empty((1 + DRAWS, len(LEVELS)))
@@ -289,8 +292,8 @@ def _draw(rows: Any, paces: list[Any], lengths: list[int], generator: np.random.
             chosen = generator.integers(0, len(lengths), size=len(lengths))
             at = np.concatenate([begins[each] + _blocks(lengths[each], generator) for each in chosen])
         times[draw] = _levels(rows[:, at])
-        beside = np.concatenate([paces[step] for step in at])
-        pace[draw] = _levels(beside) if len(beside) else np.nan
+        drawn = np.concatenate([paces[step] for step in at])
+        pace[draw] = _levels(drawn) if len(drawn) else np.nan
     return times, np.log(pace)
 
 
@@ -301,13 +304,13 @@ def _blocks(length: int, generator: np.random.Generator) -> Any:
 
 
 def _levels(values: Any) -> Any:
-    """The quantiles along the last axis, without interpolation: ten times as quick as numpy's."""
+    """The quantiles along the last axis, without interpolation. Ten times as quick as numpy's."""
     length = values.shape[-1]
     places = np.minimum((np.asarray(LEVELS) * length).astype(int), length - 1)
     return np.sort(values, axis=-1)[..., places]
 
 
 def _only(saved: Saved, other: Saved, whole: float) -> dict[str, float]:
-    """What only this one has and is not small, with its median."""
+    """The modules that only this profile has, unless they are small, with their medians."""
     found = {path: float(np.median(saved.own(path))) for path in saved.paths if path not in other.paths}
     return {path: median for path, median in found.items() if median >= SHARE * whole}

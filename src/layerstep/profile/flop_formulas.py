@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from layerstep._torch.operators import arguments_of
+
 __all__ = ["FORMULAS", "count"]
 
 _aten = torch.ops.aten
@@ -38,7 +40,7 @@ def _multi_head(
 
 
 def _encoder_layer(src: Any, embed_dim: int, num_heads: int, *rest: Any, **named: Any) -> int:
-    names = [argument.name for argument in _aten._transformer_encoder_layer_fwd.default._schema.arguments]
+    names = [each.name for each in arguments_of(_aten._transformer_encoder_layer_fwd.default)]
     given = {**dict(zip(names[3:], rest, strict=False)), **named}
     tokens = src.numel() // embed_dim
     hidden = given["ffn_weight_1"].shape[0]
@@ -72,7 +74,7 @@ def _added_product(start: Any, one: Any, other: Any, *rest: Any, **named: Any) -
 
 
 _BY_NAME: dict[str, Callable[..., int]] = {
-    "mm": _product,  # torch has these four, too; its own take 50 µs each to look at their arguments
+    "mm": _product,  # torch has these four too, but its own need 50 µs each to read their arguments
     "bmm": _product,
     "addmm": _added_product,
     "baddbmm": _added_product,
@@ -94,7 +96,7 @@ _BY_NAME: dict[str, Callable[..., int]] = {
 FORMULAS: dict[Any, Callable[..., int]] = {
     getattr(_aten, name): formula for name, formula in _BY_NAME.items() if hasattr(_aten, name)
 }
-"""By operation. They are given the arguments of its kernel."""
+"""The formula of each operation, called with the arguments of its kernel."""
 
 
 def count(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int | None:

@@ -1,6 +1,6 @@
-"""Floating-point operations of a call, by torch's own formulas, in a second run that leaves no trace.
+"""Floating-point operations of a call, by torch's own formulas, counted in a rerun that leaves no trace.
 
-Parameters take part as aliases that are nobody else's, so no hook of the program on a parameter runs, and
+The rerun uses aliases of the parameters, so no hook of the program on a parameter runs, and
 no gradient is added to.
 """
 
@@ -16,17 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
-from layerstep._torch import functions_on, is_in_backward, is_transforming
+from layerstep._torch import function_modes_on, is_in_backward, is_transforming
+from layerstep._torch.operators import is_composite, packet_of, schema_of
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep.engine.operations import Kernels
 from layerstep.errors import UserError
-from layerstep.memory.places import Places
+from layerstep.memory.places import OpOwners
 from layerstep.profile import flop_formulas
 from layerstep.rerun.copies import Copies
-from layerstep.rerun.kv_caches import Caches, Moment
+from layerstep.rerun.kv_caches import Caches, CallProgress
 from layerstep.rerun.module_call import leaving_no_trace, length_of
 from layerstep.tensors.autograd_graph import inner_tensors, nodes_behind
 from layerstep.tensors.clones import is_freed
+from layerstep.tensors.containers import with_attributes
 from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:
@@ -65,17 +67,17 @@ _CHEAP_WORDS = (
 )
 """Operations that only make, move or draw numbers."""
 _HEAVY_WORDS = ("attention", "rnn", "lstm", "gru", "linalg", "cdist", "encoder_layer")
-"""They compute, whatever else they do: attention with dropout also draws."""
+"""These compute, even if they also move or draw numbers, as attention with dropout does."""
 
 
 @dataclass(slots=True)
 class Flops:
-    """The counts of one call: a path has what its own code does, without the modules inside."""
+    """The counts of one call, by the path of the module whose own code computes."""
 
     forward: Counter[str] = field(default_factory=Counter)
     backward: Counter[str] = field(default_factory=Counter)
     uncounted: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By path and name, operations that torch has no formula for, which are not element by element."""
+    """Operations without a formula that do not work element by element, by path and name."""
     has_backward: bool = False
 
     @property
@@ -86,7 +88,7 @@ class Flops:
 class _Counter:
     """Counts each kernel for the module whose code called it."""
 
-    def __init__(self, places: Places, found: Flops) -> None:
+    def __init__(self, places: OpOwners, found: Flops) -> None:
         self._places = places
         self._found = found
         self._cheap: dict[Any, bool] = {}
@@ -94,7 +96,7 @@ class _Counter:
         self.mode = Kernels(self._around)
 
     def _around(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        packet = getattr(func, "_overloadpacket", None)
+        packet = packet_of(func)
         if packet is None:  # a higher-order operator: it calls the kernels inside
             return func(*args, **kwargs)
         if self._has_parts(func, packet):
@@ -117,13 +119,11 @@ class _Counter:
             (self._found.backward if part == "backward" else self._found.forward)[path] += count
 
     def _has_parts(self, func: Any, packet: Any) -> bool:
-        """Does torch compute it by others? Where inference tensors take part those are not seen."""
+        """Does torch compute it by other operations? With inference tensors a mode does not see those."""
         known = self._parts.get(func)
         if known is None:
             has_formula = packet in flop_registry or packet in flop_formulas.FORMULAS
-            known = self._parts[func] = not has_formula and func.has_kernel_for_dispatch_key(
-                torch._C.DispatchKey.CompositeImplicitAutograd
-            )
+            known = self._parts[func] = not has_formula and is_composite(func)
         return known
 
     def _is_cheap(self, packet: Any) -> bool:
@@ -142,27 +142,27 @@ def _is_cheap(packet: Any) -> bool:
     is_heavy = any(word in str(packet) for word in _HEAVY_WORDS)
     if not is_heavy and (tags & set(_CHEAP_TAGS) or any(word in str(packet) for word in _CHEAP_WORDS)):
         return True
-    returns = overload._schema.returns
+    returns = schema_of(overload).returns
     return bool(returns) and all(each.alias_info is not None for each in returns)
 
 
 def count_flops(
     session: Session, module: nn.Module, *, args: tuple[Any, ...], kwargs: dict[str, Any], backward: bool
 ) -> Flops:
-    """Run a call again on copies, forward and, if wanted, backward, and count."""
+    """Rerun a call on copies, forward and, if wanted, backward, and count."""
     path = session.models.path_of(module)
     if any(map(is_freed, (*module.parameters(), *module.buffers()))):
-        raise UserError(f"{path} cannot be run again: not all of its weights are in memory at this stop")
+        raise UserError(f"{path} cannot be rerun: not all of its weights are in memory at this stop")
     if is_transforming():
-        why = "inside a transform of torch.func it cannot be run again"
+        why = "it cannot be rerun in a transform of torch.func"
         raise UserError(f"the FLOP of {path} cannot be counted here: {why}", "stop at the module outside it")
     found = Flops()
-    places = Places(session.models)
+    places = OpOwners(session.models)
     with contextlib.ExitStack() as stack:
         stack.enter_context(leaving_no_trace(session, module))
         stack.enter_context(parametrizations_kept(empty=True))
         with observing():
-            copies = Copies(Moment.DURING, length_of(args, kwargs), session.instruments.get(Caches))
+            copies = Copies(CallProgress.DURING, length_of(args, kwargs), session.instruments.get(Caches))
             args, kwargs = copies.of(args), copies.of(kwargs)
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.set_grad_enabled(backward))
@@ -171,33 +171,32 @@ def count_flops(
         aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in both.named_parameters()}
         both.leaves += aliases.values()
         try:
-            with functions_on(), _Counter(places, found).mode:
+            with function_modes_on(), _Counter(places, found).mode:
                 torch.func.functional_call(both, aliases, args, kwargs)
         except UserError:
             raise
         except Exception as error:  # the module's own code, on inputs that may have changed since
             line = str(error).partition("\n")[0]
-            raise UserError(f"{path} cannot be run again: {line}") from None
+            raise UserError(f"{path} cannot be rerun: {line}") from None
     return found
 
 
 class _BothWays(nn.Module):
-    """A forward and its backward in one call, which has the aliases throughout: checkpoints run again in it.
+    """A forward and its backward in one call, so that checkpoints recompute with the aliases too.
 
-    `functional_call` takes no `DataParallel`, but a module that has one inside.
+    `functional_call` does not take a `DataParallel`, but it takes a module with one inside.
     """
 
     def __init__(self, module: nn.Module, leaves: list[Tensor], found: Flops) -> None:
         super().__init__()
         self.module = module
         self.leaves = leaves
-        """All tensors that a gradient may be left on."""
+        """All tensors that the backward pass may leave a gradient on."""
         self._found = found
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         output = self.module(*args, **kwargs)
-        plain = output if isinstance(output, Tensor | tuple | list | dict) else tuple(vars(output).values())
-        ends = [tensor for tensor in inner_tensors(plain) if tensor.requires_grad]
+        ends = [tensor for tensor in inner_tensors(with_attributes(output)) if tensor.requires_grad]
         wanted = [tensor for tensor in self.leaves if tensor.requires_grad]
         if not ends or not wanted:
             return
@@ -211,11 +210,11 @@ class _BothWays(nn.Module):
             torch.autograd.grad(ends, wanted, ones, allow_unused=True)
 
     def _backward(self, ends: list[Tensor], ones: list[Tensor], nodes: set[Any]) -> None:
-        """A reentrant checkpoint refuses `grad`; gradients may then only be left on what is ours."""
+        """A reentrant checkpoint refuses `grad`. `backward` leaves gradients, so all leaves must be ours."""
         ours = set(map(id, self.leaves))
         if any(id(node.variable) not in ours for node in nodes if hasattr(node, "variable")):
             raise UserError(
-                "a backward pass here would leave gradients on tensors outside of the model",
+                "a backward pass here would leave gradients on tensors outside the model",
                 "count with gradients off, under torch.no_grad()",
             )
         torch.autograd.backward(ends, ones)

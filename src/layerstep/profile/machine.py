@@ -1,4 +1,4 @@
-"""The machine that a run is timed on: its clock and its cores. A test puts others in their place."""
+"""The machine that a run is timed on: its clock and its cores. Tests replace both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _cores: int | None = None
 
 
 def clock() -> Callable[[], int]:
-    """What tells the time in nanoseconds: for those who ask it twice a module call."""
+    """The function that tells the time in nanoseconds, for callers that need it twice a module call."""
     return _clock
 
 
@@ -32,7 +32,7 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def replaced(clock: Callable[[], int], *, cores: int) -> Iterator[None]:
-    """Time by another clock, on so many cores."""
+    """Use another clock and number of cores."""
     global _clock, _cores
     before = _clock, _cores
     _clock, _cores = clock, cores

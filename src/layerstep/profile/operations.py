@@ -1,7 +1,7 @@
-"""One look at the operations of a forward: the model is run once more beside the run, every function seen.
+"""The operations of one forward, seen in a rerun on copies.
 
-It counts by line and module, which a clock on modules cannot: calls, floating-point operations, bytes,
-what waits for a device, and what attention is made of.
+It counts by line and by module: calls, floating-point operations, bytes, waits for a device, and the
+operations that make up attention. A clock on modules cannot tell these.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
 from layerstep._torch import unwrap
+from layerstep._torch.operators import packet_of
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.operations import Kernels, Place, is_question, name_of, place_of, plain_name
 from layerstep.errors import UserError
 from layerstep.profile import machine
 from layerstep.profile.saved_memory import Needed
 from layerstep.profile.timed_modules import is_whole
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Watcher, rerun
 from layerstep.tensors.autograd_graph import inner_tensors
 from layerstep.tensors.observing import observing
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
     from layerstep.engine.session import Session
     from layerstep.profile.profiling import Profile
 
-__all__ = ["Attention", "Grown", "LineOps", "Looked", "look_at"]
+__all__ = ["AttentionOps", "Grown", "LineOps", "OpCounts", "count_ops"]
 
 SYNCS = frozenset(["item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "nonzero", "bool"])
 _CONVERSIONS = frozenset(["__bool__", "__int__", "__float__", "__index__"])
 """`if tensor:` and `int(tensor)`: the value must come to the host."""
 GROWTH = 8
-"""An output so many times as large as the largest operand has grown."""
+"""An output that is so many times as large as the largest operand counts as grown."""
 GROWN_BYTES = 1 << 16
 MOST_ELEMENTS = 1 << 22
 """Larger outputs are not searched for subnormal values."""
@@ -56,8 +57,8 @@ class LineOps:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
-    """Scores, softmax and mixing, written out."""
+class AttentionOps:
+    """Attention as separate operations: scores, softmax, product."""
 
     key: int
     place: Place
@@ -66,7 +67,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """An operation whose output is far larger than what went in."""
+    """An operation whose output is far larger than its operands."""
 
     key: int
     place: Place
@@ -78,33 +79,33 @@ class Grown:
 
 
 @dataclass(slots=True)
-class Looked:
-    """What one look has seen."""
+class OpCounts:
+    """The operations of one forward, counted."""
 
     lines: dict[tuple[int, Place], LineOps] = field(default_factory=dict)
     syncs: dict[tuple[int, Place, str], tuple[int, float]] = field(default_factory=dict)
     """Calls that bring a value to the host, and the seconds they took."""
-    attention: list[Attention] = field(default_factory=list)
+    attention: list[AttentionOps] = field(default_factory=list)
     grown: list[Grown] = field(default_factory=list)
     flops: Counter[int] = field(default_factory=Counter)
-    """By the key of the module that ran them, itself."""
+    """FLOP by the key of the module whose own code ran them."""
     moved: Counter[int] = field(default_factory=Counter)
     """Bytes of the operands and results of those operations."""
     precisions: Counter[str] = field(default_factory=Counter)
     """FLOP by the dtype of their results."""
     needed: Counter[int] = field(default_factory=Counter)
-    """Bytes that were alive at most in a call, beyond what was there before it."""
+    """The most bytes that were alive in a call, beyond what was there before it."""
     saved: Counter[int] = field(default_factory=Counter)
-    """Bytes that it keeps for the backward, itself; of the run's own call."""
+    """Bytes that a module itself keeps for the backward, in the run's own call."""
     subnormal: Counter[int] = field(default_factory=Counter)
     searched: Counter[int] = field(default_factory=Counter)
     entered: Counter[int] = field(default_factory=Counter)
     """Calls of each module."""
     trouble: str = ""
-    """Why there was no look."""
+    """Why nothing was counted."""
 
-    def add(self, other: Looked) -> None:
-        """What was seen in another model."""
+    def add(self, other: OpCounts) -> None:
+        """Add the counts of another model."""
         self.lines |= other.lines
         self.syncs |= other.syncs
         self.attention += other.attention
@@ -122,20 +123,18 @@ class Looked:
         return sum(line.seconds for line in self.lines.values())
 
 
-def look_at(
+def count_ops(
     session: Session, profile: Profile, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Looked:
-    """Run a model once more on copies of what it was called with, and see its operations: all, or none."""
+) -> OpCounts:
+    """Rerun a model on copies of its arguments, and count its operations."""
     if any(map(is_whole, module.modules())):
-        return Looked(
-            trouble=f"{session.models.path_of(unwrap(module))} is compiled, and is not run again for it"
-        )
+        return OpCounts(trouble=f"{session.models.path_of(unwrap(module))} is compiled, and is not rerun")
     watcher = _Inspection()
     profile.clock.inspect = watcher
     try:
-        rerun(session, module, args=args, kwargs=kwargs, moment=Moment.AFTER, watcher=watcher)
+        rerun(session, module, args=args, kwargs=kwargs, progress=CallProgress.AFTER, watcher=watcher)
     except UserError as error:
-        watcher.looked = Looked(trouble=str(error))
+        watcher.looked = OpCounts(trouble=str(error))
     finally:
         profile.clock.inspect = None
         watcher.settle()
@@ -147,7 +146,7 @@ class _Inspection(Watcher):
 
     def __init__(self) -> None:
         super().__init__()
-        self.looked = Looked()
+        self.looked = OpCounts()
         self._stack: list[int] = []
         self._kernels = Kernels(self._kernel)
         self._needed = Needed()
@@ -203,13 +202,13 @@ class _Inspection(Watcher):
         return result
 
     def _follow_attention(self, name: str, args: tuple[Any, ...], result: Tensor, place: Place) -> None:
-        """Scores of a product, then a softmax of that shape, then a product with it, in one module."""
+        """Find a product, then a softmax of its shape, then a product with that, in one module."""
         shape = tuple(result.shape)
         if name in ("matmul", "bmm", "baddbmm", "einsum"):
             first = next((x for x in args if is_tensor(x)), None)
             weights = self._weights.pop(self._key, None)
             if weights is not None and first is not None and tuple(first.shape) == weights[1]:
-                self.looked.attention.append(Attention(self._key, *weights))
+                self.looked.attention.append(AttentionOps(self._key, *weights))
             elif len(shape) >= 3:
                 self._scores[self._key] = shape
         elif name == "softmax" and self._scores.get(self._key) == shape:
@@ -228,7 +227,7 @@ class _Inspection(Watcher):
             )
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        packet = getattr(func, "_overloadpacket", None)
+        packet = packet_of(func)
         if packet not in flop_registry and func is not torch.ops.prim.device.default:
             with self._kernels:  # in inference mode a product arrives whole; torch's counter opens it, too
                 result = func.decompose(*args, **kwargs)
@@ -265,11 +264,11 @@ class _Inspection(Watcher):
 
 
 _MAKERS = frozenset(["F.embedding", "expand", "repeat", "F.one_hot", "F.linear", "F.pad"])
-"""They are meant to make more of what they get; a wide layer is no mistake."""
+"""Operations that grow by design: a wide layer is not a mistake."""
 
 
 def _waits(name: str, args: tuple[Any, ...]) -> bool:
-    """`tensor.cpu()` of a tensor that is on the processor moves nothing."""
+    """Does it bring a value to the host? `tensor.cpu()` of a tensor on the processor does not."""
     first = args[0] if args else None
     if name == "cpu":
         return is_tensor(first) and first.device.type != "cpu"

@@ -3,7 +3,7 @@
 On a machine that others use the same step takes 1.0 or 1.5 times as long from one second to the next. This
 work does, too, and comparisons divide by it. It is a layer, forward and backward and its update, since a
 neighbour on the core slows a product of matrices by 25 % where it slows a loop of Python by 2 %. Several
-layers take turns, each in memory of its own: of one alone, where it lies would make 3 %.
+layers take turns, each in memory of its own: with one alone, the place of its memory would make 3 %.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from layerstep.tensors.observing import observing
 __all__ = ["Pace"]
 
 SHARE = 0.03
-"""So much of the time is spent on it."""
+"""The share of the time that it may take."""
 MOST = 20
-"""Times after one step."""
+"""How often it runs after one step at most."""
 FORGIVEN = 50
-"""Once held up, it waits for so many steps at most."""
+"""After a run that took too long, it skips so many steps at most."""
 LAYERS = 8
 SHAPES = ((256, 256),) * 2 + ((128, 256),) * 4
-"""A weight and its gradient; what the layer is given and makes, and the same backward."""
+"""Shapes: a weight and its gradient; the layer's input and output, and their gradients."""
 
 
 class Pace:
-    """Times the fixed work; it is held while steps are timed, about 8 MB."""
+    """Times the fixed work. It keeps about 8 MB while steps are timed."""
 
     def __init__(self) -> None:
         self._work: _Work | None = None
         self._owed = 0.0
 
-    def beside(self, seconds: float) -> list[float]:
-        """How long the work took, each time that it was done after a step of so many seconds."""
+    def measure_for(self, seconds: float) -> list[float]:
+        """Run the work after a step of so many seconds; the seconds that each time took."""
         found: list[float] = []
         share = SHARE * seconds
         self._owed += share
@@ -53,9 +53,10 @@ class Pace:
 
 
 class _Work:
-    """Layers with a GELU, one after the other; nothing is allocated, and the weights stay as they are.
+    """Layers with a GELU, one after the other. Allocates nothing and leaves the weights as they are.
 
-    Between two times only their storages are held: who counts the tensors of the program finds none of ours.
+    Between two uses we keep only their storages, so that a census of the program's tensors finds none of
+    ours.
     """
 
     def __init__(self) -> None:

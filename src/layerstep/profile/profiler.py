@@ -20,8 +20,8 @@ from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.profile.advice import Advice
 from layerstep.profile.compare import saved_of, store
-from layerstep.profile.report import Measured, Spread
-from layerstep.profile.state import State, state_of
+from layerstep.profile.report import Measured, StepSpread
+from layerstep.profile.state import ProfileState, state_of
 from layerstep.profile.trace import chrome_trace
 
 __all__ = ["LayerTime", "ProfileReport", "Profiler", "profiling"]
@@ -31,7 +31,7 @@ __all__ = ["LayerTime", "ProfileReport", "Profiler", "profiling"]
 class LayerTime:
     """One module, one timer, or `data`, `loss`, `optimizer`: the seconds of a typical step.
 
-    That is the mean of the middle half of the steps: the own times of all add up to `step_seconds`.
+    A typical time is the mean of the middle half of the steps, so own times add up to `step_seconds`.
     """
 
     name: str
@@ -43,14 +43,14 @@ class LayerTime:
     forward: float = 0.0
     backward: float = 0.0
     share: float = 0.0
-    """Of the step; of timers, of the time of all timers."""
+    """Share of the step; for a timer, of the time of all timers."""
     parameters: int = 0
     flops: int = 0
     flops_per_second: float = 0.0
     saved_bytes: int = 0
-    """What it keeps for the backward, its own; of one forward."""
+    """Bytes that it keeps itself for the backward in one forward."""
     peak_bytes: int = 0
-    """What a call of it has alive at most beyond what was there before, without gradients."""
+    """The most bytes alive in a call beyond what was there before, without gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ProfileReport:
     samples_per_second: float
     tokens_per_second: float
     own_cost_seconds: float
-    """A step, of the profiler's own work; it is in none of the times."""
+    """Seconds of the profiler's own work in a step, which is in none of the times."""
     layers: tuple[LayerTime, ...]
     timers: tuple[LayerTime, ...]
     advice: tuple[Advice, ...] = ()
@@ -111,7 +111,7 @@ class Profiler:
     def __init__(self, model: nn.Module | None = None, *, warm_up: int = 1) -> None:
         self.model = model
         self.warm_up = warm_up
-        self._state: State | None = None
+        self._state: ProfileState | None = None
         self._running: dict[str, list[float]] = {}
         self._timers: dict[str, _Timer] = {}
 
@@ -130,7 +130,7 @@ class Profiler:
         self._state.start(None, warm_up=self.warm_up)
 
     def stop(self, name: str | None = None) -> float | None:
-        """Take everything off the model; with a name, end that timer: its seconds."""
+        """Stop timing the model; with a name, end that timer and return its seconds."""
         if name is not None:
             return self.end_timer(name)
         if self._state is not None and self._state.session.is_attached:
@@ -140,11 +140,11 @@ class Profiler:
         return None
 
     def start_timer(self, name: str) -> None:
-        """Begin a piece; pieces of one name may be inside of each other."""
+        """Begin a timer. Timers of one name can nest."""
         self._running.setdefault(name, []).append(time.perf_counter())
 
     def end_timer(self, name: str) -> float:
-        """End a piece that was begun: its seconds."""
+        """End the last timer of that name, and return its seconds."""
         begun = self._running.get(name)
         if not begun:
             raise UserError(f"no timer {name!r} is running", "start_timer(name) begins one")
@@ -155,9 +155,9 @@ class Profiler:
     def record_layer_execution(
         self, name: str, seconds: float, *, kind: str = "", backward: float = 0.0, parameters: int = 0
     ) -> None:
-        """A layer's time that was measured elsewhere."""
+        """Add a layer's time that was measured elsewhere."""
         if seconds < 0 or backward < 0:
-            raise UserError(f"{name}: a time is not negative")
+            raise UserError(f"{name}: a time cannot be negative")
         timer = self._timers.setdefault(name, _Timer())
         timer.kind, timer.parameters = kind or timer.kind, parameters or timer.parameters
         timer.seconds.append(seconds)
@@ -171,7 +171,7 @@ class Profiler:
             step_seconds=measured.seconds if measured is not None else 0.0,
             samples_per_second=measured.throughput[0] if measured is not None else 0.0,
             tokens_per_second=measured.throughput[1] if measured is not None else 0.0,
-            own_cost_seconds=Spread.of(measured.tool).median if measured is not None else 0.0,
+            own_cost_seconds=StepSpread.of(measured.tool).median if measured is not None else 0.0,
             layers=tuple(_layers(measured)) if measured is not None else (),
             timers=tuple(self._timed()),
             advice=tuple(self._state.advice()) if advice and self._state is not None else (),
@@ -181,7 +181,7 @@ class Profiler:
     def _timed(self) -> Iterator[LayerTime]:
         whole = sum(sum(each.seconds) + sum(each.backward) for each in self._timers.values())
         for name, timer in self._timers.items():
-            forward, backward = Spread.of(timer.seconds).median, Spread.of(timer.backward).median
+            forward, backward = StepSpread.of(timer.seconds).median, StepSpread.of(timer.backward).median
             spent = sum(timer.seconds) + sum(timer.backward)
             yield LayerTime(
                 name,
@@ -203,7 +203,7 @@ class Profiler:
         if str(path).endswith("trace.json"):
             import json
 
-            text = json.dumps(chrome_trace(measured, self._state.profile.said))
+            text = json.dumps(chrome_trace(measured, self._state.profile.notes))
             Path(path).write_text(text, encoding="utf-8")
         else:
             store(saved_of(measured), Path(path))

@@ -20,9 +20,9 @@ from layerstep.profile.pace import Pace
 from layerstep.profile.slow_lines import Lines
 from layerstep.profile.stamps import HostStamps, stamps_for
 from layerstep.profile.steps import (
+    Inspected,
     KeptSteps,
-    Looks,
-    Recorder,
+    StepRecorder,
     Timed,
     TimedStep,
     counts_of,
@@ -33,8 +33,8 @@ from layerstep.profile.steps import (
     until_last_exit,
     without_unused,
 )
-from layerstep.profile.timed_modules import Placed
-from layerstep.profile.timing import Clock, Kind
+from layerstep.profile.timed_modules import TimedModules
+from layerstep.profile.timing import Clock, MarkKind
 from layerstep.tensors.observing import observing
 from layerstep.views import Notice, Text
 
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 __all__ = ["WARM_UP", "KernelProfile", "Profile", "profile_of"]
 
 WARM_UP = 2
-"""So many steps are left out: the first allocate, choose their kernels, and fill caches."""
+"""How many steps are left out: the first ones allocate, choose kernels and fill caches."""
 PROGRESS_EVERY = 0.2
-MOST_SAID = 1000
+MOST_NOTES = 1000
 
 
 def profile_of(session: Session) -> Profile:
@@ -57,10 +57,10 @@ def profile_of(session: Session) -> Profile:
 class Profile(Instrument):
     """Times the calls of every module while it is on."""
 
-    def __init__(self, session: Session, *, recorder: Recorder | None = None) -> None:
+    def __init__(self, session: Session, *, recorder: StepRecorder | None = None) -> None:
         self.session = session
         self.recorder = recorder
-        """If there is one, it is on during the steps, and only the outermost calls are timed."""
+        """A recorder that is on during the steps; with it, only outermost calls are timed."""
         self.clock = Clock(lambda: session.is_silent, session.fail)
         self.steps = KeptSteps()
         self.is_on = False
@@ -77,27 +77,27 @@ class Profile(Instrument):
         self._beside: set[str] = set()
         self.shown_by = "profile report" if recorder is None else "profile ops"
         self.answers: list[str] = []
-        """The lines that show what is timed, until somebody has asked."""
+        """The lines that show what is timed, until one of them was typed."""
         self.lines = Lines(
             lambda: "" if session.pause is not None else part_of_step(self.clock, self.is_training)
         )
         self.inspector: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], bool] | None = None
-        """Called in a step that is left out, until it has worked: the outermost call, and what came out."""
+        """Called in steps that are left out, until it succeeds, with the outermost call and its output."""
         self.on_done: Callable[[], None] | None = None
         """Called once, when the steps that were wanted are timed."""
-        self.on_anew: Callable[[], None] | None = None
-        """Called when all that was seen so far is of no use: the training begins, or the main model comes."""
-        self.said: deque[tuple[int, str]] = deque(maxlen=MOST_SAID)
-        """Stops and what was found, and when: marks in the trace."""
+        self.on_restart: Callable[[], None] | None = None
+        """Called when earlier steps become useless: the training begins, or the main model is found."""
+        self.notes: deque[tuple[int, str]] = deque(maxlen=MOST_NOTES)
+        """Stops and findings with their times, for the trace."""
         self._warm_up = 0
         self._has_forward = self._waits = False
         self._is_again = False
-        """May it begin anew? Forwards were timed, and then an optimizer steps."""
+        """May it restart? Forwards were timed, and then an optimizer steps."""
         self._asides: list[int] = []
-        """Where in the marks calls begin that may turn out to be no part of a training step."""
+        """Where in the marks those calls begin that may not belong to a training step."""
         self._aside = -1
-        self._looks = Looks()
-        self._placed = Placed(self)
+        self._looks = Inspected()
+        self._timed_modules = TimedModules(self)
         self._spoiled = False
         self._step = TimedStep([], False)
         self._told = 0.0
@@ -105,10 +105,10 @@ class Profile(Instrument):
         self._is_drawn = False
         self._cuts = 0
         self._is_chosen = False
-        """Is it known by which clock? Not before the first call: a model is found, or moved, until then."""
+        """Is the clock chosen? Not before the first call, because the model may still move to a device."""
         self._pace = Pace()
         if recorder is None:
-            session.listen(self.hear)
+            session.listen(self.note_message)
         self._is_recording = False
         self._began = 0.0
         self._asked: list[str] = []
@@ -117,10 +117,10 @@ class Profile(Instrument):
     # --- on and off ---
 
     def start(self, wanted: int | None, *, warm_up: int = WARM_UP) -> None:
-        """Begin anew with the next step that begins."""
+        """Forget the steps so far, and start with the next one."""
         self.stop()
         self.steps.clear()
-        self._placed.forget()
+        self._timed_modules.forget()
         self._looks.clear()
         self.borders.start()
         self.wanted, self.warming, self._warm_up, self.is_on = wanted, warm_up, warm_up, True
@@ -134,24 +134,24 @@ class Profile(Instrument):
         self.clock.use(HostStamps())
         self._is_chosen = False
         self.lines.clear()
-        self.said.clear()
+        self.notes.clear()
         self.apply()
 
     def stop(self) -> None:
-        """Take everything off; what was measured stays."""
+        """Remove everything that is installed; keep the measured steps."""
         if self.is_on:
             self._close_last()
         self.is_on = self._is_again = False
         self._remove()
 
     def apply(self) -> None:
-        """Instrument: put a stand-in on each module that has none."""
+        """Replace the calls of each module that is not timed yet."""
         if not self.is_on:
             return
         pause = self.session.pause
         if pause is not None and not pause.is_start:
             self._spoiled = True
-        self._placed.apply(self.session.models, outermost=self.recorder is not None)
+        self._timed_modules.apply(self.session.models, outermost=self.recorder is not None)
         training = self.session.training
         if self._steps not in training.before:
             training.before.insert(0, self._steps)
@@ -162,7 +162,7 @@ class Profile(Instrument):
         if self._is_drawn:
             self._is_drawn = False
             self.session.say(Text(""), "progress")
-        self._placed.remove()
+        self._timed_modules.remove()
         self._record(on=False)
         self.clock.clear()
         self.lines.stop()
@@ -173,14 +173,14 @@ class Profile(Instrument):
             training.listen(training.before, self._steps, False)
 
     def clear(self) -> None:
-        """Instrument: the session lets go of the run."""
+        """Called when the session detaches."""
         self.stop()
 
     def unread(self) -> list[str]:
         return self.answers if self.steps else []
 
     def shortfall(self) -> str:
-        """The run is over: in a line what was wanted and did not come."""
+        """At the end of the run: say in a line which wanted steps did not come."""
         if not self.is_on or not self.answers:
             return ""
         word, done = self.borders.word, len(self.steps)
@@ -191,27 +191,27 @@ class Profile(Instrument):
 
     @property
     def modules(self) -> list[Timed]:
-        return self._placed.modules
+        return self._timed_modules.modules
 
     @property
     def untimed(self) -> list[str]:
-        """Modules that nothing can be put on: scripted, or inside of compiled code."""
-        return self._placed.untimed
+        """Modules that cannot be timed inside: scripted or compiled."""
+        return self._timed_modules.untimed
 
     @property
     def is_training(self) -> bool:
         return self.borders.is_training
 
-    def hear(self, message: Message) -> None:
-        """Something was said: a stop or a notice goes into the trace."""
+    def note_message(self, message: Message) -> None:
+        """Note a stop or a notice for the trace."""
         text = first_line(message)
         if self.is_on and text:
-            self.said.append((machine.clock()(), text))
+            self.notes.append((machine.clock()(), text))
 
     def cost(self) -> list[str]:
         if not self.is_on:
             return []
-        what = f"a stand-in for the calls of {len(self._placed)} modules"
+        what = f"it replaces the calls of {len(self._timed_modules)} modules"
         return [f"profile: {what}, about 2 µs a call, 10 with a backward"]
 
     # --- steps ---
@@ -223,9 +223,9 @@ class Profile(Instrument):
         call = self.borders.called(module)
         if self.clock.open_passes:  # a backward that has raised
             self._spoiled, self.clock.open_passes = True, 0
-            self.clock.note(Kind.END)
+            self.clock.note(MarkKind.END)
         if self.borders.is_new_unit:
-            self._begin_anew()
+            self._restart()
         if call is Call.FORWARD:
             if self._has_forward:
                 self._cut()
@@ -253,25 +253,25 @@ class Profile(Instrument):
             with observing():
                 self.clock.use(stamps_for(self.session.models.everything()))
         if not self.clock.log:
-            self.clock.note(Kind.TOOL)
+            self.clock.note(MarkKind.TOOL)
             self._began = machine.now()
         if self._thread != threading.get_ident():
             self._thread = threading.get_ident()
             self.lines.start(self._thread)
 
-    def _begin_anew(self) -> None:
-        """What was timed so far was of another kind: forwards before the training, or of a lesser module."""
+    def _restart(self) -> None:
+        """Start again: the steps so far were forwards before the training, or of a smaller module."""
         self.steps.clear()
         self._cuts = self.left_out = self.too_long = 0
         self.beside = set()
         self.warming, self._waits, self._has_forward = self._warm_up, False, False
         self._looks.clear()
         self._record(on=False)
-        if self.on_anew is not None:
-            self.on_anew()
+        if self.on_restart is not None:
+            self.on_restart()
 
     def ended(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """It has returned; the first time it is also looked at."""
+        """An outermost call has returned. The first one is also inspected."""
         if self._aside >= 0 and not self.clock.depth and not is_in_backward():
             self.clock.set_aside(self._aside)
             self._aside = -1
@@ -283,7 +283,7 @@ class Profile(Instrument):
         if is_of_interest and self._looks.are_wanted(module, is_late=self.warming <= 0):
             since = self.clock.now()
             self._looks.note(module, has_worked=self.inspector(module, args, kwargs, output))
-            self.clock.log.append((Kind.TOOL, since, self.clock.now(), -1, 0))
+            self.clock.log.append((MarkKind.TOOL, since, self.clock.now(), -1, 0))
 
     def has_raised(self) -> None:
         """An outermost call has raised: its step does not count."""
@@ -296,12 +296,12 @@ class Profile(Instrument):
                 self._resume()
             return
         if self.borders.begin_training():
-            self._begin_anew()
+            self._restart()
             self.warming = max(1, self._warm_up)  # this one began before that was known
-        self.clock.note(Kind.OPTIMIZER)
+        self.clock.note(MarkKind.OPTIMIZER)
 
     def _resume(self) -> None:
-        """Forwards were timed, as there was no optimizer; now there is one, and training steps are wanted."""
+        """Forwards were timed for want of an optimizer. Now there is one: time training steps instead."""
         answers, done = self._asked, self._done
         self.start(self.wanted, warm_up=self._warm_up)
         self.answers, self.on_done = answers, done
@@ -312,7 +312,7 @@ class Profile(Instrument):
     def _stepped(self, stepped: Stepped) -> None:
         if not self.is_on:
             return
-        self.clock.note(Kind.STEPPED)
+        self.clock.note(MarkKind.STEPPED)
         end = self.borders.stepped(stepped)
         if end is End.TORN:
             self.warming = max(1, self.warming)
@@ -325,7 +325,7 @@ class Profile(Instrument):
 
     def _cut(self) -> None:
         self._cuts += 1
-        self.clock.note(Kind.TOOL)
+        self.clock.note(MarkKind.TOOL)
         is_full = self.clock.is_full
         step, step.marks = self._step, self.clock.cut()
         step.is_training = self.is_training
@@ -333,7 +333,7 @@ class Profile(Instrument):
             asides, self._asides = self._asides, []
             step.marks = step.marks if is_full else without_unused(step.marks, asides)
         if self.recorder is None and self.clock.stamps.device == "cpu":
-            step.pace = self._pace.beside(machine.now() - self._began)
+            step.pace = self._pace.measure_for(machine.now() - self._began)
         self._began = machine.now()
         spoiled, self._spoiled = self._spoiled, False
         before, self._beside = self._beside, self._others()
@@ -351,17 +351,17 @@ class Profile(Instrument):
             self._finish()
             return
         self._progress()
-        self.clock.note(Kind.TOOL)
+        self.clock.note(MarkKind.TOOL)
 
     def _holds(self) -> bool:
-        """All forwards that were wanted are timed; may training steps come that are wanted more?"""
+        """All wanted forwards are timed. Wait for training steps, which tell more, if some may come?"""
         if self.is_training:
             return False
         if not self._waits:
             main = self.session.models.main
             self._waits = main is None or main.is_helper or self.borders.may_train()
             if self._waits and main is not None and not main.is_helper:
-                hint = "`profile report` shows the forwards until now"
+                hint = "`profile report` shows the forwards so far"
                 self.session.say(Notice("profile: waiting for the optimizer's first step", hint))
         return self._waits
 
@@ -372,7 +372,7 @@ class Profile(Instrument):
         (self.recorder.start if on else self.recorder.stop)()
 
     def _close_last(self) -> None:
-        """The last forward has ended, though none has begun after it."""
+        """Close the last forward, though no other has begun after it."""
         is_whole = not self.is_training and not self.clock.depth and len(self.clock.log) > 2
         is_whole &= self._has_forward and not self._waits and not self.clock.is_full
         if is_whole and not self._spoiled and self.warming <= 0 and self._step.samples:
@@ -399,7 +399,7 @@ class Profile(Instrument):
         return f"{first}{'s' * (len(self.steps) != 1)}{of}{name}"
 
     def _progress(self) -> None:
-        """A bar, for those who sit and wait."""
+        """Show a progress bar."""
         if self.wanted is None or time.monotonic() - self._told < PROGRESS_EVERY:
             return
         self._told = time.monotonic()

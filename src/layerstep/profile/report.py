@@ -1,4 +1,4 @@
-"""What a profile found: times by module over the steps, their middle and their spread."""
+"""The results of a profile: times by module over the steps, their median and their spread."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from layerstep.profile.profiling import Profile
 from layerstep.profile.stamps import DeviceStamps
 from layerstep.profile.steps import Timed
 
-__all__ = ["BETWEEN", "Measured", "Row", "Spread", "by_type", "measure"]
+__all__ = ["BETWEEN", "Measured", "Row", "StepSpread", "by_type", "measure"]
 
 BETWEEN = "between forwards"
-"""The row of what is outside of the model, where nothing is trained."""
+"""The row for the time outside the model, where nothing is trained."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class StepSpread:
     """The middle of some numbers, and the range of their middle half."""
 
     median: float = 0.0
@@ -26,7 +26,7 @@ class Spread:
     high: float = 0.0
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> StepSpread:
         if not values:
             return cls()
         if len(values) == 1:
@@ -37,21 +37,21 @@ class Spread:
 
 @dataclass(slots=True)
 class Row:
-    """The times of a module, or of what is outside of all, step by step, in seconds."""
+    """The times of a module, or of what runs outside all modules, step by step, in seconds."""
 
     path: str
     kind: str = ""
     parent: str = ""
     parameters: int = 0
     flops: int = 0
-    """Of one forward, all calls of it, with what it calls."""
+    """FLOP of all its calls in one forward, including the modules that it calls."""
     own_flops: int = 0
     work: float = 0.0
-    """FLOP of its own in the forwards of a step, which may call it more often than one forward does."""
+    """Its own FLOP in all forwards of a step."""
     saved: int = 0
-    """Bytes that it keeps for the backward, its own; of one forward."""
+    """Bytes that it keeps itself for the backward in one forward."""
     needed: int = 0
-    """Bytes that a call of it has alive at most beyond what was there before, without gradients."""
+    """The most bytes alive in a call beyond what was there before, without gradients."""
     calls: list[int] = field(default_factory=list)
     forward: list[float] = field(default_factory=list)
     backward: list[float] = field(default_factory=list)
@@ -73,46 +73,46 @@ class Row:
 
 @dataclass(slots=True)
 class Measured:
-    """Everything that is known of the steps of a profile."""
+    """Everything that is known about the steps of a profile."""
 
     rows: list[Row]
     steps: list[float]
-    """Seconds of each, without our own work."""
+    """Seconds of each step, without our own work."""
     tool: list[float]
     is_training: bool
     samples: list[float] = field(default_factory=list)
     """A second, in each step."""
     tokens: list[float] = field(default_factory=list)
     pace: list[list[float]] = field(default_factory=list)
-    """Seconds of the fixed work that tells the pace of the machine, each time it was done after a step."""
+    """Seconds of the fixed work that tells the pace of the machine, each time it ran after a step."""
     device: str = "cpu"
-    """Where most of the weights are."""
+    """The device with most of the weights."""
     is_host: bool = True
-    """Are these times of the processor? Else of events of the device."""
+    """Are these times of the processor, or of events of the device?"""
     note: str = ""
-    """What a reader of the times must know of the device."""
+    """What a reader of the times must know about the device."""
     events: list[float] = field(default_factory=list)
-    """Seconds of the host for the events of each step, where those are the times: it is not taken out."""
+    """Seconds that the host spends on the events of each step. They are not subtracted."""
     left_out: int = 0
     beside: tuple[str, ...] = ()
     """The commands of what else was on: its work is in these times."""
     too_long: int = 0
     unit: str = ""
-    """The model whose forwards these are, where there are several."""
+    """The model that the forwards are of, where there are several."""
     untimed: tuple[str, ...] = ()
     times: list[StepTime] = field(default_factory=list)
     modules: list[Timed] = field(default_factory=list)
     _middle: tuple[int, ...] = ()
 
     @property
-    def step(self) -> Spread:
-        return Spread.of(self.steps)
+    def step(self) -> StepSpread:
+        return StepSpread.of(self.steps)
 
     @property
     def middle(self) -> tuple[int, ...]:
-        """The numbers of the steps in the middle half by their time: a typical step is the mean of these.
+        """The numbers of the steps in the middle half by time. A typical step is their mean.
 
-        One slow step is then not the whole story, as in a median, and the parts add up, as in a mean.
+        As with a median, one slow step does not matter; as with a mean, the parts add up.
         """
         if not self._middle:
             order = sorted(range(len(self.steps)), key=self.steps.__getitem__)
@@ -121,12 +121,12 @@ class Measured:
         return self._middle
 
     def typical(self, values: Sequence[float]) -> float:
-        """Of some numbers, one for each step, that of a typical step."""
+        """The value for a typical step, from one value for each step."""
         return sum(values[at] for at in self.middle) / len(self.middle) if self.middle else 0.0
 
     @property
     def seconds(self) -> float:
-        """Of a typical step: the sum of the rows' own."""
+        """Seconds of a typical step: the sum of the rows' own times."""
         return self.typical(self.steps)
 
     @property
@@ -137,17 +137,17 @@ class Measured:
         return (samples / self.seconds, tokens / self.seconds) if self.seconds else (0.0, 0.0)
 
     def share(self, row: Row) -> float:
-        """The part of a typical step that is its own."""
+        """Its own share of a typical step."""
         return self.typical(row.own) / self.seconds if self.seconds else 0.0
 
     def rate(self, row: Row) -> float:
-        """Floating-point operations a second that its own work achieved in the forward."""
+        """The floating-point operations a second of its own work in the forward."""
         spent = self.typical(row.forward)
         return row.work / spent if spent > 0 else 0.0
 
     @property
     def is_blind(self) -> bool:
-        """Does the work run where these times do not come from? Then they tell no rate."""
+        """Do the times come from another device than the work? Then they give no rate."""
         return self.is_host and self.device != "cpu"
 
     def row(self, path: str) -> Row | None:
@@ -159,7 +159,7 @@ class Measured:
 
 
 def measure(profile: Profile, cost: Cost | None = None) -> Measured:
-    """Fold every step that was kept."""
+    """Compute the times of every step that was kept."""
     stamps = profile.clock.stamps
     profile.steps.settle(stamps)
     times = []
@@ -192,7 +192,7 @@ def gather(
     left_out: int = 0,
     untimed: tuple[str, ...] = (),
 ) -> Measured:
-    """Rows of what each step was folded to."""
+    """The rows of a table from the times of each step."""
     rows: dict[str, Row] = {}
     outside = {name: Row(name) for name in OUTSIDE} if is_training else {"data": Row(BETWEEN)}
     for number, step in enumerate(times):
@@ -228,7 +228,7 @@ def _add_calls(step: StepTime, number: int, modules: Sequence[Timed], rows: dict
             above = modules[step.calls[call.parent].key].path if call.parent >= 0 else ""
             row = rows[module.path] = Row(module.path, module.kind, above, module.parameters)
         _pad(row, number + 1)
-        row.calls[-1] += 0 if call.is_again else 1
+        row.calls[-1] += 0 if call.is_recomputation else 1
         row.forward[-1] += call.forward / 1e9
         row.backward[-1] += call.backward / 1e9
         row.total_forward[-1] += forward / 1e9
@@ -250,7 +250,7 @@ def _padded(rows: Iterable[Row], length: int) -> list[Row]:
 
 
 def by_type(rows: Iterable[Row]) -> list[Row]:
-    """One row for each class of modules: their own times together."""
+    """One row for each class of modules, with the sum of their own times."""
     found: dict[str, Row] = {}
     for row in rows:
         if row.is_outside:

@@ -1,4 +1,4 @@
-"""What this machine achieves at best, measured once: a matrix product, and a copy."""
+"""What this machine achieves at best, measured once on a matrix product and a copy."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Floating-point operations and bytes a second, with the threads that torch has."""
+    """Floating-point operations and bytes a second, with torch's present number of threads."""
 
     flops: float
     bandwidth: float
     threads: int
     half: float = 0.0
-    """Floating-point operations a second in bfloat16; 0 where there are none."""
+    """Floating-point operations a second in bfloat16; 0 if it is not faster."""
 
     def achievable(self, flops: float, moved: float) -> float:
-        """The rate that work of this kind can reach: what the arithmetic or what the memory allows."""
+        """The rate that such work can reach, limited by arithmetic or by memory."""
         return min(self.flops, flops / moved * self.bandwidth) if moved else self.flops
 
 
 def probe(device: str = "cpu") -> Roofline:
-    """Measure; some 100 ms. The best of several rounds: others may use the machine, too."""
+    """Measure for some 100 ms. Takes the best of several rounds, because other programs may run too."""
     with observing():
         one = torch.full((SIDE, SIDE), 1.5, device=device)
         source = torch.ones(BYTES // 4, device=device)
@@ -47,10 +47,10 @@ def probe(device: str = "cpu") -> Roofline:
 
 
 def _half_seconds(one: torch.Tensor, device: str, *, slowest: float) -> float:
-    """Seconds of the same product in bfloat16; 0 where it is not faster, which one or two tries tell."""
+    """Seconds of the same product in bfloat16; 0 if it is not faster, which one or two tries show."""
     try:
         half = one.to(torch.bfloat16)
-        first = _seconds(lambda: torch.mm(half, half), device)  # it may choose a kernel meanwhile
+        first = _seconds(lambda: torch.mm(half, half), device)  # the first call may choose a kernel
         if first > 20 * slowest:
             return 0.0
         best = min(_seconds(lambda: torch.mm(half, half), device) for _ in range(ROUNDS))

@@ -1,4 +1,4 @@
-"""Memory by module, as far as one look at a forward tells: what the backward is kept, what a call needs."""
+"""Memory by module in one forward: what is kept for the backward, and what a call needs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from layerstep._torch.saved import key_of
 from layerstep.profile.stamps import Mark
-from layerstep.profile.timing import Kind
+from layerstep.profile.timing import MarkKind
 from layerstep.tensors.autograd_graph import inner_tensors, size_of, walk
+from layerstep.tensors.containers import with_attributes
 from layerstep.tensors.observing import observing
 
 __all__ = ["Needed", "saved_by_module"]
@@ -27,10 +28,10 @@ def saved_by_module(marks: Iterable[Mark], module: nn.Module, inputs: Any, outpu
     """
     numbers, owners, running, begin = list[int](), list[int](), list[int](), 0
     for kind, _, _, key, number in marks:
-        if kind == Kind.ENTER:
+        if kind == MarkKind.ENTER:
             begin = begin if running else number
             running.append(key)
-        elif kind == Kind.EXIT and running:
+        elif kind == MarkKind.EXIT and running:
             running.pop()
         else:
             continue
@@ -40,22 +41,15 @@ def saved_by_module(marks: Iterable[Mark], module: nn.Module, inputs: Any, outpu
     with observing():
         there = {key_of(x) for x in (*module.parameters(), *module.buffers(), *inner_tensors(inputs))}
         found = Counter[int]()
-        for held in walk([tensor.grad_fn for tensor in inner_tensors(_parts(output))]).held:
+        for held in walk([tensor.grad_fn for tensor in inner_tensors(with_attributes(output))]).held:
             at = bisect_right(numbers, held.node) - 1
             if held.node >= begin and held.key not in there and at >= 0 and owners[at] >= 0:
                 found[owners[at]] += held.bytes
     return found
 
 
-def _parts(output: Any) -> Any:
-    """What is in an output object, by its attributes."""
-    if isinstance(output, Tensor | tuple | list | dict | set):
-        return output
-    return tuple(getattr(output, "__dict__", {}).values())
-
-
 class _Storage(weakref.ref[Any]):
-    """Knows how large what it refers to is."""
+    """A weak reference that knows the size of its storage."""
 
     __slots__ = ("bytes", "key")
     bytes: int
@@ -65,7 +59,7 @@ class _Storage(weakref.ref[Any]):
 class Needed:
     """The most memory that was alive in a call beyond what was there before it, by the key of the module.
 
-    Told of the operands and the results of every kernel; memory that a kernel takes for itself is not seen.
+    It gets the operands and results of every kernel. Memory that a kernel allocates itself is not seen.
     """
 
     def __init__(self) -> None:
@@ -73,7 +67,7 @@ class Needed:
         self._live = 0
         self._known: dict[int, _Storage] = {}
         self._calls: list[tuple[int, int, int]] = []
-        """Of the calls that run: the module, what was alive at its beginning, and at most since."""
+        """For each running call: the module, the bytes alive at its beginning, and the most since."""
 
     def enter(self, key: int) -> None:
         self._calls.append((key, self._live, self._live))
@@ -84,7 +78,7 @@ class Needed:
         self._rise(most)
 
     def given(self, operands: Any) -> None:
-        """What no kernel has made here was there before."""
+        """Operands that no kernel has made here were there before."""
         for tensor in inner_tensors(operands):
             self._know(tensor, 0)
 

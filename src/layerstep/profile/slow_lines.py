@@ -1,4 +1,4 @@
-"""Which lines of the program take the time: a thread that looks now and then where another one is."""
+"""Which lines of the program take the time: a thread samples where another one is."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _LIBRARIES = tuple(
 )
 _LOADERS = os.path.dirname(torch.utils.data.__file__) + os.sep
 PERIOD = 0.02
-"""Seconds between two looks; one takes about 10 µs."""
+"""Seconds between two samples; one takes about 10 µs."""
 FEWEST = 5
-"""So many looks must have found something before a line is named."""
+"""The fewest samples before a line is named."""
 
 
 _is_program: dict[CodeType, bool] = {}
 
 
 def program_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the program itself: of no library, not even of Python's own."""
+    """The innermost frame of the program itself, not of a library."""
     while frame is not None:
         code = frame.f_code
         verdict = _is_program.get(code)
@@ -53,9 +53,9 @@ def _is_loading(frame: FrameType | None) -> bool:
 
 
 class Lines:
-    """How often a thread was found at each line of the program, by where the run was.
+    """How often a thread was at each line of the program, by the part of the step.
 
-    `is_where` answers `inside` a model, `between` two steps, `rest`, or nothing if it does not count.
+    `is_where` returns `inside` a model, `between` two steps, `rest`, or "" if it does not count.
     """
 
     def __init__(self, is_where: Callable[[], str]) -> None:
@@ -85,7 +85,7 @@ class Lines:
         self._loading.clear()
 
     def top(self, where: str) -> tuple[Place, float] | None:
-        """The line at which the thread was found most often, and its share; None if it was found rarely."""
+        """The line at which the thread was most often, and its share; None with too few samples."""
         found = self.found.get(where)
         if not found or found.total() < FEWEST:
             return None
@@ -93,7 +93,7 @@ class Lines:
         return place, count / found.total()
 
     def loads(self, where: str) -> bool:
-        """Was it found loading data by torch.utils.data in at least half of the looks?"""
+        """Was it loading data by torch.utils.data in at least half of the samples?"""
         return 2 * self._loading[where] >= max(1, self.found.get(where, Counter()).total())
 
     def _look(self, stop: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""What a mark costs on this machine, beyond what it measures itself: found on modules that do nothing."""
+"""The cost of a mark on this machine that it does not measure itself, found with modules that do nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from layerstep.profile import machine
 from layerstep.profile.call_times import Cost
-from layerstep.profile.timing import Clock, Kind, TimedCall
+from layerstep.profile.timing import Clock, MarkKind, TimedCall
 from layerstep.tensors.observing import observing
 
 __all__ = ["calibrate"]
@@ -29,7 +29,7 @@ class _Doubled(nn.Module):
 
 
 def calibrate() -> Cost:
-    """A few milliseconds; the best of several rounds, so that a busy machine does not make it dear."""
+    """Measure for a few milliseconds. Takes the best of several rounds, because the machine may be busy."""
     with torch.inference_mode(False), observing():
         call = _beyond(_Nothing(), grad=False)
         node = _beyond(_Doubled(), grad=True)
@@ -37,7 +37,7 @@ def calibrate() -> Cost:
 
 
 def _beyond(module: nn.Module, *, grad: bool) -> float:
-    """Nanoseconds that a timed call takes more than a bare one, without what the marks have seen."""
+    """How many nanoseconds longer a timed call takes than a bare one, beyond what the marks measure."""
     clock = Clock(lambda: False, _ignore)
     start = torch.zeros(1, requires_grad=grad)
 
@@ -51,17 +51,17 @@ def _beyond(module: nn.Module, *, grad: bool) -> float:
 
     with torch.set_grad_enabled(grad):
         bare = min(_seconds(run) for _ in range(ROUNDS))
-        stand_in = TimedCall(module, clock, 0)
-        stand_in.place()
+        replacement = TimedCall(module, clock, 0)
+        replacement.install()
         try:
             found = []
             for _ in range(ROUNDS):
                 clock.clear()
                 spent = _seconds(run)
-                seen = sum(mark[2] - mark[1] for mark in clock.log if mark[0] != Kind.END)
+                seen = sum(mark[2] - mark[1] for mark in clock.log if mark[0] != MarkKind.END)
                 found.append(spent - seen)
         finally:
-            stand_in.remove()
+            replacement.remove()
             clock.clear()
     beyond: float = (min(found) - bare) / CALLS
     return max(0.0, beyond)

@@ -15,16 +15,17 @@ from layerstep.profile import machine
 __all__ = ["DeviceStamps", "HostStamps", "Mark", "Stamps", "stamps_for"]
 
 Mark = tuple[int, Any, Any, int, int]
-"""What happened; when our own work on it began and ended; the key of the module; a number of autograd.
+"""A mark: what happened, when our own work on it began and ended, the key of the module, an autograd number.
 
-ENTER and EXIT have the number that the next node gets. A plain tuple: a named one takes 0.6 µs to make.
+ENTER and EXIT have the number that the next node gets. A plain tuple, because a named one takes 0.6 µs to
+make.
 """
 NO_CLOCK = ("cpu", "meta")
 NAMED = 3
 
 
 class HostStamps:
-    """The clock of the processor. `device` is where the model runs, `note` what to know of that."""
+    """The clock of the processor. `device` is where the model runs, `note` what to know about that."""
 
     is_host = True
 
@@ -38,8 +39,8 @@ class HostStamps:
 class DeviceStamps:
     """Events on the current stream of an accelerator, read together after one synchronization.
 
-    Between two events lies what the device did between them, however far ahead the host is. It is tried once,
-    when it is made; what cannot time raises there.
+    The time between two events is the device's own, however far ahead the host is. It is tried once,
+    when it is made, and raises if the device cannot time.
     """
 
     is_host = False
@@ -56,7 +57,7 @@ class DeviceStamps:
         """Seconds of the host for an event."""
 
     def wait_for(self, marks: list[Mark]) -> None:
-        """Let the device come to the last of these marks: those before it have happened then, too."""
+        """Wait until the device has reached the last of these marks, and so all before it."""
         marks[-1][2].synchronize()
 
     def has_passed(self, marks: list[Mark]) -> bool:
@@ -65,7 +66,7 @@ class DeviceStamps:
     def nanoseconds(self, marks: list[Mark]) -> list[Mark]:
         """The marks of one step that has passed, on the clock of the host.
 
-        Times in a step are told from its first mark: an event tells milliseconds as a float of 32 bits.
+        Times in a step count from its first mark, because an event tells milliseconds as a float of 32 bits.
         """
         first, times = marks[0][1], dict[int, int]()
         base = self._epoch_on_host + round(self._epoch.elapsed_time(first) * 1e6)
@@ -83,7 +84,7 @@ Stamps = HostStamps | DeviceStamps
 
 
 def _nothing() -> None:
-    """No second event."""
+    """The end of our work needs no event of its own."""
 
 
 def _seconds(run: Callable[[], Any]) -> float:
@@ -93,21 +94,21 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 
 def _on_stream(device: torch.device) -> Any:
-    """torch's own event, on the current stream of a device, whichever device is the current one."""
+    """torch's own event, on the current stream of this device, also if another device is current."""
     event = torch.Event(device, enable_timing=True)
     event.record(torch.accelerator.current_stream(device))
     return event
 
 
 def _of_module(kind: Any) -> Any:
-    """The event of a device's own module, as `torch.cuda.Event` is one."""
+    """The event class of a device's own module, such as `torch.cuda.Event`."""
     event = kind(enable_timing=True)
     event.record()
     return event
 
 
 def stamps_for(modules: Iterable[tuple[str, nn.Module]]) -> Stamps:
-    """Those of the accelerator that holds most of the weights; of the processor where none does."""
+    """The stamps of the accelerator that holds most of the weights, else of the processor."""
     held, paths = Counter[torch.device](), dict[torch.device, list[str]]()
     for path, module in modules:
         own = [p for p in module._parameters.values() if p is not None and p.device.type != "meta"]

@@ -1,4 +1,4 @@
-"""What a session knows about time: its profile, the look at the operations, and what was saved by name."""
+"""What a session knows about time: its profile, the counted operations, and profiles saved by name."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from layerstep.engine.session import Session
 from layerstep.profile.advice import Advice, Evidence, advise
 from layerstep.profile.call_times import Cost
 from layerstep.profile.compare import Saved
-from layerstep.profile.operations import Looked, look_at
+from layerstep.profile.operations import OpCounts, count_ops
 from layerstep.profile.profiling import WARM_UP, KernelProfile, Profile, profile_of
 from layerstep.profile.report import Measured, measure
 from layerstep.profile.roofline import Roofline, probe
 from layerstep.profile.saved_memory import saved_by_module
 from layerstep.profile.stamp_cost import calibrate
 
-__all__ = ["State", "state_of"]
+__all__ = ["ProfileState", "state_of"]
 
 
 @dataclass(slots=True)
-class State(Instrument):
+class ProfileState(Instrument):
     """Kept between the lines of a session."""
 
     session: Session
     profile: Profile = field(init=False)
-    looked: Looked = field(default_factory=Looked)
+    looked: OpCounts = field(default_factory=OpCounts)
     saved: dict[str, Saved] = field(default_factory=dict)
     kernels: KernelProfile | None = None
     """Of `profile ops`: torch's own profiler over some steps."""
@@ -40,19 +40,19 @@ class State(Instrument):
         self.profile = profile_of(self.session)
 
     def start(self, wanted: int | None, *, warm_up: int = WARM_UP) -> None:
-        """Begin to time, and have a look at the operations in a step that is left out."""
-        self.looked = Looked()
+        """Begin to time, and count the operations in a step that is left out."""
+        self.looked = OpCounts()
         self.profile.inspector = self._look
-        self.profile.on_anew = self._forget
+        self.profile.on_restart = self._forget
         self.profile.start(wanted, warm_up=warm_up)
 
     def _forget(self) -> None:
-        self.looked, self._measured = Looked(), None
+        self.looked, self._measured = OpCounts(), None
 
     def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> bool:
-        """Look at the operations of a call; was that possible?"""
+        """Count the operations of a call; False if that was not possible."""
         saved = saved_by_module(self.profile.clock.log, module, (args, kwargs), output)
-        found = look_at(self.session, self.profile, module, args, kwargs)
+        found = count_ops(self.session, self.profile, module, args, kwargs)
         found.saved = saved
         self.looked.trouble = ""
         self.looked.add(found)
@@ -68,7 +68,7 @@ class State(Instrument):
 
     @property
     def roofline(self) -> Roofline | None:
-        """What the machine achieves; measured once a device. None where that cannot be measured."""
+        """What the device achieves, measured once. None where that cannot be measured."""
         device = self.profile.clock.stamps.device
         if device not in self._rooflines:
             try:
@@ -78,7 +78,7 @@ class State(Instrument):
         return self._rooflines[device]
 
     def measured(self) -> Measured:
-        """All steps so far, folded; again only when there are new ones."""
+        """The times of all steps so far, computed again only when there are new ones."""
         steps = self.profile.steps
         mark = (len(steps), id(steps[-1]) if steps else 0, id(self.looked))
         if self._measured is None or self._measured[0] != mark:
@@ -116,7 +116,7 @@ class State(Instrument):
                 row.needed = max(row.needed, self.looked.needed[key])
 
     def advice(self) -> list[Advice]:
-        """What the numbers say; the machine is probed only if there are products to judge."""
+        """The advice from the numbers. Probes the machine only if there are products to judge."""
         measured = self.measured()
         if not measured.steps:
             return []
@@ -124,6 +124,6 @@ class State(Instrument):
         return advise(Evidence(measured, self.looked, self.profile.lines, roofline))
 
 
-def state_of(session: Session) -> State:
+def state_of(session: Session) -> ProfileState:
     """What a session knows about time; made when it is first asked for."""
-    return session.instruments.get(State)
+    return session.instruments.get(ProfileState)

@@ -1,4 +1,4 @@
-"""The steps of a profile: what is kept of each, and what is read off a call or a message."""
+"""The steps of a profile: what is kept of each, and what a call or a message tells."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.messages import Message
 from layerstep.profile.stamps import DeviceStamps, HostStamps, Mark, Stamps
-from layerstep.profile.timing import Clock, Kind
+from layerstep.profile.timing import Clock, MarkKind
 from layerstep.views import Fields, Group, Notice, Text
 
 __all__ = [
+    "Inspected",
     "KeptSteps",
-    "Looks",
-    "Recorder",
+    "StepRecorder",
     "Timed",
     "TimedStep",
     "counts_of",
@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 MOST_MARKS = 500_000
-"""Of all steps that are kept; beyond it the oldest go. About 80 MB."""
+"""The most marks of all steps together, about 80 MB; beyond it the oldest steps are dropped."""
 MOST_EVENTS = 20_000
-"""Events of a device that are alive at once; beyond it those that have happened are read and let go."""
+"""The most events of a device that are alive at once; past it, those that have happened are read."""
 BAR = 30
 MOST_LOOKS = 8
-"""Models that are looked at."""
+"""The most models that are inspected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,15 @@ class TimedStep:
     marks: list[Mark]
     is_training: bool
     is_read: bool = False
-    """Are its stamps times, and no longer events of a device?"""
+    """Are its stamps times? Else they are events of a device."""
     samples: int = 0
     tokens: int = 0
     pace: list[float] = field(default_factory=list)
-    """Seconds of a small fixed piece of work beside it, each time that it was done."""
+    """Seconds that a small fixed piece of work took after it, each time that it ran."""
 
 
 class KeptSteps(deque[TimedStep]):
-    """The steps that are timed, the oldest first; bounded by their marks."""
+    """The timed steps, the oldest first, bounded by the number of their marks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class KeptSteps(deque[TimedStep]):
                     each.marks, each.is_read = stamps.nanoseconds(each.marks), True
 
     def settle(self, stamps: Stamps) -> None:
-        """Make times of all stamps; a device is waited for once."""
+        """Turn all stamps into times. Waits for the device once."""
         waiting = [step for step in self if not step.is_read]
         if waiting and isinstance(stamps, DeviceStamps):
             stamps.wait_for(waiting[-1].marks)
@@ -101,8 +101,8 @@ class KeptSteps(deque[TimedStep]):
                 step.marks, step.is_read = stamps.nanoseconds(step.marks), True
 
 
-class Looks:
-    """Which models have been run once more, to see their operations: each once, or twice if that failed."""
+class Inspected:
+    """Which models have been rerun to count their operations: each once, or twice if that failed."""
 
     def __init__(self) -> None:
         self._done: set[int] = set()
@@ -113,24 +113,24 @@ class Looks:
         self._tried.clear()
 
     def are_wanted(self, module: nn.Module, *, is_late: bool) -> bool:
-        """Late, in a step that counts, only the first model is still looked at."""
+        """`is_late`: in a step that counts, only the first model is still inspected."""
         return id(module) not in self._done and len(self._done) < MOST_LOOKS and not (self._done and is_late)
 
     def note(self, module: nn.Module, *, has_worked: bool) -> None:
         if has_worked or id(module) in self._tried:
             self._done.add(id(module))
-        self._tried.add(id(module))  # a second time with the next call: the first of a cache is odd
+        self._tried.add(id(module))  # try again at the next call: the first call with a cache is unusual
 
 
 def progress(done: int, wanted: int, *, word: str, warming: int) -> str:
-    """How far it has come, as a bar."""
+    """The progress as a bar."""
     bar = "█" * round(BAR * done / wanted)
     where = f"{warming} to warm up" if warming else f"{done:,} of {wanted:,} {word}{'s' * (wanted != 1)}"
     return f"profile {bar:░<{BAR}} {where}"
 
 
 def shortfall(done: int, wanted: int, count: int, *, word: str, warm_up: int) -> str:
-    """The run is over after `count` steps: why fewer were timed than were wanted; else nothing."""
+    """Why the run, which ended after `count` steps, has fewer timed steps than wanted; else ""."""
     if done:
         return f"profile: the run ended after {done:,} of {wanted:,} {word}s" if done < wanted else ""
     if not count:
@@ -140,26 +140,26 @@ def shortfall(done: int, wanted: int, count: int, *, word: str, warm_up: int) ->
 
 
 def part_of_step(clock: Clock, is_training: bool) -> str:
-    """Where in a step the run is: inside of a model, between two steps, or in the rest; else nothing."""
+    """Where in a step the run is: in a model, between two steps, or in the rest; else ""."""
     if clock.inspect is not None:
         return ""
     if clock.depth:
         return "inside"
-    last = clock.log[-1][0] if clock.log else Kind.TOOL
-    if last == Kind.ASIDE:
+    last = clock.log[-1][0] if clock.log else MarkKind.TOOL
+    if last == MarkKind.ASIDE:
         return ""
-    return "between" if last in (Kind.STEPPED, Kind.TOOL) or not is_training else "rest"
+    return "between" if last in (MarkKind.STEPPED, MarkKind.TOOL) or not is_training else "rest"
 
 
 def until_last_exit(marks: list[Mark]) -> list[Mark]:
     """The marks of a step that ends with the last call in it."""
-    last = max(at for at, mark in enumerate(marks) if mark[0] == Kind.EXIT)
-    return [*marks[: last + 1], (Kind.TOOL, *marks[last][2:3] * 2, -1, 0)]
+    last = max(at for at, mark in enumerate(marks) if mark[0] == MarkKind.EXIT)
+    return [*marks[: last + 1], (MarkKind.TOOL, *marks[last][2:3] * 2, -1, 0)]
 
 
 def without_unused(marks: list[Mark], begins: list[int]) -> list[Mark]:
-    """The marks of a step, with those calls set aside that begin there and that no backward pass came by."""
-    used = sorted(mark[4] for mark in marks if mark[0] == Kind.NODE)
+    """The marks of a step without the calls at `begins` that no backward pass has reached."""
+    used = sorted(mark[4] for mark in marks if mark[0] == MarkKind.NODE)
     kept, at = list[Mark](), 0
     for begin in begins:
         end = _end_of(marks, begin)
@@ -167,7 +167,7 @@ def without_unused(marks: list[Mark], begins: list[int]) -> list[Mark]:
         if begin < at or bisect_left(used, first) < bisect_left(used, beyond):
             continue
         kept += marks[at:begin]
-        kept.append((Kind.ASIDE, marks[begin][1], marks[end][2], -1, 1))
+        kept.append((MarkKind.ASIDE, marks[begin][1], marks[end][2], -1, 1))
         at = end + 1
     return kept + marks[at:]
 
@@ -176,13 +176,13 @@ def _end_of(marks: list[Mark], begin: int) -> int:
     depth = 0
     for at in range(begin, len(marks)):
         kind = marks[at][0]
-        depth += (kind == Kind.ENTER) - (kind == Kind.EXIT)
+        depth += (kind == MarkKind.ENTER) - (kind == MarkKind.EXIT)
         if not depth:
             return at
     return len(marks) - 1
 
 
-class Recorder(Protocol):
+class StepRecorder(Protocol):
     """Something that records while steps are timed: torch.profiler."""
 
     def start(self) -> None: ...
@@ -211,11 +211,11 @@ def size_of(parameter: Tensor) -> int:
 
 
 def counts_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    """Samples and tokens of a call: the rows of its first tensor; and, where those are words, all of it."""
+    """Samples and tokens of a call: the rows of its first tensor, and its elements if they are token ids."""
     first = next((x for x in (*args, *kwargs.values()) if is_tensor(x) and x.dim() > 0), None)
     if first is None or first.is_nested:
         return 0, 0
     if first.dim() == 1 and first.is_floating_point():
-        return 1, 0  # no batch: one vector
+        return 1, 0  # one vector, without a batch
     is_tokens = first.dim() == 2 and not (first.is_floating_point() or first.dtype is torch.bool)
     return int(first.shape[0]), first.numel() if is_tokens else 0

@@ -1,4 +1,4 @@
-"""Where a profile may time: every module, save those inside of compiled code or of replicas."""
+"""The modules that a profile times: all but those in compiled code and replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from layerstep.profile.timing import TimedCall, TimedCompiled, timed_call_of
 if TYPE_CHECKING:
     from layerstep.profile.profiling import Profile
 
-__all__ = ["Placed", "Timeable", "is_whole", "places_of"]
+__all__ = ["Timeable", "TimedModules", "is_whole", "timeable_modules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Timeable:
     path: str
     is_root: bool
     is_whole: bool = False
-    """Is nothing inside of it timed?"""
+    """Is it timed as one piece?"""
     is_compiled: bool = False
     """Was it compiled in place, by `module.compile()`?"""
 
@@ -42,8 +42,8 @@ def is_whole(module: nn.Module) -> bool:
     return is_compiled(module) or is_replicated
 
 
-def places_of(models: Models, model: Model, *, outermost: bool) -> Iterator[Timeable]:
-    """The modules of a model that a profile times, the outermost first; or that one alone."""
+def timeable_modules(models: Models, model: Model, *, outermost: bool) -> Iterator[Timeable]:
+    """The modules of a model that a profile times, the outermost first; with `outermost` only that one."""
     given, root = model.given, model.root
     if given is None or root is None:
         return
@@ -77,34 +77,34 @@ def _whole(module: nn.Module, path: str, *, is_root: bool) -> Timeable:
     return Timeable(module, path, is_root, is_whole=True, is_compiled=in_place)
 
 
-class Placed:
-    """The stand-ins of a profile, and what is known of each module that has one."""
+class TimedModules:
+    """The replaced calls of a profile, and what is known of each timed module."""
 
     def __init__(self, profile: Profile) -> None:
         self.modules: list[Timed] = []
-        """By the key that marks have; what a table needs of a module, which may be gone by then."""
+        """By the key in the marks: what a table needs to know of a module, which may be gone by then."""
         self.untimed: list[str] = []
         self._profile = profile
-        self._stand_ins: dict[int, TimedCall] = {}
+        self._replacements: dict[int, TimedCall] = {}
         self._keys: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return len(self._stand_ins)
+        return len(self._replacements)
 
     def forget(self) -> None:
         self.modules.clear()
         self._keys.clear()
 
     def remove(self) -> None:
-        for stand_in in self._stand_ins.values():
-            stand_in.remove()
-        self._stand_ins.clear()
+        for replacement in self._replacements.values():
+            replacement.remove()
+        self._replacements.clear()
 
     def apply(self, models: Models, *, outermost: bool) -> None:
-        """Put a stand-in on each module that has none."""
+        """Replace the calls of each module that is not timed yet."""
         self.untimed = []
         for model in models:
-            for place in places_of(models, model, outermost=outermost):
+            for place in timeable_modules(models, model, outermost=outermost):
                 self._place(place)
 
     def _place(self, place: Timeable) -> None:
@@ -112,7 +112,7 @@ class Placed:
         if place.is_whole:
             self.untimed.append(path)
         key = self._keys.get(id(module))
-        if key is not None and self.modules[key].reference() is not module:  # another that is gone had its id
+        if key is not None and self.modules[key].reference() is not module:  # that one is gone
             key = None
         if key is not None and self.modules[key].path != path:  # a second model was found
             self.modules[key] = replace(self.modules[key], path=path)
@@ -127,13 +127,13 @@ class Placed:
             self.modules.append(Timed(path, kind, count, place.is_root, weakref.ref(module)))
         around = Around(self._profile, module) if place.is_root else None
         kind_of_call = TimedCompiled if place.is_compiled else TimedCall
-        stand_in = kind_of_call(module, clock, key, around)
-        stand_in.place()
-        self._stand_ins[id(module)] = stand_in
+        replacement = kind_of_call(module, clock, key, around)
+        replacement.install()
+        self._replacements[id(module)] = replacement
 
 
 class Around:
-    """What an outermost stand-in tells its profile."""
+    """What the replaced call of an outermost module tells its profile."""
 
     __slots__ = ("_module", "_profile")
 

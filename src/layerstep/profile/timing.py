@@ -1,8 +1,8 @@
-"""Time at the boundaries of module calls: a stand-in for the call that notes two stamps.
+"""Time at the boundaries of module calls: a replaced call notes two stamps.
 
 It costs a tenth of a pair of hooks and leaves fused kernels on. The backward needs no module hooks: autograd
-runs its nodes in the falling order of the numbers that they got in the forward, so a stamp at the nodes on
-the boundary of a call, and the range of numbers of each call, say whose time it is.
+runs its nodes in the falling order of the numbers that they got in the forward. So stamps at the nodes on the
+boundary of a call, and the range of numbers of each call, tell which call the time belongs to.
 """
 
 from __future__ import annotations
@@ -14,22 +14,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep._torch import at_end_of_backward, autograd_count, graph_task
-from layerstep._torch.call_replacement import StandIn, stand_in_of
+from layerstep._torch import at_end_of_backward, autograd_count, graph_task, jit_trace, node_number
+from layerstep._torch.call_replacement import (
+    CallReplacement,
+    compiled_call_of,
+    replacement_of,
+    set_compiled_call,
+)
 from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.tensors import is_tensor
 from layerstep.profile.stamps import HostStamps, Mark, Stamps
 
-__all__ = ["MOST_MARKS", "Clock", "Kind", "TimedCall", "TimedCompiled", "timed_call_of"]
+__all__ = ["MOST_MARKS", "Clock", "MarkKind", "TimedCall", "TimedCompiled", "timed_call_of"]
 
-_tracing = torch._C._get_tracing_state
 _is_grad_enabled = torch.is_grad_enabled
 _thread = threading.get_ident
 _RAISED = object()
 
 
-class Kind:
-    """What happened at a mark. Plain numbers: a mark is made twice a module call."""
+class MarkKind:
+    """What happened at a mark. Plain numbers, because each module call makes two marks."""
 
     ENTER = 0
     EXIT = 1
@@ -42,11 +46,11 @@ class Kind:
     TOOL = 6
     """The debugger has worked."""
     ASIDE = 7
-    """A model that is trained was used without gradients, `number` times: no part of a training step."""
+    """A model that is trained ran without gradients, `number` times. Not part of a training step."""
 
 
 MOST_MARKS = 400_000
-"""Of one step: about 60 MB. One with more is left out."""
+"""The most marks of one step, about 60 MB. A step with more is left out."""
 
 
 class Clock:
@@ -57,16 +61,16 @@ class Clock:
         self.now, self.then = self.stamps.now, self.stamps.then
         self.log: list[Mark] = []
         self.is_silent = is_silent
-        """Is this thread inside of an evaluation of ours?"""
+        """Is this thread evaluating something of ours?"""
         self.fail = fail
         self.inspect: Any = None
-        """While a model is run once more to be looked at: told of the calls instead (`enter`, `leave`)."""
+        """While a rerun inspects the model, this gets the calls instead (`enter`, `leave`)."""
         self.depth = 0
         self.generation = 0
-        """Calls that began before everything was cleared are none of ours when they end."""
+        """Tells calls that began before everything was cleared: their ends are ignored."""
         self._turn = threading.Lock()
         self.thread = 0
-        """Which one the calls run in that are timed; those of others meanwhile are not."""
+        """The thread whose calls are timed. Calls of other threads meanwhile are not."""
         self.open_passes = 0
         """Backward passes that have begun and not ended."""
         self._marked: set[int] = set()
@@ -86,7 +90,7 @@ class Clock:
         return log
 
     def clear(self) -> None:
-        """Take the marks off the graph that is alive, and forget the step."""
+        """Remove our hooks from the graph, and forget the step."""
         for handle in self._handles:
             handle.remove()
         self.cut()
@@ -101,7 +105,7 @@ class Clock:
         return True
 
     def done(self) -> None:
-        """An outermost call has ended: it is anybody's turn."""
+        """An outermost call has ended: any thread may be timed next."""
         if self._turn.locked():
             self._turn.release()
 
@@ -114,17 +118,17 @@ class Clock:
         return len(self.log) >= MOST_MARKS
 
     def set_aside(self, begin: int) -> None:
-        """The outermost call whose marks begin there is no part of a training step, nor the time before it
-        since another such call.
+        """Set aside the outermost call whose marks begin there, and the time between it and another such
+        call: neither is part of a training step.
         """
         if begin >= len(self.log):
             return
         since, until, count = self.log[begin][1], self.log[-1][2], 1
         del self.log[begin:]
-        if self.log and self.log[-1][0] == Kind.ASIDE:
+        if self.log and self.log[-1][0] == MarkKind.ASIDE:
             _, since, _, _, before = self.log.pop()
             count += before
-        self.log.append((Kind.ASIDE, since, until, -1, count))
+        self.log.append((MarkKind.ASIDE, since, until, -1, count))
 
     def enter(self, key: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         since, number = self.now(), 0
@@ -136,7 +140,7 @@ class Clock:
             if kwargs:
                 self._mark(tuple(kwargs.values()))
             number = autograd_count()
-        self.log.append((Kind.ENTER, since, self.then() or since, key, number))
+        self.log.append((MarkKind.ENTER, since, self.then() or since, key, number))
 
     def leave(self, key: int, output: Any) -> None:
         since, number = self.now(), 0
@@ -146,14 +150,14 @@ class Clock:
         if _is_grad_enabled():
             number = autograd_count()
             self._mark((output,) if is_tensor(output) else _inside(output))
-        self.log.append((Kind.EXIT, since, self.then() or since, key, number))
+        self.log.append((MarkKind.EXIT, since, self.then() or since, key, number))
 
     def _mark(self, values: tuple[Any, ...]) -> None:
-        """Have the backward stamp the node that it comes to first among those that made these tensors."""
+        """Let the backward pass stamp the first node it reaches among those that made these tensors."""
         latest, node = -1, None
         for value in values:
             if is_tensor(value) and (made_by := value.grad_fn) is not None:
-                number = made_by._sequence_nr()
+                number = node_number(made_by)
                 if number > latest:
                     latest, node = number, made_by
         if node is not None and latest not in self._marked:
@@ -169,16 +173,16 @@ class Clock:
             self._passes.add(task)
             self.open_passes += 1
             at_end_of_backward(self._ended)
-        self.log.append((Kind.NODE, since, self.then() or since, -1, number))
+        self.log.append((MarkKind.NODE, since, self.then() or since, -1, number))
 
     def _ended(self) -> None:
         if self._handles:
             self.open_passes -= 1
-            self.note(Kind.END)
+            self.note(MarkKind.END)
 
 
 def _inside(value: Any) -> tuple[Any, ...]:
-    """The tensors of an output that is no tensor, as far as one level down."""
+    """The values in an output that is a container, one level deep."""
     if isinstance(value, dict):
         return tuple(value.values())
     if isinstance(value, tuple | list):
@@ -202,8 +206,8 @@ class _AtNode:
             self.clock.fail(error)
 
 
-class TimedCall(StandIn):
-    """Stands in for the calls of a module, and notes when each begins and ends."""
+class TimedCall(CallReplacement):
+    """Replaces the calls of a module, and notes when each begins and ends."""
 
     __slots__ = ("around", "clock", "key")
 
@@ -212,11 +216,11 @@ class TimedCall(StandIn):
         self.clock = clock
         self.key = key
         self.around = around
-        """Of an outermost module: told before and after, with what it was called with."""
+        """For an outermost module: called before and after, with its arguments."""
 
     def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         clock = self.clock
-        if _tracing() is not None:
+        if jit_trace() is not None:
             return self.inner(module, *args, **kwargs)
         if clock.is_silent():
             if clock.inspect is not None:
@@ -266,27 +270,24 @@ class TimedCall(StandIn):
 
 
 class TimedCompiled(TimedCall):
-    """The same for a module that was compiled in place: its calls run what `module.compile()` has put on it.
-
-    No copy and no file has that attribute: torch leaves it out.
-    """
+    """The same for a module that was compiled in place: its calls run what `module.compile()` put on it."""
 
     __slots__ = ("_compiled",)
 
-    def place(self) -> None:
+    def install(self) -> None:
         module = self.module()
         if module is not None:
-            compiled: Any = module._compiled_call_impl
+            compiled = compiled_call_of(module)
             self._compiled = compiled
             self.inner = lambda module, *args, **kwargs: compiled(*args, **kwargs)
-            module._compiled_call_impl = _Bound(self)
+            set_compiled_call(module, _Bound(self))
 
     def remove(self) -> None:
-        """Put back what was there; what somebody has put over it since stays."""
+        """Put back what was there, unless something has replaced ours since."""
         module = self.module()
-        now = module._compiled_call_impl if module is not None else None
+        now = compiled_call_of(module)
         if module is not None and isinstance(now, _Bound) and now.timed is self:
-            module._compiled_call_impl = self._compiled
+            set_compiled_call(module, self._compiled)
 
 
 class _Bound:
@@ -304,9 +305,9 @@ class _Bound:
 
 
 def timed_call_of(module: nn.Module, clock: Clock) -> TimedCall | None:
-    """The stand-in by which this clock times the module."""
-    compiled = module.__dict__.get("_compiled_call_impl")
-    found: Any = compiled.timed if isinstance(compiled, _Bound) else stand_in_of(module)
+    """The replaced call by which this clock times the module."""
+    compiled = compiled_call_of(module)
+    found: Any = compiled.timed if isinstance(compiled, _Bound) else replacement_of(module)
     while isinstance(found, TimedCall):
         if found.clock is clock:
             return found

@@ -1,7 +1,7 @@
-"""The steps of a profile as a Chrome trace: what Perfetto and chrome://tracing open. One track a depth.
+"""The steps of a profile as a Chrome trace, for Perfetto and chrome://tracing. One track for each depth.
 
-Perfetto drops a span that begins inside of another one on its track and ends after it, so the backward of a
-call, which may be come by more than once, is cut where the pass was elsewhere.
+Perfetto drops a span that begins in another one on its track and ends after it, so the backward of a
+call, which the pass may reach more than once, is cut where the pass was elsewhere.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Event = dict[str, Any]
 
 
 def chrome_trace(measured: Measured, said: Iterable[tuple[int, str]] = ()) -> dict[str, Any]:
-    """The document: a complete event ("X") for each call and each way, an instant ("i") for each stop.
+    """The document: a complete event ("X") for each call and direction, an instant ("i") for each stop.
 
-    Spans have `own_us`, their time without those that they call; over a step these, what is outside of the
-    model and `profiler_us` sum up to the step.
+    Spans have `own_us`, their time without the calls in them. These, the time outside the model and
+    `profiler_us` add up to the step.
     """
     marks = sorted(said) if measured.is_host else []  # a device has a clock of its own
     begin = min([step.begin for step in measured.times[:1]] + [at for at, _ in marks[:1]], default=0)
@@ -43,7 +43,7 @@ def chrome_trace(measured: Measured, said: Iterable[tuple[int, str]] = ()) -> di
     for at, text in marks:
         event = {"name": text, "cat": "mark", "ph": "i", "s": "t", "ts": (at - begin) / 1e3}
         events.append({**event, "pid": PROCESS, "tid": MARKS})
-    names = {STEPS: "steps", MARKS: "stops and findings", OUTSIDE: "outside of the model"}
+    names = {STEPS: "steps", MARKS: "stops and findings", OUTSIDE: "outside the model"}
     names |= {DEPTH + depth: f"depth {depth}" for depth in range(deepest + 1)}
     if not marks:
         del names[MARKS]
@@ -52,7 +52,10 @@ def chrome_trace(measured: Measured, said: Iterable[tuple[int, str]] = ()) -> di
 
 
 def _placed(steps: Iterable[StepTime], begin: int) -> Iterator[tuple[StepTime, int]]:
-    """Each step and what to take off its times; on a device each begins at its own zero, so they follow."""
+    """Each step and the offset of its times.
+
+    On a device each step begins at zero, so they are put in a row.
+    """
     last = 0
     for step in steps:
         shift = min(begin, step.begin - last)
@@ -73,7 +76,7 @@ def _head(kind: str, track: int, **args: Any) -> Event:
 
 @dataclass(slots=True)
 class _Stay:
-    """The backward in a call and in those that it called, without a break."""
+    """An unbroken stay of the backward pass in a call and the calls in it."""
 
     call: int
     since: int
@@ -107,8 +110,8 @@ class _Drawing:
 
     def forward(self) -> Iterator[Event]:
         for index, call in enumerate(self._step.calls):
-            category = "recomputed" if call.is_again else "forward"
-            own = call.backward - _in_nodes(call) if call.is_again else call.forward
+            category = "recomputed" if call.is_recomputation else "forward"
+            own = call.backward - _in_nodes(call) if call.is_recomputation else call.forward
             times = call.since, call.until
             args = self._about(index, own)
             yield self._span(args["path"], category, DEPTH + self.depths[index], times, args)
@@ -122,7 +125,7 @@ class _Drawing:
             yield self._span(args["path"], "backward", track, (stay.since, stay.until), args)
 
     def _stays(self) -> list[_Stay]:
-        """Go through the backward in time; each piece lengthens the stays of its call and of its callers."""
+        """Go through the backward pass in time; each piece extends the stays of its call and its callers."""
         calls = self._step.calls
         pieces = [(*span, at) for at, call in enumerate(calls) for span in call.spans]
         pieces += [(call.since, call.until, -1) for call in calls if call.parent < 0]
@@ -172,7 +175,7 @@ class _Drawing:
 
 
 def _in_nodes(call: CallTime) -> float:
-    """Of the backward of a call, what was in nodes of autograd; of one that ran again, the rest was that."""
-    if not call.is_again:
+    """The part of a call's backward that was in autograd nodes. The rest was its recomputation."""
+    if not call.is_recomputation:
         return call.backward
     return min(call.backward, sum(until - since for since, until in call.spans))

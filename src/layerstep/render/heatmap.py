@@ -15,7 +15,7 @@ from layerstep.render.names import shortened_all
 from layerstep.render.scale import Scale
 from layerstep.tensors.bars import position
 from layerstep.tensors.format import number
-from layerstep.tensors.grid import block_means
+from layerstep.tensors.pooling import block_means
 from layerstep.views import Plot
 
 __all__ = ["Shading", "block_note", "draw_heatmap", "shading_of"]
@@ -32,7 +32,7 @@ Cell = tuple[str, str]
 class Shading:
     """How a value of the matrix is shown: from `low` to `high`, about zero if both signs occur.
 
-    By powers of ten if `least` is given, the smallest size that is told from zero.
+    By powers of ten if `least` is given, the smallest size that counts as nonzero.
     """
 
     def __init__(self, low: float, high: float, *, least: float = 0.0) -> None:
@@ -98,7 +98,7 @@ class Shading:
 
 
 DECADES = 12
-"""By powers of ten, what is smaller than this beside the largest is shown as the smallest."""
+"""By powers of ten, values smaller than this part of the largest are shown as the smallest."""
 
 
 def shading_of(plot: Plot) -> Shading | None:

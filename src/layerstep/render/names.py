@@ -32,7 +32,7 @@ def shortened(name: str, room: int, *, head: int | None = None) -> str:
 def shortened_all(names: Sequence[str], room: int) -> dict[str, str]:
     """Each name and what to show for it: two different names never look the same.
 
-    A name that cannot be told from the others in so little room is shown whole, on several lines.
+    A name that would look like another when shortened is shown whole, on several lines.
     """
     wanted = list(dict.fromkeys(names))
     best: dict[str, str] = {}

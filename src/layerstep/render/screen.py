@@ -95,7 +95,7 @@ def to_text(view: View, *, width: int = 80) -> str:
 
 
 class Themed:
-    """A view for a console of somebody else's, which does not know our styles."""
+    """A view for a console that does not know our styles."""
 
     def __init__(self, view: View) -> None:
         self.view = view

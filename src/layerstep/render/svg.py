@@ -14,9 +14,8 @@ from layerstep.render.heatmap import block_note, shading_of
 from layerstep.render.scale import Scale, count_scale, scale_of
 from layerstep.render.screen import to_text
 from layerstep.render.spelled import spelled_out
-from layerstep.tensors.bars import pooled
 from layerstep.tensors.format import number
-from layerstep.tensors.grid import block_means
+from layerstep.tensors.pooling import block_means, pooled
 from layerstep.views import Group, Plot, View
 
 __all__ = ["parts_of", "to_svg"]

@@ -1,7 +1,7 @@
-"""What a forward writes beside its result: attributes, lists, caches. Put back after a second run.
+"""Put back what a forward writes besides its result: attributes, lists, caches.
 
-Reached from the modules through lists, dictionaries and plain objects; what a forward does to globals, to
-files or to objects with slots is not seen.
+We reach them from the modules through lists, dictionaries and plain objects. What a forward does to globals,
+files or objects with slots stays.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerstep._torch import set_version
-from layerstep._torch.tensors import is_tensor
+from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.tensors.clones import clone_of
 from layerstep.tensors.observing import observing
 
@@ -24,7 +24,7 @@ __all__ = ["attributes_kept"]
 
 DEPTH = 4
 MOST = 20_000
-"""Objects that are looked at; a module that holds its trainer would lead to everything."""
+"""The most objects to visit: a module that holds its trainer would lead to everything."""
 
 _CONTAINERS = (list, dict, set, deque)
 _NOT_STATE = (nn.Module, Tensor, type, FunctionType, MethodType, ModuleType)
@@ -32,20 +32,20 @@ _NOT_STATE = (nn.Module, Tensor, type, FunctionType, MethodType, ModuleType)
 
 @contextlib.contextmanager
 def attributes_kept(module: nn.Module) -> Iterator[list[str]]:
-    """A forward may write `self.weights = …`, append to a list, fill a cache: it is put back.
+    """Undo at the end what a forward writes: `self.weights = …`, an append to a list, a filled cache.
 
-    Fills the list with the names of what grew.
+    Gives a list, which then holds the names of the attributes that grew.
     """
     grew: list[str] = []
-    state = _State(module)
+    state = _Attributes(module)
     try:
         yield grew
     finally:
         grew += state.restore()
 
 
-class _State:
-    """The attributes as they are now."""
+class _Attributes:
+    """The attributes of a module and its parts as they are now."""
 
     def __init__(self, module: nn.Module) -> None:
         self._seen: set[int] = set()
@@ -68,7 +68,7 @@ class _State:
         self._seen.add(id(value))
         if _is_own_tensor(value):
             with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
-                self._tensors.append((value, clone_of(value), value._version))
+                self._tensors.append((value, clone_of(value), version_of(value)))
         elif isinstance(value, _CONTAINERS):
             self._containers.append((value, copy.copy(value)))
             for item in (value.values() if isinstance(value, dict) else value) if depth else ():
@@ -77,7 +77,7 @@ class _State:
             self._add_attributes(value.__dict__, depth - 1)
 
     def restore(self) -> list[str]:
-        """Put everything back; the names of what had grown."""
+        """Put everything back, and return the names of what had grown."""
         grew = []
         for names, before, lengths in self._attributes:
             grew += [name for name in before if name in names and _length(names[name]) != lengths[name]]
@@ -91,19 +91,19 @@ class _State:
                 (container.update if isinstance(container, dict | set) else container.extend)(contents)
         with observing():
             for tensor, content, version in self._tensors:
-                if tensor._version != version:
+                if version_of(tensor) != version:
                     tensor.data.copy_(content)
                     set_version(tensor, version)
         return grew
 
 
 def _is_machinery(name: str, value: Any) -> bool:
-    """Tables of hooks, and what the debugger has put there: a detach meanwhile must not be taken back."""
+    """Is this a table of hooks, or an object of the debugger? Putting these back would undo a detach."""
     return "_hook" in name or type(value).__module__.startswith("layerstep.")
 
 
 def _length(value: Any) -> Any:
-    """What changes where something is appended: a shape, a length, a position."""
+    """What an append changes: a shape, a length, a position."""
     if is_tensor(value):
         return value.shape
     if isinstance(value, _CONTAINERS):
@@ -117,7 +117,7 @@ def _is_own_tensor(value: Any) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Are the same objects in both? Equality of tensors is no answer."""
+    """Do both hold the same objects? By identity, because `==` of tensors is not a yes or no."""
     if isinstance(one, dict):
         return _same([*one, *one.values()], [*other, *other.values()])
     if isinstance(one, set):

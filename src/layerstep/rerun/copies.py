@@ -1,4 +1,4 @@
-"""Copies of what a module was called with, for a rerun: nothing the run holds can be written through them."""
+"""Copies of a call's arguments for a rerun, which therefore cannot write to anything of the run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerstep._torch.tensors import is_tensor
+from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.engine.random_streams import copy_of_generator, is_generator
 from layerstep.errors import UserError
-from layerstep.rerun.kv_caches import CacheBefore, Caches, Moment, is_cache
+from layerstep.rerun.kv_caches import CacheBefore, Caches, CallProgress, is_cache
 from layerstep.tensors.clones import clone_of
 
 __all__ = ["Copies"]
@@ -19,14 +19,14 @@ DEPTH = 6
 
 
 class Copies:
-    """Containers anew, tensors cloned, caches of keys and values as they were when the call began.
+    """New containers, cloned tensors, and key-value caches as they were when the call began.
 
-    What is one object stays one: attention tells self-attention by `query is key`. `length` is how many
-    tokens the call is about: after it a cache has so many more.
+    An object that occurs twice is copied once, because attention recognises self-attention by `query is key`.
+    `length` is how many tokens the call processes: it adds as many to a cache.
     """
 
-    def __init__(self, moment: Moment, length: int, caches: Caches | None = None) -> None:
-        self._moment = moment
+    def __init__(self, progress: CallProgress, length: int, caches: Caches | None = None) -> None:
+        self._progress = progress
         self._length = length
         self._caches = caches
         self._made: dict[int, tuple[Any, Any]] = {}
@@ -57,7 +57,7 @@ class Copies:
             return {key: inside(item) for key, item in value.items()}
         if is_cache(value):
             known = self._caches.before(value) if self._caches is not None else None
-            return known if known is not None else CacheBefore(value, self._moment, self._length)
+            return known if known is not None else CacheBefore(value, self._progress, self._length)
         if isinstance(getattr(value, "__dict__", None), dict) and not callable(value):
             return _object(value, inside)
         return value
@@ -67,7 +67,10 @@ class Copies:
         return [(one, copy_) for one, copy_ in self._made.values() if is_tensor(one)]
 
     def were_written(self) -> bool:
-        """Has a call left them other than the originals? Then those are not what they were before it."""
+        """Do the copies differ from the originals after a call?
+
+        Then the real call has changed the originals too.
+        """
         return any(
             _differ(before, after) if is_tensor(after) else _items(after) != self._items[id(after)]
             for before, after in self._made.values()
@@ -84,16 +87,16 @@ def _clone_of_input(tensor: Tensor) -> Tensor:
 
 
 def _differ(before: Tensor, after: Tensor) -> bool:
-    if not after.is_inference() and not after._version:
+    if version_of(after) == 0:
         return False
     try:
         return before.shape != after.shape or not bool(((before == after) | (before != before)).all())
-    except Exception:  # a kind of tensor that does not compare: it was written, so it may differ
+    except Exception:  # a kind of tensor that cannot be compared: it was written, so it may differ
         return True
 
 
 def _items(value: Any) -> list[int]:
-    """What a container or an object of the user's holds, by identity."""
+    """The ids of what a container or an object of the user holds."""
     if isinstance(value, dict | list):
         return [id(item) for item in (value.values() if isinstance(value, dict) else value)]
     if isinstance(value, Tensor | CacheBefore) or not isinstance(getattr(value, "__dict__", None), dict):
@@ -102,10 +105,10 @@ def _items(value: Any) -> list[int]:
 
 
 def _object(value: Any, inside: Any) -> Any:
-    """An object of the user's: its attributes are copied too, so that what it caches is not appended to."""
+    """Copy an object of the user with its attributes, so that the rerun does not append to its caches."""
     try:
         twin = copy.copy(value)
         twin.__dict__.update({name: inside(item) for name, item in value.__dict__.items()})
-    except Exception:  # it refuses to be copied: then it is passed as it is
+    except Exception:  # it refuses to be copied: pass it as it is
         return value
     return twin

@@ -1,7 +1,7 @@
-"""Run one module once more on what it was called with, and leave no trace of it.
+"""Rerun one module on the arguments of its call, and leave no trace.
 
-Inputs are copies, random streams and buffers are put back, attributes that the forward writes are put back,
-hooks are not called, points are silent, nothing is recorded for a backward, dropout does nothing.
+Inputs are copied. Random streams, buffers and the attributes that the forward writes are put back. Hooks are
+not called, points are silent, autograd records nothing, dropout does nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from layerstep._torch import function_modes, functions_off, functions_on, hooks_hidden
+from layerstep._torch import (
+    function_modes,
+    function_modes_off,
+    function_modes_on,
+    hooks_hidden,
+)
 from layerstep._torch.encoders import may_be_one_kernel
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep._torch.tensors import is_tensor
@@ -27,7 +32,7 @@ from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.errors import UserError
 from layerstep.rerun.attributes import attributes_kept
 from layerstep.rerun.copies import Copies
-from layerstep.rerun.kv_caches import Caches, Moment
+from layerstep.rerun.kv_caches import Caches, CallProgress
 from layerstep.rerun.other_ranks import waits_for_ranks
 from layerstep.tensors.clones import is_freed
 from layerstep.tensors.observing import observing
@@ -51,19 +56,30 @@ _DROPOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """What came out, and what makes it another output than the run's."""
+    """The output of a rerun, and why it may differ from the run's."""
 
     output: Any
     dropped: bool
     """Dropout acted in the run, and not here."""
     drew: bool
-    """It drew random numbers otherwise."""
+    """It drew random numbers, apart from dropout."""
     unhooked: bool
-    """There are hooks of the user's inside, which were not called."""
+    """The user has hooks in the module, which were not called."""
     grew: tuple[str, ...]
-    """What each call adds to: attributes, or its inputs. If that is a cache, it held this call already."""
+    """The attributes or inputs that each call adds to. If one is a cache, it held this call already."""
     fused: bool
-    """In the run a part of it may have been one fused kernel, whose last digits are others."""
+    """In the run a fused kernel may have computed a part of it, with other last digits."""
+
+    def caveats(self, path: str) -> list[str]:
+        """Why its output may differ from the run's, in words."""
+        grew = ", ".join(self.grew[:3])
+        notes = (
+            (self.dropped, "dropout was left out"),
+            (self.drew, "it draws random numbers: they are not those of the run"),
+            (self.unhooked, "hooks of yours in it were not called"),
+            (grew, f"the call has changed {grew} already: `break {path} enter` to see it as it was"),
+        )
+        return [words for holds, words in notes if holds]
 
 
 class Watcher(TorchFunctionMode):
@@ -78,11 +94,11 @@ class Watcher(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._alone:
             return self.see(func, args, kwargs)
-        with functions_off():  # a mode of the user's below this one must see nothing
+        with function_modes_off():  # a mode of the user below this one must see nothing
             return self.see(func, args, kwargs)
 
     def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Answer for a function; overridden by who looks for something."""
+        """Compute the result of a function. Subclasses override it to look for something."""
         if func in _DROPOUTS:
             chance = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
             acts = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
@@ -93,13 +109,14 @@ class Watcher(TorchFunctionMode):
 
 @contextlib.contextmanager
 def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list[str], list[Any]]]:
-    """Meanwhile the module may be run: no hook is called, nothing is printed, and all state is put back.
+    """Let the module run meanwhile: no hook is called, nothing is printed, and all state is put back.
 
-    Gives the names of what a run adds to, which are known afterwards, and the hooks on and in the module.
+    Gives two lists: the names of what a call adds to, filled at the end, and the hooks of the module and its
+    parts.
     """
     if kind := waits_for_ranks(module):
         path = session.models.path_of(module)
-        raise UserError(f"{path} cannot be run again: {kind} would wait for the other ranks")
+        raise UserError(f"{path} cannot be rerun: {kind} would wait for the other ranks")
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.evaluating())
         stack.enter_context(undisturbed(session.models, deep=False))
@@ -108,7 +125,7 @@ def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list
         stack.enter_context(global_hooks_silent())
         stack.enter_context(stdout_of_this_thread())
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # the program has been told already
+        warnings.simplefilter("ignore")  # the program has had these warnings
         yield grew, hooks
 
 
@@ -118,46 +135,46 @@ def rerun(
     *,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    moment: Moment,
+    progress: CallProgress,
     watcher: Watcher,
 ) -> Rerun:
-    """The module's forward on copies of its inputs, watched. `moment`: how far the real call has come."""
+    """Run the module's forward on copies of its inputs under `watcher`."""
     if any(map(is_freed, (*module.parameters(), *module.buffers()))):
         path = session.models.path_of(module)
-        raise UserError(f"{path} cannot be run again: not all of its weights are in memory at this stop")
+        raise UserError(f"{path} cannot be rerun: not all of its weights are in memory at this stop")
     fused = any(map(may_be_one_kernel, module.modules()))
     with contextlib.ExitStack() as stack:
         grew, hooks = stack.enter_context(leaving_no_trace(session, module))
         stack.enter_context(torch.no_grad())
         _leave_autocast_cache(stack)
         with observing():
-            copies = Copies(moment, length_of(args, kwargs), session.instruments.get(Caches))
+            copies = Copies(progress, length_of(args, kwargs), session.instruments.get(Caches))
             args, kwargs = copies.of(args), copies.of(kwargs)
         streams = RandomState()
         try:
-            with functions_on(), watcher:
+            with function_modes_on(), watcher:
                 output = module(*args, **kwargs)
         except UserError:
             raise
         except Exception as error:  # the module's own code, on inputs that may have changed since
             line = str(error).partition("\n")[0]
-            raise UserError(f"{session.models.path_of(module)} cannot be run again: {line}") from None
+            raise UserError(f"{session.models.path_of(module)} cannot be rerun: {line}") from None
         with observing():
             drew = bool(streams.changed())
             written = ["an input"] if copies.were_written() else []
     unhooked = any(not type(hook).__module__.startswith("layerstep.") for hook in hooks)
-    changed = tuple(written + grew) if moment is Moment.AFTER else ()
+    changed = tuple(written + grew) if progress is CallProgress.AFTER else ()
     return Rerun(output, watcher.dropped, drew, unhooked, changed, fused)
 
 
 def length_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """How many tokens a call is about: [batch, tokens, …] of its first tensor."""
+    """How many tokens a call processes: [batch, tokens, …] of its first tensor."""
     first = next((x for x in (*args, *kwargs.values()) if is_tensor(x) and x.dim() >= 2), None)
     return int(first.shape[1]) if first is not None and not first.is_nested else 0
 
 
 def _leave_autocast_cache(stack: contextlib.ExitStack) -> None:
-    """Autocast keeps the weights it has cast, older torch also without gradients: the run would get none."""
+    """Keep the rerun out of autocast's cache: older torch would give the run weights without gradients."""
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)

@@ -1,4 +1,4 @@
-"""Values that come from other ranks: through which collective, and which modules wait for other ranks."""
+"""Other ranks: the collectives that values come through, and the modules that wait for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def has_ranks() -> bool:
 
 
 def about_gradients(session: Session) -> str:
-    """Why gradients may be bad that this rank has not made so; nothing if there is no other rank."""
+    """Why gradients can be bad though this rank made good ones; "" if there is no other rank."""
     if not has_ranks():
         return ""
     return (
@@ -53,7 +53,7 @@ def _reducer(session: Session) -> str:
 
 
 def waits_for_ranks(module: nn.Module) -> str:
-    """The class of a part that talks to other ranks as it runs; run here alone, it would wait for ever."""
+    """The class of a part that talks to other ranks; run on this rank alone, it would wait for ever."""
     if not has_ranks():
         return ""
     for part in module.modules():

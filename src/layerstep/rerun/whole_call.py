@@ -1,8 +1,8 @@
-"""Run a whole call again as it was: its inputs, random streams and buffers are those of its beginning.
+"""Rerun a whole call as it was: with the inputs, random streams and buffers of its beginning.
 
-Taken at the beginning of every call while a catchpoint is armed, so it must be cheap: inputs are cloned (they
-belong to the user, and numpy may share them), buffers only while training, nothing else is copied. Afterwards
-everything is as the real call left it.
+While a catchpoint is armed, every call notes its start, so that must be cheap: it clones the inputs, which
+belong to the user and may share memory with numpy, and while training the buffers. After a rerun everything
+is as the real call left it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch import modes_off, set_version
-from layerstep._torch.tensors import size_of
+from layerstep._torch.tensors import size_of, version_of
 from layerstep.engine.random_streams import Generators, RandomState
 from layerstep.engine.reachable import Reach
 from layerstep.rerun.copies import Copies
-from layerstep.rerun.kv_caches import Moment
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import leaving_no_trace, length_of
 from layerstep.tensors.clones import clone_of
 from layerstep.tensors.containers import tensors_of
@@ -30,15 +30,15 @@ from layerstep.tensors.observing import observing
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Snapshot", "replaying", "take"]
+__all__ = ["CallStart", "note_start", "rerunning"]
 
 INPUT_BYTES = 256 << 20
-"""Inputs larger than this are held, not copied; a second run is then on what the call has left of them."""
+"""Larger inputs are kept, not copied; a rerun then gets them as the call has left them."""
 
 
 @dataclass(slots=True, eq=False)
-class Snapshot:
-    """The beginning of one call of a module."""
+class CallStart:
+    """The state at the beginning of one call of a module."""
 
     module: nn.Module
     args: tuple[Any, ...]
@@ -52,8 +52,8 @@ class Snapshot:
     autocast: list[tuple[str, torch.dtype]]
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Once more what it was called with: a copy, because the call may write to it."""
-        copies = Copies(Moment.AFTER, length_of(self.args, self.kwargs))
+        """A fresh copy of its arguments, because the rerun may write to them."""
+        copies = Copies(CallProgress.AFTER, length_of(self.args, self.kwargs))
         args, kwargs = copies.of(self.args), copies.of(self.kwargs)
         for before, after in copies.tensors():
             if before.requires_grad:
@@ -61,17 +61,17 @@ class Snapshot:
         return args, kwargs
 
 
-def take(
+def note_start(
     module: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     *,
     forward: int,
     inside: list[nn.Module],
-) -> Snapshot:
-    """The state at the beginning of a call; `inside` are the modules of the model."""
+) -> CallStart:
+    """Note the state at the beginning of a call; `inside` are the modules of the model."""
     with observing():
-        copies = Copies(Moment.AFTER, length_of(args, kwargs))
+        copies = Copies(CallProgress.AFTER, length_of(args, kwargs))
         size = sum(map(size_of, tensors_of((args, kwargs))))
         if size <= INPUT_BYTES:
             args, kwargs = copies.of(args), copies.of(kwargs)
@@ -80,7 +80,7 @@ def take(
         if before.requires_grad and after.is_floating_point():
             after.requires_grad_()
     on = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
-    return Snapshot(
+    return CallStart(
         module,
         args,
         kwargs,
@@ -98,7 +98,7 @@ _known: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDiction
 
 
 def _generators_of(module: nn.Module) -> Generators:
-    """Those of the module's own, as they are now. They are looked for once: this is done at each call."""
+    """The random generators that the module holds, as they are now. We search for them once per module."""
     if module not in _known:
         reach = Reach(tensors=False)
         reach.add_module("", module)
@@ -115,36 +115,36 @@ def _copies_of_buffers(modules: list[nn.Module]) -> list[tuple[Tensor, Tensor]]:
 
 
 @contextlib.contextmanager
-def replaying(session: Session, snapshot: Snapshot) -> Iterator[None]:
-    """Meanwhile the world is as at the beginning of that call; afterwards it is as it was before this block.
+def rerunning(session: Session, start: CallStart) -> Iterator[None]:
+    """Restore the state at the beginning of that call for this block; afterwards put the present state back.
 
-    No hook on or in the module is called, no point stops, what it prints is not shown.
+    No hook of the module or its parts is called, no point stops, and what it prints is not shown.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.arming.held())
         stack.enter_context(modes_off())
-        stack.enter_context(_buffers_at_start(snapshot))
-        stack.enter_context(leaving_no_trace(session, snapshot.module))
-        stack.callback(RandomState().restore)  # we have turned them back, whoever else has drawn
-        stack.enter_context(torch.inference_mode(snapshot.inference))
-        stack.enter_context(torch.set_grad_enabled(snapshot.grad))
+        stack.enter_context(_buffers_at_start(start))
+        stack.enter_context(leaving_no_trace(session, start.module))
+        stack.callback(RandomState().restore)  # undo our own restore, even if other threads have drawn
+        stack.enter_context(torch.inference_mode(start.inference))
+        stack.enter_context(torch.set_grad_enabled(start.grad))
         for device in ("cpu", "cuda"):
-            dtype = dict(snapshot.autocast).get(device)
+            dtype = dict(start.autocast).get(device)
             if dtype is not None or torch.is_autocast_enabled(device):
                 stack.enter_context(
                     torch.autocast(device, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
                 )
-        snapshot.streams.restore()
-        snapshot.generators.rewind()
+        start.streams.restore()
+        start.generators.rewind()
         yield
 
 
 @contextlib.contextmanager
-def _buffers_at_start(snapshot: Snapshot) -> Iterator[None]:
-    """Through `.data` and with the old count of writes: autograd may have saved a buffer."""
+def _buffers_at_start(start: CallStart) -> Iterator[None]:
+    """Write through `.data` and put back the count of writes, because autograd may have saved a buffer."""
     with observing():
-        now = [(buffer, clone_of(buffer), buffer._version) for buffer, _ in snapshot.buffers]
-        for buffer, value in snapshot.buffers:
+        now = [(buffer, clone_of(buffer), version_of(buffer)) for buffer, _ in start.buffers]
+        for buffer, value in start.buffers:
             buffer.data.copy_(value)
     try:
         yield

@@ -9,15 +9,17 @@ from typing import Any
 
 from torch import Tensor
 
-from layerstep._torch.saved import is_closed, is_written_view, key_of, number_of, saved_by
+from layerstep._torch import node_number
+from layerstep._torch.saved import is_opaque, is_written_view, key_of, saved_by
 from layerstep._torch.tensors import is_tensor
+from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Graph", "Held", "inner_tensors", "nodes_behind", "size_of", "walk"]
 
 NODES = 200_000
-"""A graph that is larger is not walked to its end."""
+"""The most nodes to visit in a graph."""
 DEPTH = 6
-"""Of containers that are looked into: what a model is called with may be a dictionary of lists of tuples."""
+"""How deep to look into containers: a model may be called with a dictionary of lists of tuples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,12 @@ class Held:
 
 @dataclass(slots=True)
 class Graph:
-    """What hangs on some tensors."""
+    """The graph behind some tensors."""
 
     nodes: int = 0
     held: list[Held] = field(default_factory=list)
     """Each piece of memory once, in the order in which the nodes were made."""
-    closed: Counter[str] = field(default_factory=Counter)
+    opaque: Counter[str] = field(default_factory=Counter)
     """Nodes that do not show what they hold, by name."""
     is_cut: bool = False
 
@@ -52,15 +54,15 @@ def walk(
     met: Callable[[Tensor, int], None] | None = None,
     hidden: Callable[[int], Iterable[tuple[int, int]] | None] = lambda number: None,
 ) -> Graph:
-    """Go through the graph from its last nodes on; parameters that it has saved are among what it holds.
+    """Go through the graph from its last nodes on. Saved parameters count among what it holds.
 
-    `met` is called with each tensor that is held and the number of its memory. `hidden` is asked for what a
-    node holds that does not show it: memory and its bytes, or None.
+    `met` gets each tensor that is held and the number of its memory. `hidden` tells what an opaque node
+    holds: memory and its bytes, or None.
     """
     seen, is_cut = nodes_behind(roots, most=most)
     graph, known = Graph(len(seen), is_cut=is_cut), set[int]()
-    for number, _, node in sorted((number_of(node), id(node), node) for node in seen):
-        for key, size in _unshown(node, number, graph, hidden) if is_closed(node) else ():
+    for number, _, node in sorted((node_number(node), id(node), node) for node in seen):
+        for key, size in _opaque(node, number, graph, hidden) if is_opaque(node) else ():
             if not key or key not in known:
                 known.add(key)
                 graph.held.append(Held(key, size, number))
@@ -75,7 +77,7 @@ def walk(
 
 
 def nodes_behind(roots: Iterable[Any], *, most: int = NODES) -> tuple[set[Any], bool]:
-    """The nodes from these on, and whether there are more than that."""
+    """The nodes behind these, at most `most`, and whether there are more."""
     seen = set[Any]()
     waiting = [node for node in roots if node is not None]
     while waiting:
@@ -89,29 +91,23 @@ def nodes_behind(roots: Iterable[Any], *, most: int = NODES) -> tuple[set[Any], 
     return seen, False
 
 
-def _unshown(
+def _opaque(
     node: Any, number: int, graph: Graph, hidden: Callable[[int], Iterable[tuple[int, int]] | None]
 ) -> Iterable[tuple[int, int]]:
-    """What is known of a node that does not show what it holds; else it is counted as such."""
+    """What is known about an opaque node; if nothing, count it as opaque."""
     inside = hidden(number) if is_written_view(node) else None
     if inside is None:
-        graph.closed[node.name().rpartition("::")[2]] += 1
+        graph.opaque[node.name().rpartition("::")[2]] += 1
     return inside or ()
 
 
-def inner_tensors(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
-    """The tensors in a value; a sparse one has two."""
-    if is_tensor(value):
-        if not key_of(value) and _has_parts(value):
-            yield from _parts(value)
+def inner_tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in a value that have memory; for a sparse one, its parts."""
+    for tensor in tensors_of(value, DEPTH):
+        if not key_of(tensor) and _has_parts(tensor):
+            yield from _parts(tensor)
         else:
-            yield value
-    elif depth and isinstance(value, tuple | list | set):
-        for each in value:
-            yield from inner_tensors(each, depth - 1)
-    elif depth and isinstance(value, dict):
-        for each in value.values():
-            yield from inner_tensors(each, depth - 1)
+            yield tensor
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
@@ -125,7 +121,7 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def size_of(tensor: Tensor) -> int:
-    """The bytes of its memory, of which it may show a part; 0 where there is none."""
+    """The bytes of its whole storage, of which it may show a part; 0 where there is none."""
     try:
         return 0 if tensor.is_meta else int(tensor.untyped_storage().nbytes())
     except Exception:  # lazy, freed, or a class that refuses every question
@@ -133,7 +129,7 @@ def size_of(tensor: Tensor) -> int:
 
 
 def _has_parts(tensor: Tensor) -> bool:
-    """Does it keep its memory in tensors inside of it? A class that refuses every question has none."""
+    """Does it keep its memory in other tensors? If its class refuses every question: no."""
     try:
         return tensor.layout is not None
     except Exception:

@@ -23,7 +23,7 @@ F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class Scratch:
-    """Memory that is used for block after block: fresh pages would cost as much as the counting."""
+    """Memory that each block uses again: fresh pages would cost as much as the counting."""
 
     def __init__(self) -> None:
         self._slots: dict[str, Array] = {}
@@ -36,7 +36,7 @@ class Scratch:
 
 
 def distinct(part: Part) -> tuple[Part, int]:
-    """One of each expanded dimension, and how often it is there; the others in the order of memory."""
+    """One index of each expanded dimension, and how often it repeats; the others in the order of memory."""
     lead = part[0]
     again = [d for d in range(lead.dim()) if lead.size(d) > 1 and not any(t.stride(d) for t in part)]
     repeat = math.prod(lead.size(d) for d in again)
@@ -47,7 +47,10 @@ def distinct(part: Part) -> tuple[Part, int]:
 
 
 def pieces(part: Part, start: int = 0, *, step: int = 1, size: int | None = None) -> Iterator[Part]:
-    """Views of at most a block, or every `step`-th element; by index where there is no flat view."""
+    """Views of at most a block, or of every `step`-th element.
+
+    Copies by index where there is no flat view.
+    """
     size = size or BLOCK
     if all(t.is_contiguous() for t in part):
         yield from split(tuple(t.view(-1)[start::step] for t in part), size=size)
@@ -63,7 +66,7 @@ def pieces(part: Part, start: int = 0, *, step: int = 1, size: int | None = None
 
 
 def split(part: Part, *, size: int | None = None) -> Iterator[Part]:
-    """Views of at most `size` elements, a block's unless told, in the order of the elements."""
+    """Views of at most `size` elements (default: a block), in the order of the elements."""
     most = size or BLOCK
     total, length = part[0].numel(), len(part[0]) if part[0].dim() else 1
     if 0 < total <= most:
@@ -75,7 +78,7 @@ def split(part: Part, *, size: int | None = None) -> Iterator[Part]:
 
 
 def blocks(part: Part, start: int = 0, *, step: int = 1) -> Iterator[Part | Array]:
-    """What `load` turns into flat float arrays; views of the memory itself where that holds such."""
+    """The blocks for `load`; views of the memory itself where it holds floats."""
     lead = part[0]
     ready = lead.dtype in (torch.float32, torch.float64) and len(part) == step == 1 and lead.is_cpu
     size = BLOCK if _is_narrow(lead.dtype) else -(-BLOCK // 2)
@@ -92,7 +95,7 @@ def _is_narrow(dtype: torch.dtype) -> bool:
 
 
 def load(part: Part | Array, scratch: Scratch) -> Array:
-    """Flat float32 or float64; the magnitude of complex numbers, the real value of quantized ones."""
+    """A block as flat float32 or float64: magnitudes of complex numbers, real values of quantized ones."""
     if isinstance(part, np.ndarray):
         return part
     part = tuple(t.cpu() for t in part)

@@ -1,4 +1,4 @@
-"""Two tensors compared: how far apart they are, where first, and in words what was done to one of them."""
+"""Compare two tensors: how far apart they are, where first, and in words what was done to one of them."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from layerstep.tensors.shapes import shape_line
 __all__ = ["Comparison", "compare"]
 
 MOST_EXPANDED = 1 << 28
-"""Elements: there is no end to what an expanded tensor may have without memory behind it."""
+"""The most elements: an expanded tensor can have any number without memory behind it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """How two tensors differ; `words` says in one line what that looks like.
 
-    Floats are over the elements that are finite in both. Without numbers (other shapes, no values) the
-    words are all there is.
+    Figures are over the elements that are finite in both. With other shapes or without values there are
+    only words.
     """
 
     words: str
     count: int = 0
     differing: int = 0
-    """Elements of another value; NaN is the same as NaN, and 0 as -0."""
+    """How many elements differ; NaN equals NaN, and 0 equals -0."""
     first: tuple[int, ...] | None = None
     there: tuple[Any, Any] | None = None
-    """What both hold at the first place that differs."""
+    """The two values at the first place that differs."""
     max_abs: float | None = None
     mean_abs: float | None = None
     max_rel: float | None = None
-    """Of the larger of the two magnitudes: 2 at most."""
+    """Relative to the larger of the two magnitudes, so at most 2."""
     max_ulp: int | None = None
-    """In steps of the coarser dtype; None for integers and complex numbers."""
+    """The largest difference in steps of the coarser dtype; None for integers and complex numbers."""
     cosine: float | None = None
     """None where one is all zero."""
     pearson: float | None = None
@@ -55,9 +55,9 @@ class Comparison:
 
 
 def compare(a: torch.Tensor, b: torch.Tensor) -> Comparison:
-    """Compare any two tensors, element by element; never raises, and holds no more than a few blocks.
+    """Compare any two tensors element by element. Never raises.
 
-    Only while a permutation is looked for, in up to a few million elements, both are held whole.
+    It holds only a few blocks, except while it looks for a permutation in up to a few million elements.
     """
     with below_everything(), np.errstate(all="ignore"):
         try:
@@ -90,7 +90,7 @@ def _compare(a: torch.Tensor, b: torch.Tensor) -> Comparison:
 
 
 def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor | None, str]:
-    """A plain tensor of the values; None and the reason, or the tensor and a reservation."""
+    """A plain tensor of the values and a remark; or None and the reason."""
     values = open_values(tensor)
     if values.parts is None:
         return None, values.note
@@ -119,7 +119,7 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> str:
 
 
 class _Gaps:
-    """The first pass: what differs, where, by how much, and whether that is within the tolerances."""
+    """The first pass: what differs, where, by how much, and whether it is within the tolerances."""
 
     def __init__(self, a: torch.dtype, b: torch.dtype) -> None:
         self.has_ulp = coarser(a, b) is not None
@@ -137,7 +137,7 @@ class _Gaps:
         self.is_close = True
 
     def compare(self, a: torch.Tensor, b: torch.Tensor) -> None:
-        """As `assert_close` does, by `isclose` in the promoted dtype, the roundings of which count."""
+        """Compare as `assert_close` does: by `isclose` in the promoted dtype, with its roundings."""
         if self.is_close:
             rtol, atol = self.tolerances
             x, y = a.cpu().to(self.promoted), b.cpu().to(self.promoted)
@@ -182,7 +182,7 @@ class _Gaps:
 
 
 class _Line(NamedTuple):
-    """The best multiple of the first for the second, and the best number to add to it."""
+    """The best line from the first to the second: a factor and a shift."""
 
     slope: float
     shift: float
@@ -221,7 +221,7 @@ def _with_moments(
 
 
 def _without_dust(spread: Array, dust: Array) -> Array:
-    """A constant has a spread of some rounding errors: none at all, then."""
+    """The spread of a constant is rounding errors: make it 0."""
     return np.where(np.diag(spread)[:, None] <= dust[:, None], 0.0, spread)
 
 
@@ -236,7 +236,7 @@ def _sizes(values: Array) -> Array:
 
 
 def _real(values: Array) -> Array:
-    """Complex numbers as pairs: the cosine of those is the real part of the complex one."""
+    """Complex numbers as pairs, whose cosine is the real part of the complex one."""
     return values.view(F64) if values.dtype.kind == "c" else values.astype(F64)
 
 
@@ -249,11 +249,11 @@ _TOLERANCES = {
     torch.complex64: (1.3e-6, 1e-5),
     torch.complex128: (1e-7, 1e-7),
 }
-"""Those of `torch.testing.assert_close`, which keeps them private; a test holds the answers equal."""
+"""The tolerances of `torch.testing.assert_close`, which are private there; a test compares the answers."""
 
 
 def _promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """The dtype in which `assert_close` compares; floats of one byte know no arithmetic and are widened."""
+    """The dtype in which `assert_close` compares. Floats of one byte have no arithmetic and are widened."""
     wide = {torch.uint16: torch.int64, torch.uint32: torch.int64, torch.uint64: torch.int64}
     if a != b:
         a, b = wide.get(a, a), wide.get(b, b)

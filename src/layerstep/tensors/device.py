@@ -1,4 +1,4 @@
-"""Counting on an accelerator: reductions where the values are, and one transfer of a small table."""
+"""Counting on an accelerator: reductions on the device, and one transfer of a small table."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from layerstep.tensors.rows import Row
+from layerstep.tensors.rows import BlockFigures
 
 __all__ = ["PIECE", "count_on_device"]
 
 PIECE = 1 << 20  # elements: 8 MiB for each of some float64 copies; even float32 counts them exactly
 
 
-def count_on_device(pieces: Iterable[Tensor], tiny: float) -> list[Row]:
+def count_on_device(pieces: Iterable[Tensor], tiny: float) -> list[BlockFigures]:
     """A row for each piece of at most `PIECE` elements, on whatever device they are."""
     figures = [_figures(piece, tiny) for piece in pieces]
     if not figures:
@@ -36,7 +36,7 @@ def _figures(piece: Tensor, tiny: float) -> Tensor:
     n = good.sum().to(wide)
     scaled = _where(good, x / unit, 0.0)
     mean = scaled.sum() / n
-    rest = _where(good, scaled - mean, 0.0)  # about the mean, or else 1000 +- 1e-3 is lost in float32
+    rest = _where(good, scaled - mean, 0.0)  # about the mean: otherwise 1000 ± 1e-3 is lost in float32
     off = rest.sum() / n
     std = ((rest * rest).sum() / n - off * off).clamp(min=0).sqrt()
     counts = (x.isnan(), x == math.inf, x == -math.inf, x == 0, good & (x < 0), (size < tiny) & (x != 0))
@@ -48,12 +48,12 @@ def _where(test: Tensor, values: Tensor, other: float) -> Tensor:
     return torch.where(test, values, torch.full_like(values, other))
 
 
-def _row(figures: list[float]) -> Row:
+def _row(figures: list[float]) -> BlockFigures:
     nan, up, down, zero, negative, subnormal, n, lo, hi, unit, mean, off, std, magnitude = figures
     counts = (n + nan + up + down, nan, up, down, zero, negative, subnormal)
     if not n:
-        return Row(*counts, math.inf, -math.inf, 0, 0, 0)
-    return Row(*counts, lo, hi, (mean + off) * unit, std * unit, magnitude * unit)
+        return BlockFigures(*counts, math.inf, -math.inf, 0, 0, 0)
+    return BlockFigures(*counts, lo, hi, (mean + off) * unit, std * unit, magnitude * unit)
 
 
 @functools.cache

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["explain", "shapes_differ"]
 
-SMALL = 1 << 22  # elements: up to here elements that were moved are looked for
-ROUNDING = 16  # ulp: what another order of summation does
+SMALL = 1 << 22  # elements: in larger tensors we do not look for moved elements
+ROUNDING = 16  # ulp: what another order of summation can cause
 MOST_SLICES = 6
 FEW = 4
 
@@ -42,14 +42,14 @@ def shapes_differ(a: torch.Tensor, b: torch.Tensor) -> str:
 
 
 def _integers(a: torch.Tensor, b: torch.Tensor) -> tuple[Array, Array]:
-    """Both as integers that are equal where the values are, once rounded to the coarser dtype."""
+    """Both as integers, equal where the values are equal after rounding to the coarser dtype."""
     dtype = torch.complex64 if a.is_complex() or b.is_complex() else coarser(a.dtype, b.dtype)
     one, other = (tensor.cpu() if dtype is None else tensor.cpu().to(dtype) for tensor in (a, b))
     return _code(one), _code(other)
 
 
 def _code(tensor: torch.Tensor) -> Array:
-    """-0 is 0, and a complex number is the eight bytes of its two halves."""
+    """The bits as integers; -0 as 0, a complex number as the eight bytes of its parts."""
     if tensor.is_complex():
         return as_numpy(torch.view_as_real(tensor + 0).contiguous().view(torch.int64).squeeze(-1))
     if not tensor.dtype.is_floating_point:
@@ -58,16 +58,16 @@ def _code(tensor: torch.Tensor) -> Array:
 
 
 def explain(a: torch.Tensor, b: torch.Tensor, found: Comparison, *, line: tuple[float, float]) -> str:
-    """What was done to the first to make the second, as far as that can be told; they do differ."""
-    told = _rounded(a, b, found) or (_finite_in_one(a, b, found) if found.finite_in_one else "")
-    if told:
-        return told
+    """Say what turned the first tensor into the second, where that can be found. The two do differ."""
+    words = _rounded(a, b, found) or (_finite_in_one(a, b, found) if found.finite_in_one else "")
+    if words:
+        return words
     if found.differing == 1 < found.count and found.first is not None and found.there is not None:
         one, other = found.there
         return f"only element {place(found.first)} differs: {_value(one)} and {_value(other)}"
     if a.numel() <= SMALL and not _is_double_complex(a, b):
-        told = moved(*_integers(a, b))
-    return told or _signs(a, b, found) or _on_a_line(a, b, *line) or _apart(a, b, found)
+        words = moved(*_integers(a, b))
+    return words or _signs(a, b, found) or _on_a_line(a, b, *line) or _apart(a, b, found)
 
 
 def _is_double_complex(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -79,7 +79,7 @@ def _value(value: Any) -> str:
 
 
 def _rounded(a: torch.Tensor, b: torch.Tensor, found: Comparison) -> str:
-    """A round trip through a coarser dtype, in either direction; a few elements may be so by chance."""
+    """Find a round trip through a coarser dtype, in either direction. A few elements may match by chance."""
     if a.dtype == b.dtype and found.differing < FEW:
         return ""
     for one, other, names in ((a, b, ("second", "first")), (b, a, ("first", "second"))):
@@ -105,11 +105,11 @@ def _finite_in_one(a: torch.Tensor, b: torch.Tensor, found: Comparison) -> str:
             only_nan = only_nan and bool(np.isnan(values[alone]).all())
     what = "NaN" if only_nan else "NaN or infinite"
     sides = zip(counts, ("first", "second"), strict=True)
-    told = " and ".join(f"{what} in the {name} only at {count:,}" for count, name in sides if count)
+    words = " and ".join(f"{what} in the {name} only at {count:,}" for count, name in sides if count)
     rest = found.differing - found.finite_in_one
     more = f"the rest differs by up to {number(found.max_abs)}" if rest else "the rest is equal"
     first = f", first at {place(found.first)}" if found.first and not rest else ""
-    return f"{told} of {found.count:,} elements{first}; {more}"
+    return f"{words} of {found.count:,} elements{first}; {more}"
 
 
 def _signs(a: torch.Tensor, b: torch.Tensor, found: Comparison) -> str:
@@ -126,7 +126,7 @@ def _signs(a: torch.Tensor, b: torch.Tensor, found: Comparison) -> str:
 
 
 def _on_a_line(a: torch.Tensor, b: torch.Tensor, slope: float, shift: float) -> str:
-    """A multiple of the first, or the first and a number; to within two roundings of every element."""
+    """Is the second a multiple of the first, or the first plus a number, to two roundings each?"""
     if a.numel() < 2 or a.dtype == torch.bool or b.dtype == torch.bool:
         return ""
     dtype = coarser(a.dtype, b.dtype)
@@ -172,14 +172,14 @@ def _where(a: torch.Tensor, b: torch.Tensor, found: Comparison) -> str:
     shape = tuple(a.shape)
     if 2 * found.differing <= found.count and sum(shape) <= SMALL:
         hits = _hits(a, b, shape)
-        told = [_named(hit, len(shape), axis) for axis, hit in enumerate(hits) if len(hit) > 1]
-        if any(told):
-            return "only in " + ", ".join(filter(None, told))
+        words = [_axis_words(hit, len(shape), axis) for axis, hit in enumerate(hits) if len(hit) > 1]
+        if any(words):
+            return "only in " + ", ".join(filter(None, words))
     return f"in {found.differing:,} of {found.count:,} elements"
 
 
 def _hits(a: torch.Tensor, b: torch.Tensor, shape: tuple[int, ...]) -> list[Array]:
-    """For each dimension which of its indices hold an element that differs."""
+    """For each dimension, which of its indices hold an element that differs."""
     hits: list[Array] = [np.zeros(size, bool) for size in shape]
     at = 0
     for x, y in arrays(a, b):
@@ -190,8 +190,8 @@ def _hits(a: torch.Tensor, b: torch.Tensor, shape: tuple[int, ...]) -> list[Arra
     return hits
 
 
-def _named(hit: Array, dims: int, axis: int) -> str:
-    """`row 3`, `columns 8–15`; nothing if that is most of them."""
+def _axis_words(hit: Array, dims: int, axis: int) -> str:
+    """`row 3`, `columns 8–15`; "" if it is most of them."""
     indices = [int(index) for index in np.flatnonzero(hit)]
     first, last, count = indices[0], indices[-1], len(indices)
     if 2 * count > len(hit):

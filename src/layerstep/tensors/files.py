@@ -1,4 +1,4 @@
-"""Tensors in files: .npy, .safetensors, and of what `torch.save` wrote the weights. No pickle is run."""
+"""Tensors in files: .npy, .safetensors, and weights that `torch.save` wrote. Runs no pickle."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FileReference:
 
     @classmethod
     def parse(cls, text: str) -> FileReference | None:
-        """None for text that is no file's name; a name with spaces stands in quotes."""
+        """None for text that does not name a file. A name with spaces must be in quotes."""
         match = _REFERENCE.fullmatch(text)
         if match is None or (not match[1] and re.search(r"\s", text)):
             return None
@@ -54,7 +54,7 @@ class FileReference:
 
 
 def read_tensors(reference: FileReference) -> Any:
-    """The tensor that is meant; a dictionary if there are several and none is named."""
+    """The tensor that is named; a dictionary if there are several and none is named."""
     readers: dict[str, Callable[[Path], Any]] = {
         ".npy": _read_npy,
         ".safetensors": _read_safetensors,
@@ -66,7 +66,7 @@ def read_tensors(reference: FileReference) -> Any:
             value = readers[reference.path.suffix](reference.path)
     except OSError as error:
         raise UserError(f"cannot read {reference.path}", error.strerror or "") from None
-    except Exception as error:  # whatever a damaged file makes of its reader
+    except Exception as error:  # a damaged file can cause any error
         reason = str(error).partition("\n")[0][:120]
         raise UserError(f"cannot read {reference.path}", reason or type(error).__name__) from None
     if reference.key:
@@ -99,7 +99,7 @@ def _read_pt(path: Path) -> Any:
 
 
 def _entry(value: Any, key: str, path: Path) -> Any:
-    """`key` as it is, or segment by segment through nested dictionaries."""
+    """The entry `key`, or the entry that its segments lead to through nested dictionaries."""
     here, left = value, key
     while left:
         if not isinstance(here, Mapping):
@@ -130,7 +130,7 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
 
 
 def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The values on the CPU, detached and in order; the run's own memory if it is so already."""
+    """The values on the CPU, detached and contiguous. This may be the run's own memory."""
     values = open_values(tensor)
     if values.parts is None:
         raise UserError(f"{name} has no values to write", values.note)
@@ -146,7 +146,7 @@ def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check_size(name: str, tensor: torch.Tensor) -> None:
-    """An expanded tensor is written in full, and may be far more than there is memory."""
+    """An expanded tensor is written in full, which may be more than the memory."""
     size = tensor.numel() * tensor.element_size()
     if size > MOST_EXPANDED and size > tensor.untyped_storage().nbytes():
         raise UserError(f"{name} is expanded: in a file it would be {human_bytes(size)}", "index it first")

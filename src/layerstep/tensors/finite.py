@@ -1,6 +1,7 @@
-"""Is a tensor finite? One sum tells, because a NaN or Inf stays in it: a thirtieth of `isfinite().all()`.
+"""Is a tensor finite? One sum tells, because a NaN or Inf stays in it, at a thirtieth of the cost of
+`isfinite().all()`.
 
-Every kind of tensor is read where its values are; where they cannot be read, `why_unread` says why.
+Every kind of tensor is read where its values are. Where they cannot be read, `why_unread` says why.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Bad(NamedTuple):
-    """What is not finite in a tensor."""
+    """Counts of what is not finite in a tensor."""
 
     nan: int = 0
     plus: int = 0
@@ -55,7 +56,7 @@ def why_unread(tensor: Tensor) -> str:
 
 
 def _floats(tensor: Tensor) -> list[Tensor]:
-    """The parts that can hold a NaN or Inf: integers have nothing to be wrong with."""
+    """The parts that can hold a NaN or Inf, which integers cannot."""
     parts, _ = readable(tensor)
     return [each for each in parts if each.numel() and (each.is_floating_point() or each.is_complex())]
 
@@ -74,9 +75,9 @@ def _widened(part: Tensor) -> Tensor:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """No NaN, no Inf that can be read. One reduction and one synchronisation for each part of a tensor.
+    """Is there no NaN and no Inf that can be read? One reduction and one synchronisation for each part.
 
-    A sum that overflows is looked at closely.
+    If a sum overflows, each element is checked.
     """
     with below_everything():
         try:
@@ -127,7 +128,10 @@ def _count(part: Tensor) -> Bad:
 
 
 def _total(tensors: list[Tensor]) -> Tensor:
-    """Not finite if one of them is not. On the CPU sums are a quarter cheaper than norms by one call."""
+    """A number that is finite only if all tensors are.
+
+    On the CPU, sums are a quarter cheaper than one call for norms.
+    """
     if all(each.is_cpu for each in tensors):
         return torch.stack([each.sum(dtype=torch.float32) for each in tensors]).sum()
     norms = foreach_norm(tensors, 2, dtype=torch.float32)
@@ -148,7 +152,10 @@ def is_same(one: Tensor, other: Tensor) -> bool:
 
 
 def not_finite(tensors: Iterable[Tensor]) -> list[int]:
-    """Which of many tensors hold a NaN or Inf. If none does: one reduction over all, one synchronisation."""
+    """Which of many tensors hold a NaN or Inf.
+
+    If none does, this costs one reduction and one synchronisation.
+    """
     every = list(tensors)
     with below_everything():
         found = [(index, part) for index, each in enumerate(every) for part in _floats(each)]

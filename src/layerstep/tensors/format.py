@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from layerstep.views import Figure
 
-__all__ = ["dims", "human_bytes", "number", "place", "share"]
+__all__ = ["dims", "human_bytes", "listed", "number", "place", "share"]
 
 
 def number(value: float | None) -> str:
@@ -45,3 +47,8 @@ def dims(shape: tuple[int, ...]) -> str:
 def place(index: tuple[int, ...]) -> str:
     """[3, 0, 17]: where in a tensor."""
     return f"[{', '.join(map(str, index))}]"
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """The first of some names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

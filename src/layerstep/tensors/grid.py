@@ -12,18 +12,22 @@ import torch
 from layerstep._torch import below_everything
 from layerstep._torch.tensors import as_numpy
 from layerstep.tensors.kinds import COPY_LIMIT, Part, open_values
+from layerstep.tensors.pooling import block_means
 
-__all__ = ["Grid", "block_means", "grid_of"]
+__all__ = ["Grid", "grid_of"]
 
 Matrix = npt.NDArray[np.float64]
 
 READ = 1 << 22
-"""Elements: of a larger matrix, rows and columns are left out evenly."""
+"""The most elements to read: of a larger matrix, rows and columns are skipped evenly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Rows of means, the size of a block, where the matrix lies in its tensor; no rows: the note says why."""
+    """Rows of means, the size of a block, the place of the matrix in its tensor.
+
+    Without rows the note says why.
+    """
 
     rows: tuple[tuple[float, ...], ...]
     block: tuple[int, int] = (1, 1)
@@ -32,7 +36,8 @@ class Grid:
 
 
 def grid_of(tensor: torch.Tensor, dims: tuple[int, int] | None = None, *, most: tuple[int, int]) -> Grid:
-    """Two dimensions of a tensor (the last two), the others at 0, by no more than `most` rows and columns.
+    """Two dimensions of a tensor (default: the last two), the others at 0, as at most `most` rows and
+    columns.
 
     Never raises. A block with a NaN or an infinity in it is not finite.
     """
@@ -56,14 +61,14 @@ def _grid(tensor: torch.Tensor, dims: tuple[int, int] | None, most: tuple[int, i
     else:
         chosen = (rank - 2, rank - 1) if dims is None else (dims[0] % rank, dims[1] % rank)
         place = "" if rank == 2 else _place(rank, chosen)
-        if chosen[0] == chosen[1]:  # of a nested tensor, whose parts have a dimension less
+        if chosen[0] == chosen[1]:  # a part of a nested tensor has one dimension less
             return Grid((), note="its parts have no such dimensions")
     part = tuple(_matrix(each, chosen) for each in part)
     return _means(part, most, place, note)
 
 
 def _opened(tensor: torch.Tensor) -> tuple[Part | None, str]:
-    """The values in the tensor's own shape, if they can be had."""
+    """The values in the tensor's own shape, if they can be read."""
     values = open_values(tensor)
     if values.parts is None:
         return None, values.note
@@ -106,7 +111,7 @@ def _means(part: Part, most: tuple[int, int], place: str, note: str) -> Grid:
 
 
 def _steps(shape: tuple[int, int]) -> tuple[int, int]:
-    """How many rows and columns to go on by, so that no more than READ elements are looked at."""
+    """Read one in so many rows and columns, to read at most READ elements."""
     down = across = 1
     while -(-shape[0] // down) * -(-shape[1] // across) > READ:
         if shape[0] // down > shape[1] // across:
@@ -126,17 +131,3 @@ def _numbers(part: Part) -> Matrix:
         values = (values - affine[0]) * affine[1]
     numbers: Matrix = as_numpy(values)
     return numbers
-
-
-def block_means(matrix: Matrix, down: int, across: int) -> Matrix:
-    """The mean of each block of so many rows and columns; those at the edges may be smaller."""
-    if down == across == 1:
-        return matrix
-    rows, columns = (
-        np.arange(0, size, step) for size, step in zip(matrix.shape, (down, across), strict=True)
-    )
-    for axis, starts in enumerate((rows, columns)):
-        sizes = np.diff(starts, append=matrix.shape[axis])
-        weights = np.repeat(1 / sizes, sizes)  # first: a sum of 1e308 and 1e308 is no number
-        matrix = np.add.reduceat(matrix * np.expand_dims(weights, 1 - axis), starts, axis=axis)
-    return matrix

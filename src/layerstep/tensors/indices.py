@@ -1,4 +1,4 @@
-"""Indices: from a place among the values that are stored to the index in the tensor itself."""
+"""Indices: from a place among the stored values to the index in the tensor itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from layerstep._torch import functorch_inner
+from layerstep._torch.tensors import indices_of_sparse, jagged
 from layerstep.tensors import kinds
 
 __all__ = ["Index", "outer_index"]
@@ -15,7 +16,7 @@ Index = tuple[int, ...]
 
 
 def outer_index(tensor: Any, number: int, index: Index) -> Index:
-    """The index of what is at `index` in the part of that number, as `open_values` gives the parts."""
+    """The index in the tensor of the element at `index` in part `number` of `open_values`."""
     tensor = functorch_inner(tensor)
     if tensor.is_nested:
         return _nested(tensor, number, index)
@@ -27,10 +28,10 @@ def outer_index(tensor: Any, number: int, index: Index) -> Index:
 
 
 def _nested(tensor: Any, number: int, index: Index) -> Index:
-    if tensor.layout == torch.strided or tensor._lengths is not None:
+    if tensor.layout == torch.strided or (parts := jagged(tensor)).lengths is not None:
         return (number, *index)
-    ragged = tensor._ragged_idx - 1
-    offsets = tensor._offsets.cpu()
+    ragged = parts.ragged - 1
+    offsets = parts.offsets.cpu()
     part = int(torch.searchsorted(offsets, index[ragged], right=True)) - 1
     return (part, *index[:ragged], index[ragged] - int(offsets[part]), *index[ragged + 1 :])
 
@@ -39,7 +40,7 @@ def _coordinates(tensor: torch.Tensor, index: Index) -> Index:
     tensor = tensor.detach()
     if not tensor.is_coalesced() and kinds.bytes_of(tensor, "sparse_coo") <= kinds.COPY_LIMIT:
         tensor = tensor.coalesce()  # as it is read
-    return (*tensor._indices()[:, index[0]].tolist(), *index[1:])
+    return (*indices_of_sparse(tensor)[:, index[0]].tolist(), *index[1:])
 
 
 _BY_ROW = (torch.sparse_csr, torch.sparse_bsr)

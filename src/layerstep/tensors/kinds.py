@@ -16,17 +16,27 @@ from layerstep._torch import (
     is_vmapped,
     vmap_inner,
 )
-from layerstep._torch.tensors import attempt, dim, is_tensor, is_torch
+from layerstep._torch.tensors import (
+    attempt,
+    dim,
+    indices_of_sparse,
+    is_tensor,
+    is_torch,
+    is_zero_tensor,
+    jagged,
+    local_shard,
+    values_of_sparse,
+)
 
-__all__ = ["Part", "Values", "bytes_of", "dense_values", "inner_parts", "open_values", "readable"]
+__all__ = ["Part", "StoredValues", "bytes_of", "dense_values", "inner_parts", "open_values", "readable"]
 
 Part = tuple[torch.Tensor, ...]  # (values,) or (integers, zero_point, scale), all of one shape
 
-COPY_LIMIT = 1 << 24  # bytes: what cannot be read in pieces is copied up to this size only
+COPY_LIMIT = 1 << 24  # bytes: larger tensors that cannot be read in pieces are not copied
 
 
-class Values(NamedTuple):
-    """The parts that hold the values and how many zeros are not stored; no parts: the note says why."""
+class StoredValues(NamedTuple):
+    """The parts that hold the values, and how many zeros are not stored. Without parts the note says why."""
 
     parts: list[Part] | None
     note: str = ""
@@ -34,33 +44,33 @@ class Values(NamedTuple):
     layout: str = ""
 
 
-def open_values(tensor: torch.Tensor) -> Values:
+def open_values(tensor: torch.Tensor) -> StoredValues:
     tensor = functorch_inner(tensor)
     layout, reader = next(((name, reader) for name, test, reader in _KINDS if test(tensor)), ("", _plain))
     if not layout and tensor.layout != torch.strided:
         layout, reader = str(tensor.layout).removeprefix("torch."), _sparse
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         reader = "a CUDA graph is being captured"  # which a copy to the host would break
-    values = Values(None, reader) if isinstance(reader, str) else reader(tensor)
+    values = StoredValues(None, reader) if isinstance(reader, str) else reader(tensor)
     missing = next(filter(None, (_absent(part[0]) for part in values.parts or ())), "")
     if missing:
-        return Values(None, missing, layout=layout)
+        return StoredValues(None, missing, layout=layout)
     if values.parts and values.parts[0][0].is_complex():
         values = values._replace(note=f"{values.note} of |z|".strip())
     return values._replace(layout=layout)
 
 
 def dense_values(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The values of an ordinary tensor, to be read below everything; None of any other kind."""
+    """The values of an ordinary tensor, to be read under `below_everything`; None for any other kind."""
     values = open_values(tensor)
     return values.parts[0][0] if values.parts is not None and not values.layout else None
 
 
 def readable(tensor: torch.Tensor) -> tuple[list[torch.Tensor], str]:
-    """The plain tensors in which the values are: their memory can be read. None, and why, where it cannot.
+    """The plain tensors that hold the values and can be read; none, and the reason, where they cannot.
 
-    The one question to ask before a kernel is given a tensor of the run below its subclass and transforms: a
-    wrapper has a size and no memory, and reading it is a segmentation fault. Asked with `below_everything`.
+    Ask this, under `below_everything`, before a kernel gets a tensor of the run past its subclass and
+    transforms: a wrapper has a size and no memory, and reading it is a segmentation fault.
     """
     if type(tensor) in _PLAIN and _is_ordinary(tensor):
         missing = _absent(tensor)
@@ -82,11 +92,11 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def _is_ordinary(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
         return False
-    return not (is_transformed(tensor) or is_functional(tensor) or tensor._is_zerotensor())
+    return not (is_transformed(tensor) or is_functional(tensor) or is_zero_tensor(tensor))
 
 
 def inner_parts(tensor: Any) -> list[torch.Tensor]:
-    """The plain tensors that a wrapper subclass is made of, by its `__tensor_flatten__`."""
+    """The plain tensors inside a wrapper subclass, by its `__tensor_flatten__`."""
     if not hasattr(type(tensor), "__tensor_flatten__"):
         return []
     names, _ = attempt(tensor.__tensor_flatten__, ((), None))
@@ -96,7 +106,7 @@ def inner_parts(tensor: Any) -> list[torch.Tensor]:
 
 
 def _absent(tensor: torch.Tensor) -> str:
-    """Why there is no memory behind the shape, or ""; reading on would be a segmentation fault."""
+    """Why there is no memory behind the shape, or "". Reading it would be a segmentation fault."""
     if tensor.numel() == 0 or is_lazy_clone(tensor):  # a lazy clone: asking would copy it
         return ""
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -110,53 +120,54 @@ def _absent(tensor: torch.Tensor) -> str:
         return "the values are kept elsewhere, by a tensor subclass"
 
 
-def _plain(tensor: torch.Tensor) -> Values:
-    if tensor._is_zerotensor():  # claims a storage that is not there
+def _plain(tensor: torch.Tensor) -> StoredValues:
+    if is_zero_tensor(tensor):  # claims a storage that is not there
         tensor = torch.zeros((), dtype=torch.float32, device="cpu").expand(tensor.shape)
-    return Values([(tensor.detach().as_subclass(torch.Tensor),)])
+    return StoredValues([(tensor.detach().as_subclass(torch.Tensor),)])
 
 
-def _vmapped(tensor: torch.Tensor) -> Values:
+def _vmapped(tensor: torch.Tensor) -> StoredValues:
     """All samples of the batch at once: below the transform they are one tensor."""
     values = open_values(vmap_inner(tensor))
     return values._replace(note=f"of all samples of the vmap {values.note}".strip())
 
 
-def _local(tensor: Any) -> Values:
-    values = open_values(tensor._local_tensor)
+def _local(tensor: Any) -> StoredValues:
+    values = open_values(local_shard(tensor))
     return values._replace(note=f"local shard {values.note}".strip())
 
 
-def _sparse(tensor: torch.Tensor) -> Values:
+def _sparse(tensor: torch.Tensor) -> StoredValues:
     note, tensor = "stored values", tensor.detach()
-    if tensor.is_sparse and not tensor.is_coalesced() and not _absent(tensor._values()):
+    if tensor.is_sparse and not tensor.is_coalesced() and not _absent(values_of_sparse(tensor)):
         if bytes_of(tensor, "sparse_coo") > COPY_LIMIT:
             note = "stored values, duplicates not added up"
         else:
             tensor = tensor.coalesce()
-    stored = tensor._values() if tensor.is_sparse else tensor.values()
-    return Values([(stored,)], note, max(0, tensor.numel() - stored.numel()))
+    stored = values_of_sparse(tensor) if tensor.is_sparse else tensor.values()
+    return StoredValues([(stored,)], note, max(0, tensor.numel() - stored.numel()))
 
 
-def _nested(tensor: Any) -> Values:
+def _nested(tensor: Any) -> StoredValues:
     if tensor.layout == torch.strided:
-        return Values([(part,) for part in tensor.detach().unbind()])
-    values = tensor._values.detach()
-    if tensor._lengths is None:
-        return Values([(values,)])
-    spans = zip(tensor._offsets.tolist(), tensor._lengths.tolist(), strict=False)
-    return Values([(values.narrow(tensor._ragged_idx - 1, at, n),) for at, n in spans])
+        return StoredValues([(part,) for part in tensor.detach().unbind()])
+    parts = jagged(tensor)
+    values = parts.values.detach()
+    if parts.lengths is None:
+        return StoredValues([(values,)])
+    spans = zip(parts.offsets.tolist(), parts.lengths.tolist(), strict=False)
+    return StoredValues([(values.narrow(parts.ragged - 1, at, n),) for at, n in spans])
 
 
-def _quantized(tensor: torch.Tensor) -> Values:
+def _quantized(tensor: torch.Tensor) -> StoredValues:
     """The integers in their own storage, and their scales: `dequantize` would copy all of it."""
     dtypes = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
     if tensor.is_neg():  # lost its quantizer; asking for the scheme is a segmentation fault (torch 2.13)
-        return Values(None, "a negated view of a quantized tensor has no scale")
+        return StoredValues(None, "a negated view of a quantized tensor has no scale")
     if tensor.dtype not in dtypes:  # several values to the byte
         return _copied(tensor)
     if _absent(tensor):  # or else `set_` would grow the freed storage again
-        return Values(None, _absent(tensor))
+        return StoredValues(None, _absent(tensor))
     raw = torch.empty(0, dtype=dtypes[tensor.dtype], device=tensor.device)
     raw.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
     along = [1] * raw.dim()
@@ -166,18 +177,20 @@ def _quantized(tensor: torch.Tensor) -> Values:
     else:
         along[tensor.q_per_channel_axis()] = -1
         both = [tensor.q_per_channel_zero_points().cpu(), tensor.q_per_channel_scales().cpu()]
-    return Values([(raw, *(each.view(along).expand(raw.shape) for each in both))])
+    return StoredValues([(raw, *(each.view(along).expand(raw.shape) for each in both))])
 
 
-def _copied(tensor: torch.Tensor) -> Values:
+def _copied(tensor: torch.Tensor) -> StoredValues:
     if tensor.numel() * tensor.element_size() > COPY_LIMIT:
-        return Values(None, "too large to unpack only for a look")
+        return StoredValues(None, "too large to unpack only for a look")
     if tensor.is_quantized and not tensor.untyped_storage().nbytes():
-        return Values(None, "its storage is freed")
-    return Values([(tensor.detach().dequantize() if tensor.is_quantized else tensor.detach().to_dense(),)])
+        return StoredValues(None, "its storage is freed")
+    return StoredValues(
+        [(tensor.detach().dequantize() if tensor.is_quantized else tensor.detach().to_dense(),)]
+    )
 
 
-_KINDS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Values] | str], ...] = (
+_KINDS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], StoredValues] | str], ...] = (
     ("lazy", lambda t: is_torch(t, "UninitializedTensorMixin"), "not initialized yet"),
     ("vmapped", is_vmapped, lambda t: _vmapped(t)),
     ("functional", is_functional, "values are not readable while functionalized"),
@@ -191,16 +204,20 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Values] | str], 
 )
 
 
+def _sparse_parts(tensor: Any, layout: str) -> list[torch.Tensor]:
+    if layout == "sparse_coo":
+        return [values_of_sparse(tensor), indices_of_sparse(tensor)]
+    if layout.endswith("r"):
+        return [tensor.values(), tensor.crow_indices(), tensor.col_indices()]
+    return [tensor.values(), tensor.ccol_indices(), tensor.row_indices()]
+
+
 def bytes_of(tensor: Any, layout: str) -> int:
-    """What the shape asks for, or the storage if that is smaller (expanded, freed)."""
+    """The bytes that the shape needs, or of the storage if that is smaller (expanded, freed)."""
     if layout == "dtensor":
-        return bytes_of(tensor._local_tensor, "")
+        return bytes_of(local_shard(tensor), "")
     if layout.startswith("sparse_"):
-        index = {"o": "_indices", "r": "crow_indices col_indices", "c": "ccol_indices row_indices"}[
-            layout[-1]
-        ]
-        names = ["_values" if layout == "sparse_coo" else "values", *index.split()]
-        return sum(bytes_of(getattr(tensor, name)(), "") for name in names)
+        return sum(bytes_of(part, "") for part in _sparse_parts(tensor, layout))
     tensor = functorch_inner(tensor)
     full = dim(tensor.numel()) * tensor.element_size()
     if full < 0:

@@ -1,4 +1,4 @@
-"""Attention masks: one large negative number in many places. It is left out when values are judged."""
+"""Attention masks: one large negative number in many places. Checks of the values leave it out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LEAST", "largest_unmasked"]
 LEAST = -5e3
 """Masks in use: -1e4, -1e9, -65504, the least number of the dtype, -inf."""
 ALIKE = 1e-2
-"""Scores that a mask was added to still lie this close together, by its size."""
+"""Scores with a mask added differ by at most this part of the mask."""
 LOOK_AT = 1 << 20
 
 
@@ -28,7 +28,7 @@ def largest_unmasked(tensor: torch.Tensor, stats: Stats) -> float:
 
 
 def _without_mask(tensor: torch.Tensor, least: float) -> float | None:
-    """None: the least values are no mask."""
+    """None if the least values are not a mask."""
     with below_everything():
         values = dense_values(tensor)
         if values is None:

@@ -1,4 +1,4 @@
-"""Order: what stands at a place of all values sorted, of few that are held or of many that are not."""
+"""Order statistics: the values at given ranks, of values in memory or of more than fit there."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from layerstep.tensors.blocks import F32, F64, Array
 
 __all__ = ["Counted", "Streamed", "at_ranks"]
 
-DIGIT = 16  # bits that are looked at in one pass
+DIGIT = 16  # bits that one pass counts
 
 
 class Counted:
-    """Values with how often each is there, held and sorted."""
+    """Sorted values in memory, with the count of each."""
 
     def __init__(self, values: Array, counts: Array) -> None:
         order = np.argsort(values, kind="stable")
@@ -24,7 +24,7 @@ class Counted:
         self.size = int(self._totals[-1]) if values.size else 0
 
     def at(self, ranks: Sequence[int]) -> list[float]:
-        """The values at these places."""
+        """The values at these ranks."""
         found: list[float] = self._values[np.searchsorted(self._totals, ranks, side="right")].tolist()
         return found
 
@@ -37,7 +37,7 @@ class Counted:
 
 
 class Streamed:
-    """Values that come in chunks, again for each question, as they are too many to hold."""
+    """Values that are read in chunks for each question, because they are too many to keep."""
 
     def __init__(self, read: Callable[[], Iterable[Array]]) -> None:
         self._read = read
@@ -54,9 +54,9 @@ class Streamed:
 
 
 def at_ranks(read: Callable[[], Iterable[Array]], ranks: Sequence[int]) -> list[float]:
-    """What would stand at these places if all were sorted; the chunks are finite, of one float dtype.
+    """The values at these ranks among all; the chunks hold finite values of one float dtype.
 
-    Each pass counts one digit of the keys, only of those whose digits before are those of an answer.
+    Each pass counts one digit of the keys that agree with an answer in all digits before it.
     """
     dtype = next(iter(read())).dtype
     found, left = np.zeros(len(ranks), np.uint64), np.array(ranks, np.int64)
@@ -74,7 +74,7 @@ def at_ranks(read: Callable[[], Iterable[Array]], ranks: Sequence[int]) -> list[
 
 
 def _tally(keys: Array, known: Array, table: Array, shift: int) -> None:
-    """Count the digit at `shift` of the keys whose digits before it are among the known."""
+    """Count the digit at `shift` of those keys whose digits before it are known."""
     bits = keys.dtype.itemsize * 8
     top = (keys >> keys.dtype.type(bits - DIGIT)).astype(np.intp)
     if shift == bits - DIGIT:
@@ -91,7 +91,7 @@ def _tally(keys: Array, known: Array, table: Array, shift: int) -> None:
 
 
 def _keys(chunk: Array) -> Array:
-    """Whole numbers in the same order: of a negative float all bits are flipped, of another the sign."""
+    """Integers in the order of the floats: flip all bits of a negative one, the sign of another."""
     kind, sign, every = _bits(chunk.dtype)
     raw = chunk.view(kind)
     keys: Array = raw ^ np.where(raw & sign, every, sign)

@@ -1,4 +1,4 @@
-"""Two tensors of one shape side by side: the same block of both, as numbers, as bits, as steps of a dtype."""
+"""Two tensors of one shape, block by block: as numbers, as bits, as steps of a dtype."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _array_kind(a: torch.dtype, b: torch.dtype) -> np.dtype[Any]:
 
 
 def _as_array(tensor: torch.Tensor, kind: np.dtype[Any]) -> Array:
-    """A copy: `numpy()` of a lazy clone would copy all of what it is a view of."""
+    """A copy as an array. `numpy()` of a lazy clone would copy the whole storage."""
     block: Array = np.empty(tuple(tensor.shape), kind)
     torch.from_numpy(block).copy_(tensor)
     return block.reshape(-1)
 
 
 def gap_of(x: Array, y: Array) -> Array:
-    """|x - y| in float64; of integers also where the difference has no int64."""
+    """|x - y| in float64; for integers also where the difference exceeds int64."""
     gap: Array
     if x.dtype.kind in "iu":
         gap = (np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)).astype(F64)
@@ -57,14 +57,14 @@ def coarser(a: torch.dtype, b: torch.dtype) -> torch.dtype | None:
 
 
 def max_ulp(a: torch.Tensor, b: torch.Tensor) -> int | None:
-    """The most steps of the coarser dtype that lie between two elements which are both finite."""
+    """The most steps of the coarser dtype between two elements that are both finite."""
     dtype = coarser(a.dtype, b.dtype)
     if dtype is None:
         return None
     most = 0
     for pair in split((a, b)):
         x, y = (part.cpu().to(dtype) for part in pair)
-        wide = (x.to(torch.float64), y.to(torch.float64))  # isfinite knows no float8
+        wide = (x.to(torch.float64), y.to(torch.float64))  # isfinite does not take float8
         finite = (torch.isfinite(wide[0]) & torch.isfinite(wide[1])).reshape(-1)
         if finite.any():
             steps = [as_numpy(_ordered(bits_of(part)).reshape(-1)[finite]) for part in (x, y)]
@@ -88,10 +88,10 @@ def _ordered(bits: torch.Tensor) -> torch.Tensor:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Two tensors of one dtype."""
+    """Do two tensors of one dtype have the same bits?"""
     return all(torch.equal(bits_of(x.cpu()), bits_of(y.cpu())) for x, y in split((a, b)))
 
 
 def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """NaN is the same as NaN, and 0 as -0."""
+    """Are the values equal? NaN equals NaN, and 0 equals -0."""
     return all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in arrays(a, b))

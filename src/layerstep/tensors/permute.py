@@ -1,4 +1,4 @@
-"""Was one tensor made of the other by moving its elements? Transposed, reversed, rolled, permuted."""
+"""Were the elements of one tensor moved to make the other: transposed, reversed, rolled, permuted?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_NAMED = 4
 
 
 def reordered_axes(x: Array, y: Array) -> str:
-    """How the dimensions of the first were put into another order to give the second, if so."""
+    """How the dimensions of the first were reordered to give the second; "" if they were not."""
     if x.ndim != y.ndim or not 2 <= x.ndim <= MOST_AXES:
         return ""
     for axes in itertools.permutations(range(x.ndim)):
@@ -31,7 +31,7 @@ def reordered_axes(x: Array, y: Array) -> str:
 def moved(x: Array, y: Array) -> str:
     """How the elements of the first were moved to give the second, of the same shape; "" if they were not.
 
-    Both are integers, equal where the elements are: the bits of floats, say.
+    Both are integers that are equal where the elements are, such as the bits of floats.
     """
     if x.ndim == 0 or x.sum(dtype=np.uint64) != y.sum(dtype=np.uint64):
         return ""
@@ -68,7 +68,7 @@ def _slices(x: Array, axis: int) -> str:
 
 
 def _order(x: Array, y: Array, axis: int) -> Array | None:
-    """order such that slice i of y is slice order[i] of x, None if there is none."""
+    """The order with slice i of y equal to slice order[i] of x; None if there is none."""
     size = x.shape[axis]
     if not 2 <= size <= LONGEST:
         return None
@@ -93,33 +93,33 @@ def _order(x: Array, y: Array, axis: int) -> Array | None:
 
 
 def _permuted(order: Array) -> str:
-    """In words; blocks that moved as a whole are probably heads."""
+    """A permutation in words. Blocks that moved as a whole are probably heads."""
     size = order.size
     widths = [width for width in range(size // 2, 1, -1) if size % width == 0]
     for width in widths:
         blocks = order.reshape(-1, width)
         starts = blocks[:, 0]
         if not (starts % width).any() and np.array_equal(blocks, starts[:, None] + np.arange(width)):
-            return f"permuted in blocks of {width} (heads?): {_listed(starts // width)}"
+            return f"permuted in blocks of {width} (heads?): {_moves(starts // width)}"
     for width in (size, *widths):
         if width % 2 == 0 and width >= 6 and _is_interleaved(order, width):
             return f"interleaved in pairs or back within blocks of {width} (a rotary embedding's layout?)"
     step = int(-order[0]) % size
     if size > 2 and np.array_equal((np.arange(size) - step) % size, order):
         return f"rolled by {step if 2 * step <= size else step - size}"
-    return f"permuted: {_listed(order)}"
+    return f"permuted: {_moves(order)}"
 
 
 def _is_interleaved(order: Array, width: int) -> bool:
-    """Halves woven into pairs, or pairs taken apart into halves, in every block."""
+    """Does every block interleave its halves into pairs, or split pairs into halves?"""
     plain = np.arange(order.size)
     woven = plain.reshape(-1, 2, width // 2).swapaxes(1, 2).reshape(-1)
     parted = plain.reshape(-1, width // 2, 2).swapaxes(1, 2).reshape(-1)
     return np.array_equal(order, woven) or np.array_equal(order, parted)
 
 
-def _listed(order: Array) -> str:
-    """Where each that moved has gone: 0→1, 1→0."""
+def _moves(order: Array) -> str:
+    """The new place of each that moved: 0→1, 1→0."""
     went = sorted((int(old), new) for new, old in enumerate(order) if old != new)
     named = ", ".join(f"{old}→{new}" for old, new in went[:MOST_NAMED])
     return named + (f", … {len(went) - MOST_NAMED} more" if len(went) > MOST_NAMED else "")

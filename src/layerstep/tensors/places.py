@@ -17,18 +17,18 @@ from layerstep.tensors.blocks import Array, Scratch, blocks, load
 from layerstep.tensors.indices import Index, outer_index
 from layerstep.tensors.kinds import Part, open_values
 
-__all__ = ["Places", "extremes", "find_places"]
+__all__ = ["ValuePlaces", "extremes", "find_places"]
 
 Spot = tuple[int, int]
-"""The number of a part, and the place of an element in it, each expanded dimension taken once."""
+"""The number of a part, and the place of an element in it, without the repeats of expanded dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ValuePlaces:
     """Indices of elements, the first of each in the order of the tensor; None if there is none.
 
-    `argmin` and `argmax` are of the finite elements. Of a sparse tensor only the stored ones are looked at;
-    of a nested one an index begins with the number of the part.
+    `argmin` and `argmax` are of the finite elements. In a sparse tensor only the stored ones count; in a
+    nested one an index begins with the number of the part.
     """
 
     first_nan: Index | None = None
@@ -37,21 +37,21 @@ class Places:
     argmax: Index | None = None
 
 
-def find_places(tensor: torch.Tensor) -> Places:
-    """Look at every element of any tensor; never raise."""
+def find_places(tensor: torch.Tensor) -> ValuePlaces:
+    """Find these places in any tensor. Reads every element; never raises."""
     with below_everything(), np.errstate(all="ignore"):
         try:
             parts = open_values(tensor).parts or []
             spots = _first_spots(parts)
-            return Places(**{name: _index(tensor, parts, spot) for name, spot in spots.items()})
+            return ValuePlaces(**{name: _index(tensor, parts, spot) for name, spot in spots.items()})
         except Exception:  # a kind of tensor unknown here must not end the user's run
-            return Places()
+            return ValuePlaces()
 
 
 def extremes(tensor: torch.Tensor, k: int, *, largest: bool) -> list[tuple[Index, float]]:
-    """The `k` largest or smallest elements with their indices, the most extreme first; NaN is none of them.
+    """The `k` largest or smallest elements with their indices, the most extreme first, without NaN.
 
-    Of equal ones those with the lowest indices. Never raises: what cannot be read has no extremes.
+    Equal elements come in the order of their indices. Never raises: what cannot be read has no extremes.
     """
     with below_everything(), np.errstate(all="ignore"):
         try:
@@ -80,7 +80,7 @@ def _walk(parts: list[Part]) -> Iterator[tuple[int, int, Array]]:
 
 
 def _repeated(part: Part) -> list[int]:
-    """The expanded dimensions: the same elements again and again."""
+    """The expanded dimensions, which repeat the same elements."""
     lead = part[0]
     return [d for d in range(lead.dim()) if lead.size(d) > 1 and not any(t.stride(d) for t in part)]
 
@@ -117,7 +117,7 @@ def _smallest(parts: list[Part], k: int, sign: float) -> list[tuple[float, Spot]
 
 
 def _all_copies(parts: list[Part], best: list[tuple[float, Spot]]) -> Iterator[tuple[float, int, Index]]:
-    """Each once for every place to which it is expanded, equal ones in the order of the elements."""
+    """Each element once for every place that it is expanded to, equal ones in the order of the elements."""
     for value, group in itertools.groupby(best, key=lambda each: each[0]):
         copies = (
             ((number, index) for index in _copies(parts[number], place)) for _, (number, place) in group
@@ -126,7 +126,7 @@ def _all_copies(parts: list[Part], best: list[tuple[float, Spot]]) -> Iterator[t
 
 
 def _copies(part: Part, place: int) -> Iterator[Index]:
-    """The indices in a part at which one element is, in order."""
+    """All indices of one element of a part, in order."""
     shape, again = part[0].shape, _repeated(part)
     kept = [dim for dim in range(len(shape)) if dim not in again]
     index: list[Any] = [0] * len(shape)

@@ -1,4 +1,4 @@
-"""Values as views: a tensor is its line, a container all that it holds, anything else a bounded repr."""
+"""Values as views: a line for a tensor, all items of a container, a bounded repr for anything else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_VALUES = 16
 
 
 def tensor_view(tensor: torch.Tensor, *, limit: int | None = None) -> TensorView:
-    """The tensor line; with a limit, of a sample of that many elements."""
+    """The tensor line; with a limit, from a sample of that many elements."""
     with observing():
         return view_of(summarize(tensor, limit=limit, brief=True))
 
@@ -61,7 +61,7 @@ def view_of(summary: Summary) -> TensorView:
 
 
 def present(value: Any, *, limit: int | None = None) -> View:
-    """A value as a view, never a flood."""
+    """A value as a view of bounded size."""
     if is_tensor(value):
         line = tensor_view(value, limit=limit)
         values = small_values(value)
@@ -74,7 +74,7 @@ def present(value: Any, *, limit: int | None = None) -> View:
 
 
 def _container(value: Any, limit: int | None) -> Fields:
-    """All that it holds, in its order: a tensor as its line, anything else in one line."""
+    """The items of a container in order: the tensor line of a tensor, one line of anything else."""
     leaves = leaves_in(value, most=MOST_LEAVES + 1)
     items: list[tuple[str, View]] = []
     for place, leaf in leaves[:MOST_LEAVES]:

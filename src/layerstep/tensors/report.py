@@ -1,4 +1,4 @@
-"""The report on one tensor: everything that its values say, as data and as a view."""
+"""The report on one tensor: everything about its values, as data and as a view."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from layerstep.tensors.format import number, place, share
 from layerstep.tensors.masks import largest_unmasked
 from layerstep.tensors.observing import observing
-from layerstep.tensors.places import Places, find_places
+from layerstep.tensors.places import ValuePlaces, find_places
 from layerstep.tensors.present import view_of
 from layerstep.tensors.risk import risks
 from layerstep.tensors.shapes import attempt
@@ -20,7 +20,7 @@ from layerstep.views import Column, Fields, Span, Table, Text, View
 __all__ = ["Report", "limit_for", "report"]
 
 READ_UP_TO = 1 << 28
-"""Elements: about half a second. Of more, a sample is looked at unless all are asked for."""
+"""The most elements to read, about half a second; of more, a sample, unless `exact`."""
 SAMPLE = 1 << 23
 
 
@@ -30,7 +30,7 @@ class Report:
 
     summary: Summary
     spread: Spread | None
-    places: Places | None
+    places: ValuePlaces | None
     risks: tuple[str, ...]
 
     @property
@@ -78,7 +78,7 @@ class Report:
         if self.spread is None or not self.spread.outliers or self.spread.is_one_sided:
             return ""
         bounds = f"[{number(self.spread.outlier_low)}, {number(self.spread.outlier_high)}]"
-        return f"{self.spread.outliers:,} outside of {bounds}, 6 robust deviations from the median"
+        return f"{self.spread.outliers:,} outside {bounds}, 6 robust deviations from the median"
 
     def _first(self) -> str:
         if self.places is None:
@@ -89,7 +89,7 @@ class Report:
 
 
 def report(tensor: torch.Tensor, *, limit: int | None = None, exact: bool = False) -> Report:
-    """Look at a tensor of any kind; beyond `limit` elements at a sample. Never raises."""
+    """Report on a tensor of any kind; beyond `limit` elements from a sample. Never raises."""
     with observing():
         summary = summarize(tensor, limit=limit)
         stats = summary.stats
@@ -103,6 +103,6 @@ def report(tensor: torch.Tensor, *, limit: int | None = None, exact: bool = Fals
 
 
 def limit_for(tensors: list[torch.Tensor]) -> int | None:
-    """How many elements of each to look at so that the answer comes within a second; None is all."""
+    """How many elements of each to read, to answer within a second; None: all."""
     sizes = [attempt(tensor.numel, 0) for tensor in tensors]
     return None if sum(sizes) <= READ_UP_TO else max(SAMPLE // len(sizes), 1 << 12)

@@ -1,4 +1,4 @@
-"""Risks: what a tensor's figures say for certain about the range of its dtype, in plain words."""
+"""Risks: what a tensor's figures prove about the range of its dtype, in words."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["EXPLODED", "NEAR_OVERFLOW", "risks"]
 NEAR_OVERFLOW = 0.5  # of the dtype's largest number: one doubling away
 MANY_SUBNORMAL = 0.01
 EXPLODED = 1e6
-"""Larger than any activation or weight of a model that works; those of large language models reach 1e4."""
+"""Larger than any activation or weight of a working model; those of large language models reach 1e4."""
 
 
 def risks(dtype: torch.dtype, stats: Stats, *, largest: float | None = None) -> list[str]:
-    """Sentences; none if nothing is wrong that is certain from the figures.
+    """The risks as sentences; none if the figures prove nothing wrong.
 
-    `largest` is the largest magnitude that counts, if it is not that of all values: without a mask.
+    `largest` is the largest magnitude without a mask, if that differs from all values.
     """
     if stats.max_norm is None:
         return []
@@ -60,7 +60,7 @@ def _underflow(dtype: torch.dtype, stats: Stats) -> str:
 
 
 def _narrower(dtype: torch.dtype, most: float) -> str:
-    """Only from a wider range to that of f16, to which people cast."""
+    """What a cast to f16 would do, from a dtype with a wider range."""
     half = torch.finfo(torch.float16)
     if torch.finfo(dtype).max <= half.max or not most:
         return ""

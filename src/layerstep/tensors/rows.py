@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Row"]
+__all__ = ["BlockFigures"]
 
 
-class Row(NamedTuple):
-    """The figures of one block; with nothing finite in it the last five are of no meaning."""
+class BlockFigures(NamedTuple):
+    """The figures of one block. If nothing in it is finite, the last five have no meaning."""
 
     size: float
     nan: float

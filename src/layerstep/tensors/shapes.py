@@ -1,4 +1,4 @@
-"""Values of any kind by their shapes only: nothing of a tensor is read."""
+"""Values of any kind by their shapes. Reads no values of a tensor."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def _walk(
 
 
 def leaves_in(value: object, *, most: int) -> list[tuple[str, object]]:
-    """What a container holds, in its order, each with the expression that leads to it.
+    """The items of a container in order, each with the expression that leads to it.
 
-    A container in it is opened if it has a tensor in it; anything else is a leaf.
+    An inner container is opened if it holds a tensor; anything else is a leaf.
     """
     found: list[tuple[str, object]] = []
     attempt(lambda: _open(value, "", (), found, most), None)
@@ -115,14 +115,14 @@ def _line(value: object, most: int, above: tuple[int, ...]) -> str:
 
 
 def _size(value: Any) -> int | None:
-    """How many children, or None if it is no container."""
+    """How many children it has; None if it is not a container."""
     if isinstance(value, tuple | list | deque | Mapping | set | frozenset):
         return len(value)
     return len(fields(value)) if is_dataclass(value) and not isinstance(value, type) else None
 
 
 def _children(value: Any) -> Iterator[tuple[str, str, object]]:
-    """Label, accessor and value of each child, as far as the user's containers give them."""
+    """Label, accessor and value of each child. Stops where the user's container raises."""
     try:
         yield from _entries(value)
     except Exception:

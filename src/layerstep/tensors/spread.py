@@ -1,4 +1,4 @@
-"""How the values of a tensor are spread: percentiles, histogram, outliers; whatever kind of tensor it is."""
+"""How the values of any tensor are spread: percentiles, histogram, outliers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from layerstep.tensors.order import Counted, Streamed
 __all__ = ["PERCENTS", "Spread", "spread"]
 
 PERCENTS = (0.0, 1.0, 5.0, 25.0, 50.0, 75.0, 95.0, 99.0, 100.0)
-FAR = 6 * 1.4826  # times the MAD: six standard deviations, were the values normal
+FAR = 6 * 1.4826  # times the MAD: six standard deviations of normal values
 ONE_SIDED = 0.25  # SiLU of normal values: 0.13, an exponential distribution: 0.17, a normal one: 1
 LAST = sys.float_info.max
-SORTED = 1 << 17  # elements: up to here all are held and sorted, in 9 MB
+SORTED = 1 << 17  # elements: up to so many are sorted in memory, in 9 MB
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Where the finite values lie; exact unless `sampled` says how many elements were looked at.
+    """The distribution of the finite values. Exact, unless `sampled` says how many elements were read.
 
-    Outliers are outside of `outlier_low … outlier_high`, which is the median ± 6 · 1.4826 · MAD. With a MAD
-    of 0 (half of the values are the same) none are called so, and the bounds are the extremes. The edges are
-    those of all values, unless a few far ones would leave the rest in one bin: then `below` and `above` say
-    how many lie beyond the edges; they are counted in the first and the last bin.
+    Outliers are outside `outlier_low … outlier_high`, which is the median ± 6 · 1.4826 · MAD. With a MAD of 0
+    (half of the values are the same) there are none, and the bounds are the extremes. The edges cover all
+    values, unless a few far ones would leave the rest in one bin. Then `below` and `above` say how many are
+    beyond the edges; the first and the last bin count them.
     """
 
     edges: tuple[float, ...]
@@ -52,7 +52,7 @@ class Spread:
     def is_one_sided(self) -> bool:
         """Is nearly all of it on one side of the median, as after a ReLU, GELU or softmax?
 
-        Far values on that side are then its tail. Percentiles tell, so that one far value does not decide.
+        Far values on that side are then its tail. Uses percentiles, so that one far value does not decide.
         """
         at = dict(self.percentiles)
         below, above = self.median - at[1.0], at[99.0] - self.median
@@ -64,7 +64,7 @@ def spread(
 ) -> Spread | None:
     """Percentiles, histogram and outliers of any tensor; None if it has no finite value that can be read.
 
-    More than `limit` elements are sampled, evenly, unless `exact`; those of two bytes and less never are.
+    Of more than `limit` elements it reads an even sample, unless `exact` or the dtype has at most two bytes.
     """
     with below_everything(), np.errstate(all="ignore"):
         try:
@@ -84,7 +84,7 @@ def _spread(tensor: torch.Tensor, bins: int, limit: int | None) -> Spread | None
     stored = sum(part[0].numel() for part in parts)
     few = len(parts[0]) == 1 and parts[0][0].dtype.itemsize <= 2
     step = 1 if few or limit is None or stored <= limit else -(-stored // limit)
-    while step > 1 and math.gcd(step, stored) > 1:  # or else it could walk down a single column
+    while step > 1 and math.gcd(step, stored) > 1:  # a multiple of the width would read a single column
         step += 1
     seen, repeat = (stored, repeat) if step == 1 else (-(-stored // step), 1)
     values: Counted | Streamed = Streamed(lambda: _finite(parts, step)) if not few else _by_pattern(parts)
@@ -104,7 +104,7 @@ def _finite(parts: list[Part], step: int) -> Iterator[Array]:
 
 
 def _by_pattern(parts: list[Part]) -> Counted:
-    """Values of one or two bytes, of whose patterns there are no more than 65,536."""
+    """Values of one or two bytes have at most 65,536 patterns."""
     dtype = parts[0][0].dtype
     bits, kind = (torch.uint8, np.uint8) if dtype.itemsize == 1 else (torch.int16, np.uint16)
     counts = np.zeros(1 << 8 * dtype.itemsize, np.int64)
@@ -148,7 +148,7 @@ def _describe(values: Counted | Streamed, bins: int, repeat: int, seen: int, sam
 
 
 def _percentiles(values: Counted | Streamed, percents: tuple[float, ...], repeat: int) -> list[float]:
-    """By numpy's rule "linear": between the two values next to the place."""
+    """A percentile by numpy's rule "linear": between the two nearest values."""
     places = [percent / 100 * (values.size * repeat - 1) for percent in percents]
     ranks = [int(rounded) // repeat for place in places for rounded in (math.floor(place), math.ceil(place))]
     found = values.at(ranks)
@@ -165,7 +165,7 @@ def _between(low: float, high: float, share: float) -> float:
 
 
 def _edges(at: list[float], bounds: tuple[float, float], bins: int) -> Array:
-    """Even bins over all values, or, if their middle half would be in one bin, over those near it."""
+    """Even bins over all values; if the middle half would fall into one bin, over the values near it."""
     named = dict(zip(PERCENTS, at, strict=True))
     low, high = at[0], at[-1]
     wide = high / bins - low / bins
@@ -183,7 +183,7 @@ def _edges(at: list[float], bounds: tuple[float, float], bins: int) -> Array:
 
 
 def _histogram(chunk: Array, edges: Array, weights: Array | None) -> Array:
-    """A value on an edge is in the bin above, that on the last edge in the last bin, as numpy has it."""
+    """Count as numpy does: a value on an edge is in the bin above, on the last edge in the last bin."""
     bins = edges.size - 1
     inside = (chunk >= edges[0]) & (chunk <= edges[-1])
     slots = np.minimum(np.searchsorted(edges, chunk[inside], side="right") - 1, bins - 1)

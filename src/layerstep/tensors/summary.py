@@ -1,7 +1,7 @@
-"""What a tensor holds, in bounded time and memory, whatever kind of tensor it is.
+"""The figures of any tensor, in bounded time and memory.
 
-torch moves and converts blocks, numpy counts. All of it runs below the user's modes, so that no
-profiler, vmap or fake mode sees it, and nothing raises: what cannot be read gets a note.
+torch moves and converts blocks, numpy counts. All of it runs below the user's modes, so that no profiler,
+vmap or fake mode sees it. Nothing raises: what cannot be read gets a note.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Summary:
 
 
 def summarize(tensor: torch.Tensor, *, limit: int | None = None, brief: bool = False) -> Summary:
-    """Describe any tensor, never raise; look at no more than `limit` elements, evenly spread.
+    """Describe any tensor; never raises. Reads at most `limit` elements, evenly spread.
 
     `brief` leaves out signs, subnormals and the mean magnitude, which the tensor line does not show.
     """

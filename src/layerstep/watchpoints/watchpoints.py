@@ -91,7 +91,7 @@ class Writes(Instrument):
         self._mode.points = ()
         self._listen(False)
         self._hook(())
-        self._mode.leave()
+        self._mode.pop()
 
     def cost(self) -> list[str]:
         """What is installed, in words."""
@@ -113,9 +113,9 @@ class Writes(Instrument):
     def _lay(self) -> None:
         """Put the mode on the stack of this thread, or take it off."""
         if not self.live:
-            self._mode.leave()
+            self._mode.pop()
         elif not self._mode.is_busy:
-            self._mode.lay()
+            self._mode.push_below()
 
     def _listen(self, wanted: bool) -> None:
         training = self._session.training
@@ -172,7 +172,7 @@ class Writes(Instrument):
     ) -> None:
         try:
             if self.live and not self._session.is_silent and not self._mode.is_busy and not is_tracing():
-                self._mode.lay_for(frame, module)
+                self._mode.push_for_call(frame, module)
             self._compare("the forward", frame, is_between=False)
         except Exception as error:
             self._session.fail(error)

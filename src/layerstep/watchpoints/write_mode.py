@@ -12,7 +12,8 @@ from typing import Any
 
 from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.kernel_keys import run_kernel
-from layerstep._torch.persistent_mode import LastingMode
+from layerstep._torch.operators import arguments_of, written_arguments
+from layerstep._torch.persistent_mode import PersistentMode
 from layerstep.engine.operations import Place, name_of, user_frame
 from layerstep.watchpoints.tensor_locator import PLAIN, plain_of
 from layerstep.watchpoints.watchpoint import Watchpoint
@@ -40,9 +41,8 @@ _UNDECLARED = ("running_mean", "running_var")
 
 
 def _learn(func: Any) -> _Slots | None:
-    schema = getattr(func, "_schema", None)
-    arguments = list(schema.arguments) if schema is not None else []
-    declared = [each for each in arguments if each.alias_info is not None and each.alias_info.is_write]
+    arguments = arguments_of(func)
+    declared = [each for _, each in written_arguments(func)]
     hidden = [each for each in arguments if each.name in _UNDECLARED and each not in declared]
     names = {each.name for each in (*declared, *hidden)}
     positions = [i for i, each in enumerate(arguments) if each.name in names and not each.kwarg_only]
@@ -67,7 +67,7 @@ class _Here(threading.local):
         self.inside = False
 
 
-class WriteMode(LastingMode):
+class WriteMode(PersistentMode):
     """Sees every kernel, in the backward and in an optimizer, too."""
 
     def __init__(self, around: Around, moved: Moved, failed: Callable[[Exception], None]) -> None:
@@ -111,7 +111,7 @@ class WriteMode(LastingMode):
                 return self._around(func, args, kwargs, hits)
         finally:
             if not self.points:
-                self.leave_after(kwargs)
+                self.pop_after_handler(kwargs)
 
     def _hit(self, slots: _Slots, args: Any, kwargs: Any) -> list[Watchpoint]:
         hits: list[Watchpoint] = []

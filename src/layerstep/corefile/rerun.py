@@ -1,4 +1,4 @@
-"""Run the module of a core file again, in a model that has the code, and compare.
+"""Rerun the module of a core file in a model that has the code, and compare.
 
 The stored state is put into the module; it is called with the stored inputs, under the stored modes, with the
 random streams where they were when the call began.
@@ -24,30 +24,31 @@ from layerstep.corefile.environment import MOST_TEXT, under_modes
 from layerstep.corefile.rebuild import RestoredCore
 from layerstep.corefile.streams import Streams
 from layerstep.corefile.tree import own_tensors
-from layerstep.corefile.values import tensors_of, without_home
+from layerstep.corefile.values import tensors_with_places, without_home
 from layerstep.engine.events import Phase
 from layerstep.engine.names import Names
 from layerstep.engine.scope import stdout_of_this_thread
+from layerstep.engine.taps import replacing_forward
 from layerstep.errors import UserError
 from layerstep.tensors.kinds import readable
 from layerstep.tensors.observing import observing
 
-__all__ = ["Again", "Result", "difference"]
+__all__ = ["CoreRerun", "RerunResult", "difference"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What came of running it again."""
+class RerunResult:
+    """The outcome of a rerun."""
 
     output: Any
     error: Exception | None
     is_same: bool | None
     """None where the file has nothing to compare with."""
-    told: str
+    message: str
     notes: tuple[str, ...]
 
 
-class Again:
+class CoreRerun:
     """The selected module of a file, in a model with the code."""
 
     def __init__(self, core: RestoredCore, model: nn.Module) -> None:
@@ -70,8 +71,11 @@ class Again:
         *,
         silently: Callable[[], contextlib.AbstractContextManager[None]],
         raised: Callable[[Exception], None],
-    ) -> Result:
-        """Call it. `given` replaces arguments; trials are made `silently`; `raised` hears of an error."""
+    ) -> RerunResult:
+        """Call the module.
+
+        `given` replaces arguments; trials run under `silently`; `raised` gets an error.
+        """
         core, notes = self.core, list(self.notes)
         with silently():
             start = self._start(given)
@@ -89,16 +93,16 @@ class Again:
                 raised(problem)
         if self._ends_where_it_did() is False:
             notes.append("the random streams ended elsewhere than in the run")
-        is_same, told = self._compare(output, error)
+        is_same, message = self._compare(output, error)
         if is_same is False and _made_elsewhere(core):
             notes.append(_made_elsewhere(core))
-        return Result(output, error, is_same, told, tuple(notes))
+        return RerunResult(output, error, is_same, message, tuple(notes))
 
     @property
     def missing(self) -> list[str]:
-        """What the file does not hold of what it needs; a positional argument by its name."""
+        """What a rerun needs and the file does not hold; positional arguments by their names."""
         names = self._positional()
-        return [_named(text, names) for text in self.core.missing]
+        return [_argument_name(text, names) for text in self.core.missing]
 
     def _positional(self) -> list[str]:
         try:
@@ -109,8 +113,8 @@ class Again:
         return [parameter.name for parameter in parameters if parameter.kind in kinds]
 
     def _inputs(self, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Fresh ones; what is given by name takes the place of what was passed, in whichever way."""
-        args, kwargs = self.core.inputs_anew()
+        """Fresh arguments. What is given by name replaces an argument, positional or not."""
+        args, kwargs = self.core.fresh_inputs()
         positional = list(args)
         names = self._positional()[: len(positional)]
         for name, value in given.items():
@@ -123,38 +127,37 @@ class Again:
     # --- the random streams ---
 
     def _start(self, given: dict[str, Any]) -> Streams | None:
-        """The streams at the beginning of the call, found by a trial: how much does it draw?"""
+        """The streams at the beginning of the call. A trial tells how many numbers it draws."""
         stored = self.core.streams
         if self.core.phase is Phase.ENTER and self.core.contents["stop"]["selected"] == 0:
             return stored
         if self.core.phase is None:
-            return None  # nobody knows how far into the call the run was
+            return None  # it is not known how far into the call the run was
         end = self._trial(stored, given)
         return stored.before(stored, end) if end is not None else None
 
     def _trial(self, stored: Streams, given: dict[str, Any]) -> Streams | None:
-        """Where the streams are when a copy of the module has come as far as the run had."""
+        """The streams when a copy of the module has come as far as the run had."""
         try:
             trial = copy.deepcopy(self.module)
-        except Exception:  # a module that cannot be copied: its state is put back after the trial
+        except Exception:  # it cannot be copied: its state is put back after the trial
             trial = self.module
         args, kwargs = self._inputs(given)
         stop = _Stop()
         inner = self._inner(trial)
-        if inner is not None:
-            stop.put_on(inner, before=self.core.phase is Phase.ENTER)
-        try:
-            with under_modes(self.core.contents["modes"]), stdout_of_this_thread():
-                stored.restore()
-                with contextlib.suppress(Exception):
-                    trial(*args, **kwargs)
-                return stop.streams or Streams()
-        finally:
+        with contextlib.ExitStack() as stack:
             if inner is not None:
-                inner.__dict__.pop("forward", None)
+                forward = stop.forward(inner, before=self.core.phase is Phase.ENTER)
+                stack.enter_context(replacing_forward(inner, forward))
+            stack.enter_context(under_modes(self.core.contents["modes"]))
+            stack.enter_context(stdout_of_this_thread())
+            stored.restore()
+            with contextlib.suppress(Exception):
+                trial(*args, **kwargs)
+            return stop.streams or Streams()
 
     def _inner(self, trial: nn.Module) -> nn.Module | None:
-        """The module at which the run stood, if the selected one was still running around it."""
+        """The module that the run stopped at, if the selected one was still running around it."""
         stop = self.core.contents["stop"]
         innermost = self.core.stack[0].module
         if not stop["selected"] or self.core.exception is not None or innermost is None:
@@ -163,7 +166,7 @@ class Again:
         return Names(trial).module_at(path) if path else None
 
     def _ends_where_it_did(self) -> bool | None:
-        """None where the run stood elsewhere than at the end of the call."""
+        """None where the run did not stop at the end of the call."""
         if self.core.contents["stop"]["selected"] or self.core.phase not in (Phase.EXIT, Phase.RAISED):
             return None
         return Streams().same_as(self.core.streams)
@@ -192,7 +195,7 @@ class Again:
         return True, f"{path} gave the same output again, bit for bit"
 
 
-def _named(text: str, names: list[str]) -> str:
+def _argument_name(text: str, names: list[str]) -> str:
     match = re.match(r"args\.(\d+)(?=\W)", text)
     if match is None or int(match[1]) >= len(names):
         return text
@@ -200,7 +203,7 @@ def _named(text: str, names: list[str]) -> str:
 
 
 def _call(module: nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Out of a line of its own, so that the stack shows where the call came from."""
+    """Call it from a line of its own, so that the stack can show the caller."""
     linecache.cache[_SITE] = (0, None, [_LINE + "\n"], _SITE)
     return eval(compile(_LINE, _SITE, "eval"), {"module": module, "args": args, "kwargs": kwargs})
 
@@ -213,12 +216,13 @@ class _Reached(Exception):
 
 
 class _Stop:
-    """Ends a trial at a module, and keeps where the streams were."""
+    """Ends a trial at a module, and keeps the streams there."""
 
     def __init__(self) -> None:
         self.streams: Streams | None = None
 
-    def put_on(self, module: nn.Module, *, before: bool) -> None:
+    def forward(self, module: nn.Module, *, before: bool) -> Callable[..., Any]:
+        """A forward that ends the trial, `before` the module's own has run or after it."""
         forward = module.forward
 
         def until(*args: Any, **kwargs: Any) -> Any:
@@ -227,7 +231,7 @@ class _Stop:
             self.streams = Streams()
             raise _Reached
 
-        module.__dict__["forward"] = until
+        return until
 
 
 def load_state(stored: nn.Module, module: nn.Module) -> None:
@@ -254,16 +258,16 @@ def _load(present: Tensor | None, value: Tensor | None, path: str, *, home: tupl
         return
     if tuple(present.shape) != tuple(value.shape):
         shapes = f"{list(value.shape)} in the file and {list(present.shape)} in the code"
-        raise UserError(f"{path} is {shapes}", "the code is another one, or built otherwise")
+        raise UserError(f"{path} is {shapes}", "the code is another one, or builds it differently")
     with torch.no_grad():
         fresh = value.detach().clone()
         device = torch.device(getattr(value, "core_device", "cpu"))
         if device.type == "cuda" and torch.cuda.device_count() > (device.index or 0):
             fresh = fresh.to(device)
     try:
-        present.data = fresh  # the same object: what else refers to it sees the values, too
+        present.data = fresh  # the same object: others that refer to it see the values too
         present.requires_grad_(value.requires_grad)
-    except RuntimeError:  # of another kind, on the meta device for one
+    except RuntimeError:  # another kind of tensor, such as one on the meta device
         target, name = home
         if name in target._parameters:
             target._parameters[name] = nn.Parameter(fresh, requires_grad=value.requires_grad)
@@ -277,7 +281,7 @@ def _kinds_differ(stored: nn.Module, module: nn.Module) -> list[str]:
 
 
 def _settings_differ(stored: nn.Module, module: nn.Module) -> list[str]:
-    """Numbers and words of the run that the code sets otherwise: `eps`, `p`."""
+    """Settings that differ between the file and the code: `eps`, `p`."""
     found = []
     names = Names(module)
     for path, part in stored.named_modules():
@@ -297,14 +301,14 @@ def _made_elsewhere(core: RestoredCore) -> str:
 
 
 def difference(stored: Any, output: Any) -> str:
-    """In what two values differ, to the bit; empty if they do not."""
-    one, other = list(tensors_of(stored)), list(tensors_of(output))
+    """How two values differ, to the bit; "" if they do not."""
+    one, other = list(tensors_with_places(stored)), list(tensors_with_places(output))
     if len(one) != len(other):
         return f"{len(other)} tensors, and {len(one)} in the run"
     for (place, was), (_, now) in zip(one, other, strict=True):
         at = f" at {place}" if place else ""
         if getattr(was, "not_in_core", False):
-            return f"nobody knows, the values{at} are not in the file"
+            return f"not known, the values{at} are not in the file"
         if was.dtype != now.dtype or was.shape != now.shape:
             return f"{now.dtype} {list(now.shape)}{at}, and {was.dtype} {list(was.shape)} in the run"
         if not _same_bits(was, now):

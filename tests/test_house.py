@@ -1,0 +1,174 @@
+"""Claims of the architecture that hold for every file, read from the syntax trees of the sources."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import layerstep
+
+SOURCE = Path(layerstep.__file__).parent
+TREES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+
+BY_CONVENTION = {
+    # The tables of a module, which every tool reads: `named_parameters()` is slower and leaves out aliases.
+    "_parameters",
+    "_buffers",
+    "_modules",
+    # Base classes in public files of torch.nn, which have no other name.
+    "_ConvNd",
+    "_BatchNorm",
+    "_InstanceNorm",
+    "_NormBase",
+    "_MaxPoolNd",
+    "_AvgPoolNd",
+    "_Loss",
+    # Python's own.
+    "_fields",
+    "_replace",
+    "_asdict",
+    "_getframe",
+    "_current_frames",
+    "_exit",
+}
+ELSEWHERE = {
+    # Progress bars of tqdm and rich: neither has a way to hide a bar and show it again.
+    "frontends/bars.py": {
+        "_console",
+        "_instances",
+        "_live",
+        "_live_render",
+        "_live_stack",
+        "_lock",
+        "_shape",
+    },
+    # What Python's Process objects hand to their process.
+    "process/workers.py": {"_config"},
+    # Threads that Python did not start, or whose function it does not tell.
+    "engine/threads.py": {"_DummyThread"},
+    "engine/random_streams.py": {"_count", "_target", "_inst", "_rand"},
+    # argparse tells its options in no other way.
+    "frontends/completion.py": {"_actions"},
+    # `version_of` moves to `_torch/tensors.py`, where there is one already.
+    "engine/guard.py": {"_version"},
+    "tensors/observing.py": {"_version"},
+}
+KERNELS = ("torch.ops.", "aten.", "_aten.")
+"""`aten._softmax` is the name of a kernel, not of a Python API."""
+
+
+def dotted(node: ast.AST) -> str:
+    """`torch.nn.Module` of an expression that is only names; a call or an index in it is an empty name."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id if isinstance(node, ast.Name) else "", *reversed(parts)])
+
+
+def private_uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The line and the name of each private attribute of another object, and of each private import."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Attribute):
+            if dotted(node.value) not in ("self", "cls") and not dotted(node).startswith(KERNELS):
+                names = [node.attr]
+        elif isinstance(node, ast.Import):
+            names = [part for each in node.names for part in each.name.split(".")[1:]]
+        elif isinstance(node, ast.ImportFrom):
+            names = [*(node.module or "").split("."), *(each.name for each in node.names)]
+        elif isinstance(node, ast.Call) and dotted(node.func) in ("getattr", "hasattr", "setattr"):
+            names = [each.value for each in node.args[1:2] if isinstance(each, ast.Constant)]
+        yield from (
+            (node.lineno, name) for name in names if name.startswith("_") and not name.startswith("__")
+        )
+
+
+def defined(tree: ast.AST) -> set[str]:
+    """The names that a file gives to functions, classes, variables and attributes."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found |= {node.attr} if dotted(node.value) in ("self", "cls") else set()
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+@pytest.mark.parametrize("path", [path for path in TREES if not path.startswith("_torch/")])
+def test_a_file_uses_no_private_name_that_it_does_not_define(path: str) -> None:
+    """So private names of torch occur in `_torch/` only, where each has its fallback."""
+    allowed = BY_CONVENTION | ELSEWHERE.get(path, set()) | defined(TREES[path]) | {"_torch"}
+    found = [f"line {line}: {name}" for line, name in private_uses(TREES[path]) if name not in allowed]
+    assert not found, found
+
+
+REGISTERS = ("register_forward_", "register_full_backward_", "register_backward_hook", "register_module_")
+TABLES = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
+MODULES = {"module", "model", "layer", "part", "root", "child", "inner", "target", "twin"}
+"""What this code calls a module, to tell `module.forward = f` from `call.forward = 3`."""
+
+
+def put_on_modules(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The line and the name of each use of a hook's register function or table, and of each new forward."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (node.attr.startswith(REGISTERS) or node.attr in TABLES):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, each.name) for each in node.names if each.name.startswith(REGISTERS))
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if node.attr == "forward" and dotted(node.value).rpartition(".")[2] in MODULES:
+                yield node.lineno, f"{dotted(node)} ="
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and is_forward(node):
+            yield node.lineno, "__dict__['forward'] ="
+
+
+def is_forward(node: ast.Subscript) -> bool:
+    return dotted(node.value).endswith("__dict__") and getattr(node.slice, "value", "") == "forward"
+
+
+@pytest.mark.parametrize("path", TREES)
+def test_only_taps_put_anything_on_a_module(path: str) -> None:
+    """`_torch/` may look into the tables of hooks, but registers none."""
+    found = [
+        f"line {line}: {name}"
+        for line, name in put_on_modules(TREES[path])
+        if not (path.startswith("_torch/") and name in TABLES)
+    ]
+    if path == "engine/taps.py":
+        assert found
+    else:
+        assert not found, found
+
+
+@pytest.mark.parametrize("package", ["views", "render"])
+def test_views_are_rendered_without_torch(package: str) -> None:
+    """A front end in another process needs no torch, which takes a second to import."""
+    files = [path for path in TREES if path.split("/")[0].removesuffix(".py") == package]
+    names = ["layerstep." + path.removesuffix(".py").replace("/", ".") for path in files]
+    script = f"import {', '.join(names)}, sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("path", [path for path in TREES if path.startswith("tensors/")])
+def test_tensors_are_measured_without_a_session(path: str) -> None:
+    """What measures tensors knows neither the debugger nor a feature, so that anything may call it."""
+    below = {"_torch", "views", "errors", "visible", "files", "config", "documentation", "imports", "tensors"}
+    named = [node.module or "" for node in ast.walk(TREES[path]) if isinstance(node, ast.ImportFrom)]
+    ours = {name.split(".")[1] for name in named if name.startswith("layerstep.")}
+    assert ours <= below | UNTIL_MOVED.get(path, set())
+
+
+UNTIL_MOVED = {
+    "tensors/report.py": {"engine"},
+    "tensors/files.py": {"engine"},
+    "tensors/present.py": {"engine"},
+}
+"""`observing` and its like move out of engine/guard.py."""
