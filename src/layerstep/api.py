@@ -12,8 +12,6 @@ from typing import IO, Any, Self
 
 from torch import nn
 
-from layerstep.commands.break_ import add_point, described
-from layerstep.commands.why_not import silence_of
 from layerstep.config import is_disabled
 from layerstep.crashes.catching import Crashes
 from layerstep.engine.instrument import Measuring
@@ -22,6 +20,9 @@ from layerstep.errors import Quit, UserError
 from layerstep.frontends.choose import is_child, open_session
 from layerstep.nonfinite.catching import catch_nonfinite, hunt_of
 from layerstep.nonfinite.detection import Detection
+from layerstep.points.description import described
+from layerstep.points.setting import set_breakpoint
+from layerstep.points.silence import silence_of
 from layerstep.views import Notice, View
 
 __all__ = ["DebugConsole", "anomaly_detection", "attach", "pm", "set_trace"]
@@ -68,8 +69,9 @@ class DebugConsole:
         self, where: str, phase: str = "exit", *, condition: str | None = None, temporary: bool = False
     ) -> int:
         """Set a breakpoint; its number. As `break WHERE PHASE if CONDITION` at the prompt."""
-        text = f"{where} {phase}" + (f" if {condition}" if condition else "")
-        return add_point(self.session, text, temporary=temporary).number
+        return set_breakpoint(
+            self.session, where, phase, condition=condition or "", temporary=temporary
+        ).number
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model with the points in effect, and take everything off again."""

@@ -10,8 +10,8 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.arguments import Expr, Flag, Given, Number, Option, Where
 from layerstep.attention.capture import Attention, AttentionWatcher
 from layerstep.attention.heads import Head, Pattern, difference, findings, look_at_heads
-from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
+from layerstep.engine.values import value_of
 from layerstep.errors import BadArguments, UserError
 from layerstep.layers.calls import LayerCall, calls_at, calls_here
 from layerstep.registry import command

@@ -1,21 +1,17 @@
 from __future__ import annotations
 
-from layerstep.argument_parsing import parse
-from layerstep.arguments import Choice, Condition, Given, Keyword, Where, Word, forms_of
+from layerstep.arguments import Choice, Condition, Given, Keyword, Where, Word
+from layerstep.commands.info import breaks
 from layerstep.engine.events import Phase
 from layerstep.engine.expression import Expression
-from layerstep.engine.model_intake import set_or_leave_pending
-from layerstep.engine.points import Point, PointKind
+from layerstep.engine.points import Point
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
-from layerstep.errors import BadArguments
+from layerstep.points.description import confirmation
+from layerstep.points.setting import set_breakpoint
 from layerstep.registry import command
-from layerstep.source_lines.places import Place, find_function, find_place, parse_place
-from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Notice, View
-from layerstep.watchpoints.watchpoint import Watchpoint
 
-__all__ = ["PHASE", "add_point", "condition_of", "described", "place_named", "said"]
+__all__ = ["PHASE", "condition_of"]
 
 PHASE = Choice("enter|exit|backward", default="exit", name="phase")
 _POINT = (
@@ -31,103 +27,15 @@ def condition_of(given: Given) -> Expression | None:
     return Expression.parse(given.condition) if given.condition else None
 
 
-def add_point(session: Session, text: str, *, temporary: bool = False) -> Point:
-    """Set a breakpoint from `WHERE [enter|exit|backward] [if EXPR]`; without WHERE, at the selected one."""
-    return _add(session, parse("break", forms_of(_POINT), text), temporary=temporary)
-
-
-def _add(session: Session, given: Given, *, temporary: bool = False) -> Point:
-    condition, phase = condition_of(given), Phase(given.phase)
-    if given.where.startswith("op:"):
-        return _add_op_point(session, given, condition, temporary=temporary)
-    if given.inside:
-        raise BadArguments(f"'in {given.inside}' is too much", "break op:NAME [in WHERE] [if EXPR]")
-    line = place_named(session, given.where)
-    if line is not None:
-        return _add_line_point(session, line, phase, condition=condition, temporary=temporary)
-    where = WherePattern.parse(given.where or _here(session))
-    point = session.points.add(PointKind.BREAK, where, phase=phase, condition=condition, temporary=temporary)
-    set_or_leave_pending(session, point)
-    return point
-
-
-def place_named(session: Session, text: str) -> Place | None:
-    """The line or function that a text names; None where it names modules.
-
-    A bare number is a line at a stop at a line; elsewhere it is one if no module has that name.
-    """
-    script = session.instruments.get(SourceLines).script
-    here, at_line = script, False
-    if session.pause is not None and session.pause.frame is not None:
-        frame = session.pause.frame
-        here, at_line = frame.python.f_code.co_filename if frame.python is not None else script, frame.at_line
-    if text.isdigit() and not at_line and (not len(session.models) or session.models.ending_in(text)):
-        return None
-    place = parse_place(text, here=here)
-    if place is not None:
-        find_place(place, script)
-        return place
-    if session.models.ending_in(text) or session.models.at(text) is not None:
-        return None
-    return find_function(text, script)
-
-
-def _add_line_point(
-    session: Session, place: Place, phase: Phase, *, condition: Expression | None, temporary: bool
-) -> Point:
-    if phase is not Phase.EXIT:
-        raise BadArguments(f"a line has no {phase.value}", "break FILE:LINE [if EXPR]")
-    point = session.points.add(
-        PointKind.BREAK, None, source_line=place, phase=Phase.LINE, condition=condition, temporary=temporary
+def _set(session: Session, given: Given, *, temporary: bool = False) -> Point:
+    return set_breakpoint(
+        session,
+        given.where,
+        given.phase,
+        inside=given.inside,
+        condition=given.condition,
+        temporary=temporary,
     )
-    session.rearm()
-    return point
-
-
-def _add_op_point(session: Session, given: Given, condition: Expression | None, *, temporary: bool) -> Point:
-    """The same from `op:NAME [in WHERE]`."""
-    hint = "break op:NAME [in WHERE] [if EXPR]"
-    name = given.where.removeprefix("op:")
-    if not name:
-        raise BadArguments(f"{given.where!r} is no op", hint)
-    if given.phase != "exit":
-        raise BadArguments(f"an op has no {given.phase}", hint)
-    where = WherePattern.parse(given.inside) if given.inside else None
-    point = session.points.add(
-        PointKind.BREAK, where, phase=Phase.EXIT, op=name, condition=condition, temporary=temporary
-    )
-    if where is not None:
-        set_or_leave_pending(session, point)
-    session.rearm()
-    return point
-
-
-def _here(session: Session) -> str:
-    frame = session.pause.frame if session.pause is not None else None
-    if frame is None or frame.module is None:
-        raise BadArguments("WHERE is missing", "a path, a glob, /regex/ or type:Class")
-    return frame.path.partition("|")[0]
-
-
-def described(point: Point) -> str:
-    """Where a point is, in a few words."""
-    if isinstance(point, Watchpoint):
-        return point.name
-    if point.source_line is not None:
-        return point.source_line.label
-    if point.where is None and point.check is not None:
-        return "the models"
-    if point.op:
-        return f"op:{point.op}" + (f" in {_modules(point)}" if point.where is not None else "")
-    return _modules(point)
-
-
-def _modules(point: Point) -> str:
-    if point.is_pending:
-        return point.where.text if point.where else "**"
-    if len(point.targets) == 1:
-        return point.targets[0][0]
-    return f"{point.where.text if point.where else '**'} ({len(point.targets)} modules)"
 
 
 @command(
@@ -167,22 +75,9 @@ def break_(session: Session, given: Given) -> View:
     list the points.
     """
     if not given.typed:
-        from layerstep.commands.info import breaks  # which asks this file how points are described
-
         return breaks(session)
-    point = _add(session, given)
-    return said(point, _suffix(point))
-
-
-def said(point: Point, words: str = "", *, what: str = "") -> Notice:
-    """The answer to setting a point."""
-    text = f"{point.kind} {point.number}{what} at {described(point)}{words}"
-    if point.source_line is not None:
-        waits = f"{text}, pending until such a file is loaded"
-        return Notice(waits if point.is_pending else text, point.source_line.moved, level="good")
-    if point.trouble:
-        return Notice(f"{text}, pending", point.trouble, level="warn")
-    return Notice(f"{text}, pending until a model runs" if point.is_pending else text, level="good")
+    point = _set(session, given)
+    return confirmation(point, _suffix(point))
 
 
 def _suffix(point: Point) -> str:
@@ -201,5 +96,5 @@ def tbreak(session: Session, given: Given) -> Notice:
 
     As `break` otherwise.
     """
-    point = _add(session, given, temporary=True)
-    return said(point, _suffix(point) + " once")
+    point = _set(session, given, temporary=True)
+    return confirmation(point, _suffix(point) + " once")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from layerstep.arguments import Choice, Flag, Form, Given, Keyword, Where, Word
-from layerstep.commands.break_ import said
 from layerstep.crashes.catch_checks import CHECKS
 from layerstep.crashes.catching import EXCEPTION, Crashes, exception_check
 from layerstep.engine.events import Phase
@@ -11,6 +10,7 @@ from layerstep.engine.session import Session
 from layerstep.engine.where import Where as WherePattern
 from layerstep.nonfinite.catch import SIDES
 from layerstep.nonfinite.catching import catch_nonfinite
+from layerstep.points.description import confirmation
 from layerstep.registry import command
 from layerstep.views import View
 
@@ -71,7 +71,7 @@ def catch(session: Session, given: Given) -> View:
         point = _exception(session, given)
     else:
         point = _at_modules(session, given)
-    return said(point, what=f" {point.what}")
+    return confirmation(point, what=f" {point.what}")
 
 
 def _at_modules(session: Session, given: Given) -> Point:

@@ -10,9 +10,9 @@ from torch import nn
 
 from layerstep._torch.tensors import is_tensor
 from layerstep.arguments import Expr, Given
-from layerstep.commands.inspect import value_of
 from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
+from layerstep.engine.values import value_of
 from layerstep.errors import BadArguments, UserError
 from layerstep.line_syntax import MOST_WORDS, is_expression
 from layerstep.registry import command

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from layerstep.arguments import Given, Text
-from layerstep.commands.break_ import place_named
 from layerstep.commands.enable import points_named
 from layerstep.engine.points import Point
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
+from layerstep.points.setting import place_named
 from layerstep.registry import command
 from layerstep.views import Notice
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from layerstep.arguments import Choice, Expr, Flag, Form, Given, Keyword, Number, Path, Real, Where
 from layerstep.commands import grad_faults, grad_steps
-from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
+from layerstep.engine.values import value_of
 from layerstep.errors import UserError
 from layerstep.gradients.flow import PRESETS
 from layerstep.gradients.log import GradientEntry

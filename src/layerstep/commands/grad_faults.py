@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from layerstep.commands.break_ import described
 from layerstep.commands.grad_steps import log_of
 from layerstep.engine.events import Phase
 from layerstep.engine.model_intake import set_or_leave_pending
@@ -12,6 +11,7 @@ from layerstep.gradients.check import Check, Checked, GradCheck
 from layerstep.gradients.no_gradient import missing_gradients, outside_optimizers
 from layerstep.layers.activity import ENOUGH, Activity, ActivityCount, Units
 from layerstep.layers.calls import LayerCall, calls_at, calls_here
+from layerstep.points.description import described
 from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Rerun, Watcher, rerun
 from layerstep.tensors.format import dims, listed, number, place, share

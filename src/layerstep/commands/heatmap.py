@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 
 from layerstep.arguments import Expr, Flag, Given, Number
-from layerstep.commands.inspect import one_tensor
 from layerstep.engine.session import Session
+from layerstep.engine.values import one_tensor
 from layerstep.errors import BadArguments
 from layerstep.registry import command
 from layerstep.tensors.grid import grid_of

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from layerstep.arguments import Given, Rest
-from layerstep.commands.inspect import value_of
 from layerstep.documentation import documentation
 from layerstep.engine.scope import EvaluationFailed
 from layerstep.engine.session import Session
+from layerstep.engine.values import value_of
 from layerstep.errors import UnknownCommand, UserError
 from layerstep.line_syntax import is_expression
 from layerstep.registry import (

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from layerstep.arguments import Expr, Flag, Given, Number, Option
-from layerstep.commands.inspect import one_tensor
 from layerstep.engine.session import Session
+from layerstep.engine.values import one_tensor
 from layerstep.registry import command
 from layerstep.tensors.format import number
 from layerstep.tensors.observing import observing

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from layerstep.arguments import Choice, Given
-from layerstep.commands.break_ import described
-from layerstep.commands.why_not import defined, silence_of
 from layerstep.engine.events import Phase
 from layerstep.engine.points import Point
 from layerstep.engine.session import Session
 from layerstep.engine.stack import function_label, location_of
 from layerstep.engine.threads import places
 from layerstep.errors import UserError
+from layerstep.points.description import described
+from layerstep.points.silence import defined, silence_of
 from layerstep.registry import command
 from layerstep.tensors.present import brief
 from layerstep.views import Column, Fields, Notice, Span, Table, Text, View

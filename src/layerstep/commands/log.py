@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from layerstep.arguments import Condition, Given, Quoted, Where
-from layerstep.commands.break_ import condition_of, said
+from layerstep.commands.break_ import condition_of
 from layerstep.engine.events import Phase
 from layerstep.engine.expression import Template
 from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where as WherePattern
+from layerstep.points.description import confirmation
 from layerstep.registry import command
 from layerstep.views import Notice
 
@@ -39,4 +40,4 @@ def log(session: Session, given: Given) -> Notice:
         template=Template.parse(given.text),
     )
     set_or_leave_pending(session, point)
-    return said(point)
+    return confirmation(point)

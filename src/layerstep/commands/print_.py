@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from layerstep.arguments import Expr, Given
-from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
+from layerstep.engine.values import value_of
 from layerstep.registry import command
 from layerstep.tensors.present import present
 from layerstep.views import Fields, View

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from layerstep.arguments import Condition, Flag, Given, Keyword, Number, Where
-from layerstep.commands.break_ import condition_of, said
+from layerstep.commands.break_ import condition_of
 from layerstep.engine.events import Phase
 from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import PointKind
@@ -16,6 +16,7 @@ from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame
 from layerstep.engine.where import Where as WherePattern
 from layerstep.errors import BadArguments
+from layerstep.points.description import confirmation
 from layerstep.registry import command
 from layerstep.tensors.clones import clone_of
 from layerstep.tensors.format import human_bytes
@@ -62,7 +63,7 @@ def record(session: Session, given: Given) -> View:
         options=" ".join([*options, *(["--tensors"] if given.tensors else [])]),
     )
     set_or_leave_pending(session, point)
-    return said(point, f" {point.options}".rstrip())
+    return confirmation(point, f" {point.options}".rstrip())
 
 
 def _recorder(session: Session, *, every: int, with_tensors: bool) -> Callable[[Frame], None]:

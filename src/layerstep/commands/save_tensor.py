@@ -10,8 +10,8 @@ from torch import nn
 
 from layerstep._torch.tensors import is_tensor
 from layerstep.arguments import Expr, File, Given
-from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
+from layerstep.engine.values import value_of
 from layerstep.errors import UserError
 from layerstep.registry import command
 from layerstep.tensors.files import write_tensors

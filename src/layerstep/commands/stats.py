@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from layerstep.arguments import Choice, Expr, Flag, Given, Option
-from layerstep.commands.inspect import value_of
 from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
+from layerstep.engine.values import value_of
 from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import UserError
 from layerstep.layers.calls import layers_in_view

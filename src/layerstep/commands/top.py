@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from layerstep.arguments import Expr, Given, Number
-from layerstep.commands.inspect import one_tensor
 from layerstep.engine.session import Session
+from layerstep.engine.values import one_tensor
 from layerstep.errors import UserError
 from layerstep.line_syntax import expressions
 from layerstep.registry import command

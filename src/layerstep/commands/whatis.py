@@ -5,8 +5,8 @@ import inspect
 import torch
 
 from layerstep.arguments import Expr, Given
-from layerstep.commands.inspect import value_of
 from layerstep.engine.session import Session
+from layerstep.engine.values import value_of
 from layerstep.registry import command
 from layerstep.tensors.shapes import shape_line
 from layerstep.views import Text

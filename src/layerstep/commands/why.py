@@ -3,10 +3,10 @@ from __future__ import annotations
 import torch
 
 from layerstep.arguments import Expr, Form, Given, Text
-from layerstep.commands.inspect import value_of
 from layerstep.crashes.raised import Raised
 from layerstep.crashes.views import crash_view
 from layerstep.engine.session import Session
+from layerstep.engine.values import value_of
 from layerstep.errors import UserError
 from layerstep.gradients.no_gradient import missing_gradients
 from layerstep.nonfinite.catching import hunt_of

@@ -1,0 +1,95 @@
+"""Set breakpoints: at modules, at operations, at lines."""
+
+from __future__ import annotations
+
+from layerstep.engine.events import Phase
+from layerstep.engine.expression import Expression
+from layerstep.engine.model_intake import set_or_leave_pending
+from layerstep.engine.points import Point, PointKind
+from layerstep.engine.session import Session
+from layerstep.engine.where import Where
+from layerstep.errors import BadArguments
+from layerstep.source_lines.places import Place, find_function, find_place, parse_place
+from layerstep.source_lines.watcher import SourceLines
+
+__all__ = ["place_named", "set_breakpoint"]
+
+
+def set_breakpoint(
+    session: Session,
+    where: str,
+    phase: str = "exit",
+    *,
+    inside: str = "",
+    condition: str = "",
+    temporary: bool = False,
+) -> Point:
+    """Set a breakpoint at a module, `op:NAME` or a line; without `where`, at the selected module.
+
+    `inside`: the modules in which an operation is looked for.
+    """
+    asked = Expression.parse(condition) if condition else None
+    if where.startswith("op:"):
+        _check_op(where, phase)
+        at = Where.parse(inside) if inside else None
+        name = where.removeprefix("op:")
+        point = session.points.add(
+            PointKind.BREAK, at, phase=Phase.EXIT, op=name, condition=asked, temporary=temporary
+        )
+        if at is not None:
+            set_or_leave_pending(session, point)
+        session.rearm()
+        return point
+    if inside:
+        raise BadArguments(f"'in {inside}' is too much", "break op:NAME [in WHERE] [if EXPR]")
+    line = place_named(session, where)
+    if line is not None:
+        if phase != "exit":
+            raise BadArguments(f"a line has no {phase}", "break FILE:LINE [if EXPR]")
+        point = session.points.add(
+            PointKind.BREAK, None, source_line=line, phase=Phase.LINE, condition=asked, temporary=temporary
+        )
+        session.rearm()
+        return point
+    pattern = Where.parse(where or _here(session))
+    point = session.points.add(
+        PointKind.BREAK, pattern, phase=Phase(phase), condition=asked, temporary=temporary
+    )
+    set_or_leave_pending(session, point)
+    return point
+
+
+def _check_op(where: str, phase: str) -> None:
+    hint = "break op:NAME [in WHERE] [if EXPR]"
+    if where == "op:":
+        raise BadArguments(f"{where!r} is no op", hint)
+    if phase != "exit":
+        raise BadArguments(f"an op has no {phase}", hint)
+
+
+def place_named(session: Session, text: str) -> Place | None:
+    """The line or function that a text names; None where it names modules.
+
+    A bare number is a line at a stop at a line; elsewhere it is one if no module has that name.
+    """
+    script = session.instruments.get(SourceLines).script
+    here, at_line = script, False
+    if session.pause is not None and session.pause.frame is not None:
+        frame = session.pause.frame
+        here, at_line = frame.python.f_code.co_filename if frame.python is not None else script, frame.at_line
+    if text.isdigit() and not at_line and (not len(session.models) or session.models.ending_in(text)):
+        return None
+    place = parse_place(text, here=here)
+    if place is not None:
+        find_place(place, script)
+        return place
+    if session.models.ending_in(text) or session.models.at(text) is not None:
+        return None
+    return find_function(text, script)
+
+
+def _here(session: Session) -> str:
+    frame = session.pause.frame if session.pause is not None else None
+    if frame is None or frame.module is None:
+        raise BadArguments("WHERE is missing", "a path, a glob, /regex/ or type:Class")
+    return frame.path.partition("|")[0]
