@@ -39,6 +39,7 @@ _OPEN_END = re.compile(r"[-+*/%@|&^<>=(:~]$|\b(" + "|".join(keyword.kwlist) + r"
 """What ends so goes on: the number behind it is a part of the expression."""
 MOST_FORMS = 4
 """Of more forms a hint shows only the one that was meant."""
+_QUOTED = {sign: re.compile(rf"{sign}(?:\\.|[^{sign}\\])*{sign}", re.DOTALL) for sign in "\"'"}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -74,7 +75,7 @@ def _jumps(text: str) -> dict[int, int]:
     while at < len(text):
         sign = text[at]
         if sign in "\"'":
-            match = re.compile(rf"{sign}(?:\\.|[^{sign}\\])*{sign}", re.DOTALL).match(text, at)
+            match = _QUOTED[sign].match(text, at)
             if match is not None:
                 ends[at] = at = match.end() - 1
         elif sign in _CLOSING:
@@ -204,12 +205,14 @@ class _Reading:
 
     def _whole(self, pieces: Sequence[Piece], *, to_end: bool = False) -> str:
         """Some words with what is between them in the line; a blank where an option was taken out."""
+        if to_end and pieces:
+            return self.text[pieces[0].start :].strip()
         text, last = "", -1
         for piece in pieces:
             between = self.text[last : piece.start] if last >= 0 else ""
             text += (between if not between.strip(" \t\n,") else " ") + piece.text
             last = piece.end
-        return self.text[pieces[0].start :].strip() if to_end and pieces else text
+        return text
 
 
 def parse(name: str, forms: Sequence[Form], text: str) -> Given:

@@ -118,7 +118,7 @@ _troubles: list[str] = []
 
 
 def command(
-    name: str, *aliases: str, group: str, args: Declared, examples: tuple[str, ...], **options: Any
+    name: str, *aliases: str, group: str, args: Declared, examples: tuple[str, ...] = (), **options: Any
 ) -> Callable[[F], F]:
     """Register a function `(session, given) -> View | Resume` as the command `name`.
 

@@ -141,7 +141,7 @@ def test_a_bug_in_a_command_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
 
     command = registry.find_command("where")
     assert command is not None
-    broken = registry.Command("where", lambda *_: 1 / 0, "look")
+    broken = registry.Command("where", lambda *_: 1 / 0, "look", command.forms)
     monkeypatch.setitem(registry._commands, "where", broken)
     recorded = Recorded(mlp(), "break 0", "continue", "where", "print name", "detach")
     recorded.run(torch.randn(2, 4))

@@ -125,8 +125,8 @@ def test_a_command_of_a_plugin_that_fails_is_not_our_bug(plugins) -> None:
     plugins(
         "failing_plugin",
         "from layerstep.registry import command\n"
-        "@command('frob', group='self')\n"
-        "def frob(session, rest):\n    'Fail.'\n    raise KeyError('x')\n",
+        "@command('frob', group='self', args=())\n"
+        "def frob(session, given):\n    'Fail.'\n    raise KeyError('x')\n",
     )
     view = DebugConsole(nn.Linear(1, 1), output=io.StringIO()).execute("frob")
     assert "frob of some-plugin failed: KeyError: 'x'" in str(view)

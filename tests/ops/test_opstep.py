@@ -284,7 +284,7 @@ def test_a_point_hidden_in_a_larger_op_says_where() -> None:
     text = " ".join(text.split())
     assert "it may be hidden in multi_head_attention_forward, which is one op" in text
     assert "script is TorchScript and runs as one call" in text
-    assert "break op:NAME [in WHERE] [if EXPR]" in text
+    assert "'y' is too much; usage: break" in text
 
 
 # --- the list ---
