@@ -216,8 +216,8 @@ class Latency:
 def latencies(effort: Effort) -> list[Latency]:
     alike, different = huge_model(alike=True), huge_model(alike=False)
     return [
-        _latency("`tree`, all blocks alike", alike, lambda s: s.conversation.run_line("tree")[0], effort),
-        _latency("`tree`, no two alike", different, lambda s: s.conversation.run_line("tree")[0], effort),
+        _latency("`tree`, all blocks alike", alike, lambda s: s.prompt.run_line("tree")[0], effort),
+        _latency("`tree`, no two alike", different, lambda s: s.prompt.run_line("tree")[0], effort),
         _latency("complete `break layers.12`", alike, lambda s: complete(s, "break layers.12"), effort),
         _latency(
             "complete `break lay12` (no such path)", alike, lambda s: complete(s, "break lay12"), effort

@@ -92,7 +92,7 @@ def new_session() -> Session:
 
 
 def say(session: Session, line: str) -> None:
-    answer, _ = session.conversation.run_line(line)
+    answer, _ = session.prompt.run_line(line)
     assert not (isinstance(answer, Notice) and answer.level == "error"), answer
 
 

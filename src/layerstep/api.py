@@ -83,7 +83,7 @@ class DebugConsole:
         if not is_disabled():
             use_session(self.session)
             self.session.attach()
-            if self.session.script:
+            if self.session.prompt.script:
                 self.session.start(ask=False)
         return self
 
@@ -99,7 +99,7 @@ class DebugConsole:
 
     def submit(self, line: str) -> Future[View | None]:
         """Hand in one line from any thread."""
-        return self.session.conversation.submit(line)
+        return self.session.prompt.submit(line)
 
     def __enter__(self) -> Self:
         return self.attach()
@@ -133,7 +133,7 @@ def set_trace() -> None:
         _current.attach()
     was_attached = _current.is_attached
     _current.stop_here(sys._getframe(1), "set_trace()")
-    if was_attached and _current.frontend is None and not _current.is_attached:
+    if was_attached and _current.prompt.frontend is None and not _current.is_attached:
         _current.say(Notice("there is no terminal to ask at, so the run goes on", level="warn"))
 
 
@@ -197,7 +197,7 @@ def tell_unread(session: Session) -> None:
             session.say(Notice(shortfall, level="warn"))
         instrument.clear()
         for line in instrument.unread():
-            session.conversation.run_line(line, origin="the end of the run")
+            session.prompt.run_line(line, origin="the end of the run")
 
 
 def tell_silent_points(session: Session) -> None:

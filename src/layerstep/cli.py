@@ -117,7 +117,7 @@ def _run(options: argparse.Namespace) -> int:
     with _json_file(options.json) as json:
         use_pipe = not lines or not os.environ.get("CI")
         session, _ = open_session(commands=lines, json=json, use_pipe=use_pipe, batch=options.batch)
-        session.dump_to = dump_to
+        session.prompt.dump_to = dump_to
         if options.post_mortem:
             return debug_afterwards(program, session)
         on_terminal = (

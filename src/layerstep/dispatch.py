@@ -48,7 +48,7 @@ class Dispatcher:
             return Text("")
         else:
             check_length(text)
-            session.history.append(text)
+            session.prompt.history.append(text)
         self._repeat = ""
         if text.startswith("!"):
             return _python(session, text[1:].strip(), is_forced=True)
@@ -123,7 +123,7 @@ def _told(command: Command, error: Exception) -> UserError | None:
 def expand_alias(session: Session, text: str) -> str:
     """Replace the user's own words: %1 … %9 are the arguments, %* all of them."""
     word, _, rest = text.partition(" ")
-    body = session.aliases.get(word)
+    body = session.prompt.aliases.get(word)
     if body is None:
         return text
     words = rest.split()
@@ -148,7 +148,7 @@ def _evaluate(session: Session, text: str, *, is_forced: bool) -> View | None:
     if printed:
         views.append(Text(printed.rstrip("\n"), is_printed=True))
     if value is not None:
-        number = session.results.keep(value)
+        number = session.prompt.results.keep(value)
         shown = present(value)
         label = f"${number}" if number is not None else "="
         views.append(Fields((), ((label, shown),)))

@@ -50,21 +50,21 @@ def debug(program: Program, session: Session, *, stay: Stay = Stay.NEVER) -> int
     session.instruments.get(SourceLines).script = program.file
     session.attach(discover=True)
     try:
-        if session.frontend is not None:
+        if session.prompt.frontend is not None:
             text = f"layerstep {__version__}: {os.path.basename(program.script)} has not started"
             session.say(
                 Notice(text, "`break WHERE` sets a point, `continue` starts it, `help` lists the commands")
             )
         session.start(ask=True)
-        if session.frontend is None and session.conversation.wrong_lines:
+        if session.prompt.frontend is None and session.prompt.wrong_lines:
             return UserError.exit_code  # what was asked for cannot be had: running without it proves nothing
         code = program.run(session.instruments.get(Crashes).uncaught)
-        if session.is_attached or session.frontend is None:  # batch work ends by detaching
+        if session.is_attached or session.prompt.frontend is None:  # batch work ends by detaching
             tell_silent_points(session)
             tell_unread(session)
         if stay is Stay.ALWAYS or (stay is Stay.IF_SILENT and _was_silent(session)):
             _stay(program, session, code)
-        return code if session.frontend is not None else _batch_code(session, code)
+        return code if session.prompt.frontend is not None else _batch_code(session, code)
     finally:
         session.detach()
         session.close()
@@ -75,7 +75,7 @@ def _batch_code(session: Session, code: int) -> int:
     """Nobody was there to read: the exit code tells what was caught, and that a line or a point was wrong."""
     if session.caught:
         return CAUGHT_EXIT_CODE
-    is_wrong = session.conversation.wrong_lines or any(p.is_pending and p.trouble for p in session.points)
+    is_wrong = session.prompt.wrong_lines or any(p.is_pending and p.trouble for p in session.points)
     return UserError.exit_code if is_wrong and not code else code
 
 

@@ -301,7 +301,7 @@ def test_where_a_core_cannot_go_is_said_before_the_run(folder):
 def test_a_run_knows_where_a_core_goes(folder, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "layerstep.program.debug", lambda program, session, *, stay: seen.append(session.dump_to) or 0
+        "layerstep.program.debug", lambda program, session, *, stay: seen.append(session.prompt.dump_to) or 0
     )
     monkeypatch.chdir(folder)
     assert main(["run", "--batch", "--dump", "elsewhere", "train.py"]) == 0

@@ -100,9 +100,9 @@ class Found:
         screen = Screen(self.session, self.console.file, console=self.console)
         self.session.listen(screen)
         if asked:
-            self.session.frontend = Plain(self.session, screen, io.StringIO("\n".join(lines) + "\n"))
+            self.session.prompt.frontend = Plain(self.session, screen, io.StringIO("\n".join(lines) + "\n"))
         else:
-            self.session.script.extend(lines)
+            self.session.prompt.script.extend(lines)
 
     @property
     def text(self) -> str:

@@ -156,12 +156,12 @@ def test_a_front_end_that_fails_does_not_hang_the_run() -> None:
     class Broken:
         def paused(self) -> None:
             threading.Thread(
-                target=lambda: recorded.console.session.conversation.give_up(RuntimeError("no screen"))
+                target=lambda: recorded.console.session.prompt.give_up(RuntimeError("no screen"))
             ).start()
 
         def resumed(self) -> None: ...
 
-    recorded.console.session.frontend = Broken()
+    recorded.console.session.prompt.frontend = Broken()
     recorded.run(torch.randn(2, 4))
     assert "the prompt failed: RuntimeError: no screen" in recorded.text("notice")
 
@@ -194,7 +194,7 @@ def test_lines_from_another_thread_run_in_the_paused_one() -> None:
     console = DebugConsole(model, output=io.StringIO())
     console.breakpoint("1")
     remote = Remote(console, "__import__('threading').get_ident()", "torch.is_grad_enabled()", "continue")
-    console.session.frontend = remote
+    console.session.prompt.frontend = remote
     with torch.no_grad():
         console.run(torch.randn(2, 4))
     remote.thread.join()
@@ -224,7 +224,7 @@ def test_finish_out_of_a_module_that_began_unseen() -> None:
 
     model[0][1] = Interrupting()
     with recorded.console:
-        session.script.extend(["step", "finish", "detach"])
+        session.prompt.script.extend(["step", "finish", "detach"])
         model(torch.randn(2, 4))
     assert recorded.stops == ["0.2", "0.2", "1"]
 

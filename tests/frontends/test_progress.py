@@ -64,7 +64,7 @@ def test_a_profile_draws_it_and_takes_it_away(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("TERM", "xterm")
     file, data, model = Terminal(), io.StringIO(), nn.Linear(2, 2)
     session, _ = open_session(output=file, json=data, batch=True)
-    session.transcript = str(tmp_path / "t.txt")
+    session.prompt.transcript = str(tmp_path / "t.txt")
     session.add_model(model)
     session.attach()
     view = Dispatcher().interpret(session, "profile 2")

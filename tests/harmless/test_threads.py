@@ -98,7 +98,7 @@ def test_a_third_thread_drives_two() -> None:
     console = DebugConsole(model, output=io.StringIO())
     front = Asking()
     front.console = console
-    console.session.frontend = front
+    console.session.prompt.frontend = front
     console.breakpoint("left.0")
     console.breakpoint("right.0")
     visited: list[str] = []

@@ -91,7 +91,7 @@ def test_enter_that_repeats_a_command_which_fails_is_answered() -> None:
         def broken(*args: Any, **kwargs: Any) -> None:
             raise RuntimeError("planted fault")
 
-        console.session.conversation._interpreter.interpret = broken  # type: ignore[method-assign]
+        console.session.prompt._interpreter.interpret = broken  # type: ignore[method-assign]
         console.model(torch.ones(1, 2))
     assert "a bug in layerstep: RuntimeError: planted fault" in text()
 
@@ -255,7 +255,7 @@ def test_what_a_signal_handler_of_the_program_raises_at_the_prompt_is_the_progra
     output = io.StringIO()
     model = nn.Linear(2, 2)
     console = DebugConsole(model, output=output)
-    console.session.frontend = Signalled(signal.SIGALRM)
+    console.session.prompt.frontend = Signalled(signal.SIGALRM)
     try:
         with pytest.raises(error), console:
             console.execute("break **")

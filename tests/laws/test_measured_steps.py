@@ -42,7 +42,7 @@ class Watched:
             self.session.attach(discover=True)
             try:
                 for line in lines:
-                    self.session.conversation.run_line(line)
+                    self.session.prompt.run_line(line)
                 program()
                 tell_unread(self.session)
                 self.time = state_of(self.session).measured()
@@ -523,7 +523,7 @@ def test_many_small_calls_in_one_step_stay_bounded(monkeypatch: pytest.MonkeyPat
     session.attach(discover=True)
     try:
         for line in ("profile on", "memory on"):
-            session.conversation.run_line(line)
+            session.prompt.run_line(line)
         program()
         found = state_of(session).measured()
     finally:

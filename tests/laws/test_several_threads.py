@@ -34,7 +34,7 @@ class Driver:
     def __init__(self, model: nn.Module) -> None:
         self.output = io.StringIO()
         self.console = DebugConsole(model, output=self.output)
-        self.console.session.frontend = self
+        self.console.session.prompt.frontend = self
         self.stops: queue.Queue[str] = queue.Queue()
 
     def paused(self) -> None:

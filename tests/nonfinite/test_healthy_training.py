@@ -274,7 +274,7 @@ def test_forwards_without_a_backward_and_blocks_of_inference_leave_a_clean_stack
         with torch.inference_mode():
             torch.ones(2) + 1
     assert torch._C._len_torch_dispatch_stack() == 0
-    assert console.session.conversation is not None
+    assert console.session.prompt is not None
     torch.ones(2) + 1
 
 

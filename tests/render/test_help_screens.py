@@ -13,7 +13,7 @@ from layerstep.render.screen import to_text
 
 def page(name: str, width: int) -> str:
     session = assemble(Config())
-    answer = session.conversation.submit(f"help {name}".strip()).result()
+    answer = session.prompt.submit(f"help {name}".strip()).result()
     assert answer is not None
     return to_text(answer, width=width)
 

@@ -458,7 +458,7 @@ def test_hist_draws_and_tells(console: DebugConsole) -> None:
     console.execute("import torch")
     text = answer(console, "hist torch.linspace(0, 1, 1001) --bins 10")
     assert "█" in text and "50%" in text and "median 0.5" in text
-    view = console.session.shown
+    view = console.session.prompt.shown
     assert isinstance(view, Group) and isinstance(view.views[1], Plot)
     assert len(view.views[1].values[0]) == 10 and sum(view.views[1].values[0]) == 1001
     assert view.views[1].x[0] == 0 and view.views[1].x[-1] == 1

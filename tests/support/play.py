@@ -62,7 +62,7 @@ def play(
         screen = Screen(session, screen_file, console=console)
         session.listen(screen)
         session.listen(functools.partial(write_transcript, session))
-        session.frontend = choose_frontend(session, screen, input=pipe, use_pipe=False)
+        session.prompt.frontend = choose_frontend(session, screen, input=pipe, use_pipe=False)
         for line in lines:
             pipe.send_text(line.replace("\n", "\r") + "\r")
         pipe.send_text("\x04" * 8)

@@ -71,7 +71,7 @@ def test_print_and_bare_expressions_keep_the_rest(word: str) -> None:
     console = DebugConsole(model, commands=["break **", "continue"])
     seen: list[str] = []
     console.session.listen(lambda message: seen.append(to_text(message.view, width=100)))
-    console.session.script.append(f"{word}(out, 7, 'seven')")
+    console.session.prompt.script.append(f"{word}(out, 7, 'seven')")
     console.run(X)
     text = "\n".join(seen)
     assert "[0]  f32[4, 2]" in text and "[1]  7" in text and "[2]  'seven'" in text

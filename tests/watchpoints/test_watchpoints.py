@@ -200,7 +200,7 @@ def test_a_view_of_another_part_is_no_write() -> None:
 def test_an_in_place_activation_is_named_with_its_module() -> None:
     watched = Watched(lines=("watch --stop out", "continue"))
     session = watched.console.session
-    session.script.extendleft(["break norm"])
+    session.prompt.script.extendleft(["break norm"])
     with watched:
         watched.model(torch.randn(4, 6))
     written = [stop for stop in watched.stops if stop.startswith("out")]
@@ -309,7 +309,7 @@ def test_a_gradient_is_unscaled_and_clipped() -> None:
 
 def test_a_gradient_watched_from_the_middle_of_the_backward_pass() -> None:
     watched = Watched(lines=("watch --stop stem.weight.grad", "continue"))
-    watched.console.session.script.extendleft(["break head backward"])
+    watched.console.session.prompt.script.extendleft(["break head backward"])
     backward(watched.model)
     with watched:
         backward(watched.model)
@@ -483,7 +483,7 @@ def test_what_cannot_be_watched_is_one_line(text: str, reason: str) -> None:
     with watched:
         answer = watched.ask(f"watch --stop {text}")
         assert answer.startswith("✗") and reason in answer
-        assert watched.console.session.watches == {}
+        assert watched.console.session.prompt.watches == {}
 
 
 def test_unwatched_at_its_own_stop_leaves_the_stack_at_once() -> None:
@@ -500,7 +500,7 @@ def test_set_at_a_stop_it_holds_from_there() -> None:
     watched = Watched(lines=("watch --stop head.bias", "continue"))
     model = watched.model
     assert isinstance(model, Net)
-    watched.console.session.script.extendleft(["break act"])
+    watched.console.session.prompt.script.extendleft(["break act"])
     model.head.register_forward_hook(lambda module, args, out: module.bias.data.add_(1))
     with watched:
         model(torch.randn(4, 6))
@@ -561,7 +561,7 @@ def test_training_is_bit_equal_with_and_without() -> None:
     torch.manual_seed(0)
     bare = train(Net())
     watched = Watched("head.weight", "norm.running_var", "stem.weight.grad", "head.bias")
-    watched.console.session.script.extend(["continue"] * 200)
+    watched.console.session.prompt.script.extend(["continue"] * 200)
     assert isinstance(watched.model, Net)
     with watched:
         mine = train(watched.model)
@@ -679,7 +679,7 @@ def test_copying_and_saving_work_meanwhile() -> None:
 
 def test_a_watch_keeps_no_tensor_alive() -> None:
     watched = Watched(lines=("watch --stop out", "continue"))
-    watched.console.session.script.extendleft(["break stem"])
+    watched.console.session.prompt.script.extendleft(["break stem"])
     outputs: list[Any] = []
     model = watched.model
     assert isinstance(model, Net)
@@ -806,7 +806,7 @@ def test_dropped_in_the_backward_pass_it_leaves_with_the_next_op() -> None:
 
 def test_set_in_the_backward_pass_it_holds_from_the_training_step_on() -> None:
     watched = Watched(lines=("watch --stop head.weight", "continue"))
-    watched.console.session.script.extendleft(["break stem backward"])
+    watched.console.session.prompt.script.extendleft(["break stem backward"])
     assert isinstance(watched.model, Net)
     optimizer = torch.optim.SGD(watched.model.parameters(), lr=0.1)
     with watched:
@@ -819,7 +819,7 @@ def test_set_in_the_backward_pass_it_holds_from_the_training_step_on() -> None:
 def test_set_at_a_stop_between_kernels_all_modes_stay_in_sight() -> None:
     watched = Watched("head.bias", lines=("stepi", "watch --stop stem.bias", "stepi", "continue"))
     assert isinstance(watched.model, Net)
-    watched.console.session.script.extendleft(["break norm"])
+    watched.console.session.prompt.script.extendleft(["break norm"])
     watched.model.act.register_forward_hook(lambda module, args, out: by_bias(watched.model))
     with watched:
         watched.model(torch.randn(4, 6))

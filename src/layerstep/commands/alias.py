@@ -21,7 +21,7 @@ def alias(session: Session, given: Given) -> View:
     """
     rest = given.name
     if not rest:
-        rows = tuple(session.aliases.items())
+        rows = tuple(session.prompt.aliases.items())
         return Table(
             (Column("alias", "key"), Column("line", "code")), rows, note="" if rows else "no aliases yet"
         )
@@ -31,8 +31,8 @@ def alias(session: Session, given: Given) -> View:
     if find_command(name, prefix=False) is not None:
         raise BadArguments(f"{name} is a command", "choose another name")
     if not body:
-        if session.aliases.pop(name, None) is None:
+        if session.prompt.aliases.pop(name, None) is None:
             raise BadArguments(f"no alias {name}", f"alias {name} = LINE makes one")
         return Notice(f"alias {name} dropped")
-    session.aliases[name] = body
+    session.prompt.aliases[name] = body
     return Notice(f"{name} is now: {body}", level="good")

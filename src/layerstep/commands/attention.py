@@ -107,7 +107,7 @@ def _shown(session: Session, wish: Given, call: LayerCall, done: Rerun, seen: At
         offset = _offset(seen, allowed)
         pattern = look_at_heads(weights, allowed, padding=padding, offset=offset)
         level, verdict = _verdict(call, done, seen)
-    kept = session.results.keep(seen.weights)
+    kept = session.prompt.results.keep(seen.weights)
     path = session.models.path_of(seen.module) if seen.module is not None else call.path
     title = f"{path}  {_described(seen, pattern)}" + (f", kept as ${kept}" if kept else "")
     heads = [head for head in pattern.heads if wish.head in (None, head.index) or seen.head is not None]

@@ -28,10 +28,10 @@ def export(session: Session, given: Given) -> Notice:
     if kind is None:
         known = ", ".join(each.suffix for each in all_exports())
         raise UserError(f"{path.suffix or 'a file without a suffix'} is unknown here", f"there are {known}")
-    if session.shown is None and not kind.of_session:
+    if session.prompt.shown is None and not kind.of_session:
         raise UserError("nothing was shown yet", "`hist out`, say, draws a plot")
     try:
-        kind.write(session if kind.of_session else session.shown, path)
+        kind.write(session if kind.of_session else session.prompt.shown, path)
     except MissingExtra as missing:
         raise UserError(str(missing)) from None
     except OSError as error:

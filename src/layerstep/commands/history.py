@@ -35,8 +35,8 @@ def history(session: Session, given: Given) -> View:
     if name:
         path, _ = session.models.find(name)
         return _trend(session, path, count)
-    first = max(len(session.history) - count, 0)
-    rows = tuple((str(i + 1), line) for i, line in enumerate(session.history[first:], start=first))
+    first = max(len(session.prompt.history) - count, 0)
+    rows = tuple((str(i + 1), line) for i, line in enumerate(session.prompt.history[first:], start=first))
     return Table((Column("no", right=True), Column("line", "code")), rows)
 
 

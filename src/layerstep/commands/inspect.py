@@ -40,7 +40,7 @@ def inspect(session: Session, given: Given) -> View:
     """
     rest: str = given.x
     value = value_of(session, rest)
-    session.results.keep(value)
+    session.prompt.results.keep(value)
     if is_tensor(value):
         title = (Span(rest or "out", "code"),)
         line = tensor_view(value, limit=session.config.sample_above)

@@ -20,5 +20,5 @@ def interact(session: Session, given: Given) -> Notice:
     The names are those of the prompt, and no word is a command. What is assigned stays at the prompt and
     never reaches the program.
     """
-    session.conversation.interacting = True
+    session.prompt.interacting = True
     return Notice("every line is Python now", "Ctrl-D or `exit()` comes back")

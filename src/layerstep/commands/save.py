@@ -27,8 +27,8 @@ def save(session: Session, given: Given) -> Notice:
             lines.append(f"disable {number}")
         if point.commands:
             lines += [f"commands {number}", *point.commands, "end"]
-    lines += [f"watch {watch.expression.text}" for watch in session.watches.values()]
-    lines += [f"alias {name} = {body}" for name, body in session.aliases.items()]
+    lines += [f"watch {watch.expression.text}" for watch in session.prompt.watches.values()]
+    lines += [f"alias {name} = {body}" for name, body in session.prompt.aliases.items()]
     try:
         Path(os.path.expanduser(given.file)).write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
@@ -45,7 +45,7 @@ def source(session: Session, given: Given) -> View:
     """
     name: str = given.file
     file = Path(os.path.expanduser(name)).resolve()
-    running = session.conversation.sourcing
+    running = session.prompt.sourcing
     if file in running:
         raise UserError(f"{name} is being run already", "a file cannot source itself")
     text = read_commands(name)
@@ -61,7 +61,7 @@ def _run_lines(session: Session, name: str, text: str) -> list[View]:
     views: list[View] = []
     offset = session.points.last
     for line in joined(text):
-        view, resume = session.conversation.run_line(_renumbered(line, offset), origin=name)
+        view, resume = session.prompt.run_line(_renumbered(line, offset), origin=name)
         if resume is not None:
             views.append(Notice(f"{line!r} in {name} would resume; left out", level="warn"))
         elif view is not None:

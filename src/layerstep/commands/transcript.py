@@ -24,7 +24,7 @@ def transcript(session: Session, given: Given) -> Notice:
     """
     rest: str = given.file
     if not rest:
-        before, session.transcript = session.transcript, None
+        before, session.prompt.transcript = session.prompt.transcript, None
         return Notice(f"{before} is complete" if before else "no transcript is being written")
     path = Path(os.path.expanduser(rest))
     try:
@@ -32,5 +32,5 @@ def transcript(session: Session, given: Given) -> Notice:
             pass
     except OSError as error:
         raise UserError(f"cannot write {rest}", error.strerror or "") from None
-    session.transcript = str(path)
+    session.prompt.transcript = str(path)
     return Notice(f"writing to {rest}", level="good")

@@ -37,7 +37,7 @@ def watch(session: Session, given: Given) -> View:
     if not given.stop:
         expression = Expression.parse(text)
         number = session.points.next_number()
-        session.watches[number] = Watch(expression)
+        session.prompt.watches[number] = Watch(expression)
         return Notice(f"watch {number}: {text}", level="good")
     if not text:
         raise BadArguments("which tensor?", "watch --stop head.weight")
@@ -64,7 +64,10 @@ def _settle(session: Session, point: Watchpoint) -> str:
 
 
 def _listed(session: Session) -> Table:
-    rows = [(str(number), each.expression.text, each.last or "") for number, each in session.watches.items()]
+    rows = [
+        (str(number), each.expression.text, each.last or "")
+        for number, each in session.prompt.watches.items()
+    ]
     rows += [(str(point.number), f"{STOP} {point.text}", point.state) for point in _watchpoints(session)]
     note = "" if rows else "nothing is watched; `watch EXPR` begins"
     return Table((Column("no"), Column("expression", "code"), Column("last")), tuple(rows), note=note)
@@ -75,7 +78,7 @@ def _watchpoints(session: Session) -> list[Watchpoint]:
 
 
 def _numbers(session: Session) -> Iterable[str]:
-    return map(str, (*session.watches, *(point.number for point in _watchpoints(session))))
+    return map(str, (*session.prompt.watches, *(point.number for point in _watchpoints(session))))
 
 
 @command(
@@ -92,13 +95,13 @@ def unwatch(session: Session, given: Given) -> Notice:
     """
     points, rest = _watchpoints(session), given.typed
     if not rest:
-        count = len(session.watches) + len(points)
-        session.watches.clear()
+        count = len(session.prompt.watches) + len(points)
+        session.prompt.watches.clear()
         _drop(session, points)
         return Notice(f"{count} dropped; nothing is watched now")
-    for number, watch in session.watches.items():
+    for number, watch in session.prompt.watches.items():
         if rest in (str(number), watch.expression.text):
-            del session.watches[number]
+            del session.prompt.watches[number]
             return Notice(f"watch {number} dropped: {watch.expression.text}")
     found = [point for point in points if rest in (str(point.number), point.text, f"{STOP} {point.text}")]
     if not found:

@@ -59,7 +59,7 @@ class OpenedCore:
     def recall(self, session: Session) -> None:
         """What the run had counted and recorded and what was typed in it; once, before anything else."""
         session.training.counted_before = int(self.core.contents["stop"]["step"])
-        session.history.extend(map(str, self.core.contents["history"]))
+        session.prompt.history.extend(map(str, self.core.contents["history"]))
         for entry in self.core.recordings:
             session.recordings.add(
                 Recorded(

@@ -113,7 +113,7 @@ class Core:
         contents["stop"] = self._stop()
         error = getattr(pause, "error", None)
         contents["exception"] = exception_text(error) if isinstance(error, BaseException) else None
-        contents["history"] = [without_home(line)[:500] for line in session.history[-200:]]
+        contents["history"] = [without_home(line)[:500] for line in session.prompt.history[-200:]]
         contents["points"] = [
             {"line": without_home(point.line())[:500], "hits": point.hits, "number": point.number}
             for point in session.points.shown

@@ -80,7 +80,7 @@ class Crashes(Instrument):
         if self._session.pause is not None:
             return
         self._meet(error, self._everywhere(), by_default=True)
-        if self._session.frontend is None and not is_control_flow(error):
+        if self._session.prompt.frontend is None and not is_control_flow(error):
             self._tell(error)
 
     def left(self, error: BaseException) -> None:
@@ -99,7 +99,7 @@ class Crashes(Instrument):
                 if self._asks:
                     session.hold(Pause(session.scope, stop, is_over=True))
                 else:
-                    session.conversation.show(stop)
+                    session.prompt.show(stop)
         except Exception as bug:
             session.fail(bug)
 
@@ -134,7 +134,7 @@ class Crashes(Instrument):
     @property
     def _asks(self) -> bool:
         """Is there anybody to look: a person, or lines that are left?"""
-        return self._session.frontend is not None or bool(self._session.script)
+        return self._session.prompt.frontend is not None or bool(self._session.prompt.script)
 
     def _everywhere(self) -> tuple[Point, ...]:
         points = self._session.points
@@ -148,7 +148,7 @@ class Crashes(Instrument):
         Without `any_kind` only what there is something to say about stops.
         """
         session = self._session
-        was_sent_away = session.frontend is not None and not session.is_attached
+        was_sent_away = session.prompt.frontend is not None and not session.is_attached
         if was_sent_away or session.is_silent or is_control_flow(error) or is_noted(error):
             return
         try:
@@ -237,7 +237,7 @@ class Crashes(Instrument):
         if was_shown or not is_noted(error):  # or nothing more than its message is known
             return
         try:
-            session.conversation.show(self._stop_at(self._located(error), None))
+            session.prompt.show(self._stop_at(self._located(error), None))
         except Exception as bug:
             session.fail(bug)
 

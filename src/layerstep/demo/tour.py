@@ -41,9 +41,9 @@ def play() -> int:
     """Run the tour: typed on a terminal, played by itself elsewhere."""
     session, _ = open_session()
     script = Program(str(Path(__file__).with_name("script.py")), [])
-    if isinstance(session.frontend, Terminal):
-        session.frontend.guide.extend(STEPS)
+    if isinstance(session.prompt.frontend, Terminal):
+        session.prompt.frontend.guide.extend(STEPS)
     else:
         for word, line in STEPS:
-            session.script.extend(("# " + word.replace("\n", "\n# "), line))
+            session.prompt.script.extend(("# " + word.replace("\n", "\n# "), line))
     return debug(script, session)

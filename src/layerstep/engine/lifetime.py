@@ -23,7 +23,7 @@ def leave_forked_children(session: Session) -> None:
     def in_child() -> None:
         child = reference()
         if child is not None and child.is_attached:
-            child.frontend = None
+            child.prompt.frontend = None
             child.turns = Turns(child)  # another thread may have held one, and it is not in the child
             child.detach()
 

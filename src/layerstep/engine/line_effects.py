@@ -120,14 +120,14 @@ def watching_line(session: Session, line: str, *, deep: bool) -> Iterator[Outcom
             outcome.changed += [name for name in marks.changed() if name not in outcome.changed]
             outcome.unchecked += marks.unchecked
         if outcome.is_worth_telling:
-            session.disturbed.append((line, outcome))
+            session.prompt.disturbed.append((line, outcome))
 
 
 def _marks_before(session: Session) -> Marks:
     with observing():
         reach = in_reach(session)
-    if session.baseline is None:
-        session.baseline = Baseline(session.models, reach)
+    if session.prompt.baseline is None:
+        session.prompt.baseline = Baseline(session.models, reach)
     return Marks(reach, budget=LINE_BYTES, every=False)
 
 

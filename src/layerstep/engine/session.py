@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -21,24 +19,24 @@ from layerstep.engine import stepper
 from layerstep.engine.backward_pass import Backpass
 from layerstep.engine.causes import AtLine, AtModule
 from layerstep.engine.compiled import CompiledFunctions
-from layerstep.engine.conversation import Conversation
 from layerstep.engine.discovery import Discovery
 from layerstep.engine.events import Event, Phase, Resume
 from layerstep.engine.guard import Evaluations, Outcome
 from layerstep.engine.install import Arming
 from layerstep.engine.instrument import Instruments
 from layerstep.engine.lifetime import leave_at_exit, leave_forked_children
-from layerstep.engine.line_effects import Baseline, watching_line
-from layerstep.engine.messages import Frontend, Interpreter, Message, NoCommands, Watch, is_lost
+from layerstep.engine.line_effects import watching_line
+from layerstep.engine.messages import Interpreter, Message, NoCommands, is_lost
 from layerstep.engine.model_intake import Arrivals
 from layerstep.engine.models import Model, Models
 from layerstep.engine.overwritten_inputs import Inputs
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point, Points
 from layerstep.engine.program_frames import line_stack
+from layerstep.engine.prompt import Prompt
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
-from layerstep.engine.seen_values import Kept, Results
+from layerstep.engine.seen_values import Kept
 from layerstep.engine.stack import Frame, build_stack, is_ours
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop import Caught, Cause, Match, Nothing, Stop
@@ -60,30 +58,17 @@ class Session:
         self.config = config or Config()
         self.models = Models()
         self.points = Points()
-        self.watches: dict[int, Watch] = {}
-        self.aliases: dict[str, str] = {}
-        self.history: list[str] = []
-        self.results = Results(self.config.keep_bytes)
+        self.prompt = Prompt(self, interpreter or NoCommands())
         self.kept = Kept(self.config.keep_bytes)
         self.training = Steps(self.fail)
         self.recordings = Recordings(
             most_tensors=self.config.max_tracked_tensors, budget=self.config.track_bytes
         )
         self.scope = self.scope_at(None)
-        self.script: deque[str] = deque()
-        """Lines taken before anybody is asked."""
-        self.frontend: Frontend | None = None
-        self.transcript: str | None = None
-        self.dump_to: Path | None = None
-        """Where a catchpoint that fires in batch work writes its core file."""
-        self.shown: View | None = None
         self.pause: Pause | None = None
         self.intent = stepper.GO
         self.is_attached = False
         self.quitting: threading.Thread | None = None
-        self.disturbed: list[tuple[str, Outcome]] = []
-        self.baseline: Baseline | None = None
-        """What `perturbed?` compares with: taken before the first line of a pause that could write."""
         self.caught: list[str] = []
         """What catchpoints have caught; nobody being there to be asked, the exit code tells."""
         self.inputs = Inputs(self)
@@ -95,7 +80,6 @@ class Session:
         self.standstill = Standstill(self)
         self.interrupts = Interrupts(self.standstill.interrupted, has_pause=lambda: self.pause is not None)
         self.decision = StopDecision(self)
-        self.conversation = Conversation(self, interpreter or NoCommands())
         self._listeners: list[Callable[[Message], None]] = []
         self.turns = Turns(self)
         self.compiled = CompiledFunctions(lambda _: self.rearm(), self.fail)
@@ -109,7 +93,7 @@ class Session:
             self.models,
             frame,
             kept=self.kept,
-            results=self.results,
+            results=self.prompt.results,
             recordings=self.recordings,
             training=self.training,
         )
@@ -141,7 +125,7 @@ class Session:
         self.compiled.start()
         if discover:
             self.discovery.start()
-        if self.frontend is not None:
+        if self.prompt.frontend is not None:
             self.interrupts.start()
         self.rearm()
 
@@ -164,8 +148,8 @@ class Session:
 
     def close(self) -> None:
         """Let the front end go, so that it leaves its terminal as it found it."""
-        if self.frontend is not None:
-            self.frontend.close()
+        if self.prompt.frontend is not None:
+            self.prompt.frontend.close()
 
     def add_model(self, root: nn.Module, name: str = "") -> Model:
         """Take in a model and set the points that waited for it."""

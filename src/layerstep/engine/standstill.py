@@ -55,21 +55,21 @@ class Standstill:
         session.interrupts.forget()
         session.points.forget_until()
         session.intent = stepper.GO
-        session.baseline = None
+        session.prompt.baseline = None
         session.scope.stack = pause.stack
         session.scope.frame = pause.frame
         try:
             with our_imports(), contextlib.ExitStack() as resting:
                 for rest in session.instruments.at("resting"):
                     resting.enter_context(rest())
-                resume = session.conversation.serve(pause)
+                resume = session.prompt.serve(pause)
             self._leave(pause, resume, step)
             return resume
         finally:
             pause.release()
-            session.results.let_go()
+            session.prompt.results.let_go()
             session.pause = None
-            session.conversation.end()
+            session.prompt.end()
 
     def _leave(self, pause: Pause, resume: Resume, step: stepper.Intent | None = None) -> None:
         session = self._session

@@ -46,9 +46,9 @@ def open_session(
     session.listen(functools.partial(write_transcript, session))
     if json is not None:
         session.listen(JsonLines(json))
-    session.script.extend(commands)
+    session.prompt.script.extend(commands)
     if not batch:
-        session.frontend = choose_frontend(session, screen, input=input, use_pipe=use_pipe)
+        session.prompt.frontend = choose_frontend(session, screen, input=input, use_pipe=use_pipe)
     return session, screen
 
 

@@ -71,7 +71,9 @@ def complete(session: Session, line: str) -> list[Candidate]:
 
 def _first_word(session: Session, word: str) -> list[Candidate]:
     commands = [Candidate(c.name, len(word), c.summary) for c in all_commands() if c.name.startswith(word)]
-    aliases = [Candidate(a, len(word), body) for a, body in session.aliases.items() if a.startswith(word)]
+    aliases = [
+        Candidate(a, len(word), body) for a, body in session.prompt.aliases.items() if a.startswith(word)
+    ]
     if not word:
         return commands + aliases
     return (commands + aliases + _expression(session, word))[:MOST]

@@ -128,13 +128,13 @@ class JsonLines:
 
 def write_transcript(session: Session, message: Message) -> None:
     """Append a message to the file that `transcript FILE` named."""
-    if session.transcript is None or message.kind == "progress":
+    if session.prompt.transcript is None or message.kind == "progress":
         return
     prompt = one_line(f"({message.origin}) ") if message.origin else PROMPT
     echo = f"{prompt}{visible(message.line)}\n" if message.line else ""
     text = "" if message.kind == "resume" else to_text(message.view, width=88) + "\n"
     try:
-        with Path(session.transcript).open("a", encoding="utf-8") as file:
+        with Path(session.prompt.transcript).open("a", encoding="utf-8") as file:
             file.write(echo + text)
     except OSError:
-        session.transcript = None  # the disk is full or gone: never a reason to stop the run
+        session.prompt.transcript = None  # the disk is full or gone: never a reason to stop the run

@@ -51,7 +51,7 @@ class Plain:
     def paused(self) -> None:
         self._wanted.set()
         if self._is_over:
-            self._session.conversation.submit_end(is_final=True)
+            self._session.prompt.submit_end(is_final=True)
         elif self._thread is None:
             self._thread = threading.Thread(target=self._read, name="layerstep-plain", daemon=True)
             self._thread.start()
@@ -70,16 +70,16 @@ class Plain:
                 if text is None:
                     self._is_over = True
                     if self._is_terminal:
-                        self._session.say(Notice(f"Ctrl-D: {self._session.conversation.at_end}"))
-                    self._session.conversation.submit_end(is_final=True)
+                        self._session.say(Notice(f"Ctrl-D: {self._session.prompt.at_end}"))
+                    self._session.prompt.submit_end(is_final=True)
                     return
                 if self._ask is not None or self._is_terminal:
                     self._screen.typed = text
                 with contextlib.suppress(UserError):  # the run went on by another hand as the line was sent
-                    self._session.conversation.submit(text).result()
+                    self._session.prompt.submit(text).result()
         except Exception as error:
             self._is_over = True
-            self._session.conversation.give_up(error)
+            self._session.prompt.give_up(error)
 
     @property
     def _is_terminal(self) -> bool:
@@ -89,12 +89,12 @@ class Plain:
         """One whole input: a line, or several where the first says that it goes on. None at the end."""
         text = ""
         while True:
-            first = ">>> " if self._session.conversation.interacting else PROMPT
+            first = ">>> " if self._session.prompt.interacting else PROMPT
             line = self._line(first if not text else "... ")
             if line is None:
                 return text or None
             text = f"{text}\n{line}" if text else line
-            if is_complete(f"!{text}" if self._session.conversation.interacting else text):
+            if is_complete(f"!{text}" if self._session.prompt.interacting else text):
                 return text
 
     def _line(self, prompt: str) -> str | None:

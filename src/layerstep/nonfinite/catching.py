@@ -240,7 +240,7 @@ class Hunt(Instrument):
         if self._is_muted(origin):
             return None
         self.note(origin)
-        if self.session.dump_to is not None:  # a core file of the whole call can be run again
+        if self.session.prompt.dump_to is not None:  # a core file of the whole call can be run again
             return Caught(f"{seen}; born in {origin.op} of {origin.path} at {origin.place}")
         return Caught(seen, partial(self._stop_at_birth, snapshot, origin))
 

@@ -144,7 +144,7 @@ class Terminal:
             while self._wanted.wait() and not self._is_closed:
                 self._ask_once()
         except Exception as error:
-            self._session.conversation.give_up(error)
+            self._session.prompt.give_up(error)
 
     def _ask_once(self) -> None:
         word, offered = self.guide[0] if self.guide else ("", "")
@@ -152,7 +152,7 @@ class Terminal:
             self._screen.console.print(f"\n{word}", style="warn")
         try:
             line = self._prompt.prompt(
-                [("class:prompt", ">>> " if self._session.conversation.interacting else PROMPT)],
+                [("class:prompt", ">>> " if self._session.prompt.interacting else PROMPT)],
                 handle_sigint=False,
                 placeholder=[("class:auto-suggestion", offered)],
             )
@@ -160,8 +160,8 @@ class Terminal:
             return
         except EOFError:
             if self._is_seen:
-                self._session.say(Notice(f"Ctrl-D: {self._session.conversation.at_end}"))
-            ending = self._session.conversation.submit_end()
+                self._session.say(Notice(f"Ctrl-D: {self._session.prompt.at_end}"))
+            ending = self._session.prompt.submit_end()
             if ending is not None:
                 ending.exception()
             return
@@ -175,11 +175,11 @@ class Terminal:
         if self._is_seen:
             self._screen.typed = line
         with contextlib.suppress(UserError):  # the run went on by another hand as the line was sent
-            self._session.conversation.submit(line).result()
+            self._session.prompt.submit(line).result()
 
     def _typed_so_far(self) -> str:
         text = self._prompt.default_buffer.text
-        return f"!{text}" if self._session.conversation.interacting and text.strip() else text
+        return f"!{text}" if self._session.prompt.interacting and text.strip() else text
 
     def _toolbar(self) -> StyleAndTextTuples:
         return [("class:toolbar", "  " + "   ".join(status_of(self._session)))]

@@ -1,16 +1,19 @@
-"""The conversation at a pause: lines come in, are interpreted in the paused thread, and are answered."""
+"""The prompt of a session: lines come in, are answered in the paused thread, and what they leave behind."""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layerstep.engine.events import Kind, Resume
-from layerstep.engine.guard import undisturbed
-from layerstep.engine.messages import Interpreter
+from layerstep.engine.guard import Outcome, undisturbed
+from layerstep.engine.line_effects import Baseline
+from layerstep.engine.messages import Frontend, Interpreter, Watch
 from layerstep.engine.pause import POLL_SECONDS, Inbox, Pause, describe
+from layerstep.engine.seen_values import Results
 from layerstep.engine.stop import Shown, Stop
 from layerstep.errors import UserError
 from layerstep.imports import our_imports
@@ -20,7 +23,7 @@ from layerstep.views import Group, Notice, Text, View
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Conversation"]
+__all__ = ["Prompt"]
 
 END_OF_INPUT = "\x04"
 _LEAVE = (END_OF_INPUT, "exit()", "quit()", "exit", "quit")
@@ -33,13 +36,29 @@ def _bounded(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
 
 
-class Conversation:
-    """What a session and its user say to each other."""
+class Prompt:
+    """Takes lines at a pause, answers them, and keeps what belongs to the conversation."""
 
     def __init__(self, session: Session, interpreter: Interpreter) -> None:
         self._session = session
         self._interpreter = interpreter
         self._inbox = Inbox()
+        self.frontend: Frontend | None = None
+        self.script: deque[str] = deque()
+        """Lines that are taken before the front end is asked."""
+        self.history: list[str] = []
+        self.aliases: dict[str, str] = {}
+        self.watches: dict[int, Watch] = {}
+        self.results = Results(session.config.keep_bytes)
+        self.shown: View | None = None
+        """The last answer that can be exported."""
+        self.transcript: str | None = None
+        self.dump_to: Path | None = None
+        """Where a catchpoint that fires in batch work writes its core file."""
+        self.disturbed: list[tuple[str, Outcome]] = []
+        """What lines have done to the run."""
+        self.baseline: Baseline | None = None
+        """What `perturbed?` compares with: taken before the first line of a pause that could write."""
         self.interacting = False
         """Is every line Python, until the end of input or `exit()`?"""
         self.sourcing: list[Path] = []
@@ -58,27 +77,27 @@ class Conversation:
         own = pause.point.commands if pause.point is not None else ()
         if not (own and own[0] == "silent") and not pause.is_start:
             self._show(pause)
-        if self._session.dump_to is not None and pause.is_caught:
-            self.run_line(f"dump {self._session.dump_to}", origin="--dump")
+        if self.dump_to is not None and pause.is_caught:
+            self.run_line(f"dump {self.dump_to}", origin="--dump")
         for line in own:
             if line != "silent" and (resume := self.run_line(line, origin=pause.reason)[1]) is not None:
                 return resume
-        while self._session.script:
-            line = self._session.script.popleft()
+        while self.script:
+            line = self.script.popleft()
             answer, resume = self.run_line(line)
             if isinstance(answer, Notice) and answer.level == "error":
                 self.wrong_lines.append(line)
             if resume is not None:
                 return resume
-            if pause.is_start and self.wrong_lines and self._session.frontend is None:
-                self._session.script.clear()  # there is no run without its points
-        if self._session.frontend is None or not pause.asks:
+            if pause.is_start and self.wrong_lines and self.frontend is None:
+                self.script.clear()  # there is no run without its points
+        if self.frontend is None or not pause.asks:
             return Resume(Kind.CONTINUE if pause.is_start else Kind.DETACH)
-        frontend = self._session.frontend  # it may give up while it is asked
+        frontend = self.frontend  # it may give up while it is asked
         frontend.paused()
         try:
             resume_or_none = self._inbox.serve(
-                self.run_line, until=lambda: self._session.frontend is None, leaving=frontend.resumed
+                self.run_line, until=lambda: self.frontend is None, leaving=frontend.resumed
             )
         finally:
             frontend.resumed()
@@ -89,7 +108,7 @@ class Conversation:
             notices = [notice for said in self._session.instruments.at("stopped") for notice in said()]
         view, watched = self._described(pause)
         for number, now in watched.items():
-            self._session.watches[number].last = now
+            self.watches[number].last = now
         shown = Group((*notices, view)) if notices else view
         self._session.say(shown, "stop", stop=pause.facts(self._session.training.count))
 
@@ -106,8 +125,8 @@ class Conversation:
         try:
             quiet = undisturbed(session.models, deep=False)
             with session.evaluating(), quiet, session.interrupts.cancellable():
-                watched = {n: watch.now(session.scope) for n, watch in session.watches.items()}
-                rows = [(f"watch {n}", session.watches[n].row(now)) for n, now in watched.items()]
+                watched = {n: watch.now(session.scope) for n, watch in session.prompt.watches.items()}
+                rows = [(f"watch {n}", session.prompt.watches[n].row(now)) for n, now in watched.items()]
                 shown = Shown(session.config.sample_above, session.config.copy_input_bytes, rows)
                 return describe(pause, shown), watched
         except Exception:
@@ -142,7 +161,7 @@ class Conversation:
 
     def give_up(self, error: Exception) -> None:
         """A front end has failed: nobody can be asked any more, so the run must not wait."""
-        self._session.frontend = None
+        self.frontend = None
         self._session.say(
             Notice(
                 f"the prompt failed: {type(error).__name__}: {error}",
@@ -165,7 +184,7 @@ class Conversation:
         if isinstance(answer, Resume):
             self._session.say(Text(""), "resume", line, origin=origin)
             return None, answer
-        self._session.shown = self._session.shown if answer is None or isinstance(answer, Notice) else answer
+        self.shown = self.shown if answer is None or isinstance(answer, Notice) else answer
         self._session.say(answer if answer is not None else Text(""), "answer", line, origin=origin)
         return answer, None
 
