@@ -218,7 +218,7 @@ def test_in_the_middle_of_a_model_with_a_cache_nothing_is_guessed() -> None:
     ]
     block, unseen = ask(Continuing(model), lines, TOKENS, 5)
     assert "2 queries × 7 keys, causal" in block.text
-    assert "it asks how long its cache is" in unseen.text
+    assert "the length of its cache is not known" in unseen.text
 
 
 def test_dropout_in_the_run_is_said_and_the_weights_are_without() -> None:

@@ -167,7 +167,7 @@ def test_a_mutated_profile(tmp_path: Path) -> None:
         with contextlib.suppress(UserError):
             compare_profiles(sound, load(bad))
     bad.write_text("[" * 100_000)
-    with pytest.raises(UserError, match="no saved profile"):
+    with pytest.raises(UserError, match="not a saved profile"):
         load(bad)
 
 

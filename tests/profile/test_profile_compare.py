@@ -82,7 +82,7 @@ def test_one_round_tells_less_than_four() -> None:
     assert compare_profiles(busy_machine(1), busy_machine(2)).least > 0.09
     assert compare_profiles(in_rounds(1), in_rounds(2)).least < 0.07
     assert len(in_rounds(1).rounds) == 4
-    with pytest.raises(UserError, match="no rounds of one"):
+    with pytest.raises(UserError, match="not rounds of one"):
         joined(in_rounds(1), replace(in_rounds(2), device="toy"))
 
 
@@ -161,7 +161,7 @@ def test_the_pace_has_its_share_of_the_time_and_disturbs_nothing() -> None:
     pace = Pace()
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         before = len(live_tensors())
-        found = pace.beside(10.0)
+        found = pace.measure_for(10.0)
         assert len(live_tensors()) == before, "what counts the program's tensors counts none of these"
     assert 0 < len(found) <= MOST and all(each > 0 for each in found)
     assert torch.equal(torch.get_rng_state(), state) and torch.get_num_threads() == threads
