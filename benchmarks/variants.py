@@ -134,7 +134,7 @@ def _endless_next(case: Case) -> Iterator[Run]:
         session.intent = Intent(Kind.NEXT, depth=0, thread=threading.get_ident())
         session.rearm()
         yield case.run
-        assert session.intent.kind is Kind.NEXT and session.arming.taps.modules
+        assert session.intent.kind is Kind.NEXT and session.installation.taps.modules
 
 
 def _no_op_enter(module: nn.Module, args: Any, kwargs: Any) -> None: ...

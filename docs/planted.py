@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.nonfinite.catching import hunt_of
+from layerstep.nonfinite.catching import search_of
 from nan_cases import CASES, Case
 
 __all__ = ["page"]
@@ -51,9 +51,9 @@ def ours(case: Case) -> tuple[bool, str]:
     console = DebugConsole(model, commands=["catch nonfinite", *["continue"] * 99], output=io.StringIO())
     with console:
         for _ in steps_of(case, model):
-            if hunt_of(console.session).found is not None:
+            if search_of(console.session).found is not None:
                 break
-    found = hunt_of(console.session).found
+    found = search_of(console.session).found
     if found is None or not found.is_found:
         return False, "silent"
     right = found.place.line == case.line if case.line else bool(found.source)

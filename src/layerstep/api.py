@@ -18,7 +18,7 @@ from layerstep.engine.instrument import Measuring
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, UserError
 from layerstep.frontends.choose import is_child, open_session
-from layerstep.nonfinite.catching import catch_nonfinite, hunt_of
+from layerstep.nonfinite.catching import catch_nonfinite, search_of
 from layerstep.nonfinite.detection import Detection
 from layerstep.points.description import described
 from layerstep.points.setting import set_breakpoint
@@ -179,7 +179,7 @@ def anomaly_detection(model: nn.Module | None = None, *, stop: bool = False) -> 
     session.attach(discover=model is None)
     try:
         point = catch_nonfinite(session, "nonfinite")
-        hunt_of(session).listeners.append(found.add)
+        search_of(session).listeners.append(found.add)
         point.commands = () if stop else ("silent", "continue")
         yield found
     finally:

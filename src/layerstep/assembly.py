@@ -13,12 +13,12 @@ from layerstep.engine.session import Session
 from layerstep.ops.stepping import OpSteps
 from layerstep.rerun.kv_caches import Caches
 from layerstep.source_lines.watcher import SourceLines
-from layerstep.watchpoints.watchpoints import Writes
+from layerstep.watchpoints.watchpoints import Watchpoints
 
 __all__ = ["assemble"]
 
 _FROM_THE_BEGINNING: tuple[Callable[[Session], Instrument], ...] = (
-    Writes,
+    Watchpoints,
     SourceLines,
     Caches,
     OpSteps,

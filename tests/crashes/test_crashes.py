@@ -417,7 +417,7 @@ def test_catch_without_where_in_a_library_taps_the_root_only() -> None:
     model = Net()
     console, seen = console_on(model, ["catch exception", "info cost", "continue", "where", "continue"])
     with console:
-        assert len(console.session.arming.taps) == 2 and console.session.arming.taps.modules == 1
+        assert len(console.session.installation.taps) == 2 and console.session.installation.taps.modules == 1
         with pytest.raises(RuntimeError) as caught:  # the handler is inside of the block
             model(torch.ones(2, 8))
     assert "raised RuntimeError" in seen.text and len(notes(caught.value)) == 1

@@ -65,7 +65,7 @@ class Followed:
         self.console = DebugConsole(model, commands=NOTING, output=io.StringIO())
         self.events: list[tuple[str, str]] = []
         self.gradients: dict[str, tuple[list[Any], list[Any]]] = {}
-        graph = self.console.session.backpass.graph
+        graph = self.console.session.backward_pass.graph
         names = {module: name for name, module in model.named_modules()}
 
         def entered(call: Call) -> None:
@@ -200,7 +200,9 @@ def test_two_forwards_and_one_backward() -> None:
     followed = Followed(model)
     with followed.console:
         (model(torch.randn(2, 3)).sum() + model(torch.randn(2, 3)).sum()).backward()
-        done = [call for call in followed.console.session.backpass.graph.calls if call.state is State.DONE]
+        done = [
+            call for call in followed.console.session.backward_pass.graph.calls if call.state is State.DONE
+        ]
     assert len(done) == 6
 
 
@@ -240,7 +242,7 @@ def test_what_is_not_seen_says_why() -> None:
     followed = Followed(model)
     with followed.console:
         model(torch.randn(2, 3)).sum().backward()
-        why = followed.console.session.backpass.why_unseen
+        why = followed.console.session.backward_pass.why_unseen
         assert why(model.used) == ""
         assert why(model.unused) == "it was not called in the last forward"
         assert why(model.cut) == "it ran without gradients"
@@ -377,7 +379,7 @@ def test_nothing_is_left_on_the_outputs() -> None:
         out = model(torch.randn(5, 4))
         assert out._backward_hooks
     assert not out._backward_hooks
-    assert console.session.backpass.graph.calls == []
+    assert console.session.backward_pass.graph.calls == []
 
 
 def test_a_saved_output_says_nothing_of_our_hook(recwarn: pytest.WarningsRecorder) -> None:
@@ -408,7 +410,7 @@ def test_no_gradient_is_held_after_its_module() -> None:
     model = Net()
     followed = Followed(model)
     followed.gradients.clear()
-    graph = followed.console.session.backpass.graph
+    graph = followed.console.session.backward_pass.graph
     graph._done = lambda call: None  # type: ignore[method-assign]
     with followed.console:
         model(torch.randn(5, 4)).square().sum().backward()

@@ -59,7 +59,7 @@ def test_running_again_changes_nothing(entry: Entry, mode: str, monkeypatch: pyt
 
     hunt_verdict = type("Verdict", (), {"intended": True, "chain": (_Link(),), "trouble": ""})()
     monkeypatch.setattr(hunt, "look_forward", look_and_go_on)
-    monkeypatch.setattr(hunt.Hunt, "_tolerate", lambda *_: None)
+    monkeypatch.setattr(hunt.NonfiniteSearch, "_tolerate", lambda *_: None)
     monkeypatch.setattr(aftermath, "not_finite", lambda tensors: [0] if list(tensors) else [])
     optimizer = OPTIMIZER if mode == "train" else None
     run = play(entry, mode, LINES, optimizer=optimizer)

@@ -97,4 +97,4 @@ def test_nothing_is_kept_once_nothing_is_armed() -> None:
     with console:
         model(torch.ones(3, 4))
         model(torch.ones(3, 4))
-        assert not console.session.inputs._noted
+        assert not console.session.overwritten_inputs._noted

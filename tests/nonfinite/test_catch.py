@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import layerstep
 from layerstep import DebugConsole
-from layerstep.nonfinite.catching import hunt_of
+from layerstep.nonfinite.catching import search_of
 from nan_cases import LogOfZero, Net, SlopeOfSqrt
 
 
@@ -51,7 +51,7 @@ def test_the_check_of_every_op_finds_what_does_not_come_again() -> None:
     Toggle.calls = 0
     model = Toggle()
     screen, console = run(model, ["catch nan --every-op", "continue"], lambda: model(model.data(1)))
-    found = hunt_of(console.session).found
+    found = search_of(console.session).found
     assert found is not None and found.op == "mul", screen
     assert found.place.text.startswith("return h * (math.nan")
 
@@ -63,14 +63,14 @@ def test_the_check_of_every_op_stops_in_the_backward() -> None:
         ["catch nonfinite --every-op", "continue"],
         lambda: model.loss(model(model.data(1))).backward(),
     )
-    found = hunt_of(console.session).found
+    found = search_of(console.session).found
     assert found is not None and "SqrtBackward0" in found.detail, screen
 
 
 def test_a_muted_module_gives_no_alarm() -> None:
     model = nn.Sequential(nn.Linear(4, 4), LogOfZero())
     screen, console = run(model, ["mute 1", "catch nonfinite", "continue"], lambda: model(torch.randn(2, 4)))
-    assert hunt_of(console.session).passed_over == 1
+    assert search_of(console.session).passed_over == 1
     assert "born in" not in screen.partition("continue")[2]
     assert all(point.hits == 0 for point in console.session.points)
 
@@ -103,7 +103,7 @@ def test_a_parameter_after_a_step() -> None:
         optimizer.step()
 
     screen, console = run(model, ["catch nonfinite param", "continue"], train)
-    found = hunt_of(console.session).found
+    found = search_of(console.session).found
     assert found is not None and found.part == "optimizer step"
     assert "SGD has left Linear.weight with 2 -inf of 2" in screen
     assert "its gradient is finite" in screen
@@ -419,7 +419,7 @@ def test_threads_have_their_own_beginnings() -> None:
     console = DebugConsole(model, commands=["catch nonfinite", *["continue"] * 9], output=io.StringIO())
     found: list[str] = []
     with console:
-        hunt_of(console.session).listeners.append(lambda origin: found.append(origin.op))
+        search_of(console.session).listeners.append(lambda origin: found.append(origin.op))
         slow = threading.Thread(target=model, args=(torch.full((3, 4), -1.0),))
         slow.start()
         entered.wait(20)
@@ -488,5 +488,5 @@ def test_the_check_of_every_op_works_beside_another_catchpoint() -> None:
     model = Toggle()
     lines = ["catch inf", "catch nan --every-op", "continue"]
     screen, console = run(model, lines, lambda: model(model.data(1)))
-    found = hunt_of(console.session).found
+    found = search_of(console.session).found
     assert found is not None and found.op == "mul", screen

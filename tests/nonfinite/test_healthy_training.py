@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerstep import DebugConsole
-from layerstep.nonfinite.catching import hunt_of
+from layerstep.nonfinite.catching import search_of
 from zoo import global_state
 
 Step = Callable[[], Tensor]
@@ -150,7 +150,7 @@ def train(make: Maker, commands: list[str], steps: int) -> tuple[Any, Any, str]:
 def test_fifty_healthy_steps_are_silent_and_bit_equal(make: Maker) -> None:
     bare, _, _ = train(make, [], 50)
     caught, console, screen = train(make, ["catch nonfinite", "continue"], 50)
-    assert hunt_of(console.session).found is None, screen
+    assert search_of(console.session).found is None, screen
     assert all(point.hits == 0 for point in console.session.points), screen
     for before, after in zip(bare[0], caught[0], strict=True):
         assert torch.equal(before, after)
@@ -164,7 +164,7 @@ def test_fifty_healthy_steps_are_silent_and_bit_equal(make: Maker) -> None:
 def test_the_check_of_every_op_is_silent_and_bit_equal(make: Maker) -> None:
     bare, _, _ = train(make, [], 3)
     caught, console, screen = train(make, ["catch nonfinite --every-op", "continue"], 3)
-    assert hunt_of(console.session).found is None, screen
+    assert search_of(console.session).found is None, screen
     for name, value in bare[1].items():
         assert torch.equal(value, caught[1][name]), name
     assert torch.equal(bare[2], caught[2])

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from layerstep import DebugConsole
-from layerstep.nonfinite.catching import hunt_of
+from layerstep.nonfinite.catching import search_of
 from layerstep.nonfinite.origin import Origin
 from nan_cases import CASES, Case
 
 
-def hunt(case: Case) -> tuple[Origin | None, str]:
+def search(case: Case) -> tuple[Origin | None, str]:
     model = case.make()
     screen = io.StringIO()
     console = DebugConsole(model, commands=["catch nonfinite", "continue"] + ["continue"] * 9, output=screen)
@@ -25,7 +25,7 @@ def hunt(case: Case) -> tuple[Origin | None, str]:
             loss = model.loss(model(model.data(step)))
             if loss.requires_grad:
                 loss.backward()
-            found = hunt_of(console.session).found
+            found = search_of(console.session).found
             if found is not None:
                 break
             optimizer.step()
@@ -35,7 +35,7 @@ def hunt(case: Case) -> tuple[Origin | None, str]:
 @pytest.mark.filterwarnings("ignore:(std|var)")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_birth_is_found(case: Case) -> None:
-    found, screen = hunt(case)
+    found, screen = search(case)
     assert found is not None, "nothing was caught"
     assert found.is_found, (found.seen, found.note)
     assert case.op in f"{found.op} {found.detail}", screen

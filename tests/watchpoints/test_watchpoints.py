@@ -26,7 +26,7 @@ from layerstep.render.json import to_line
 from layerstep.render.screen import to_text
 from layerstep.views import Fields
 from layerstep.watchpoints.watchpoint import change_between
-from layerstep.watchpoints.watchpoints import Writes
+from layerstep.watchpoints.watchpoints import Watchpoints
 from play import play, script_named
 from zoo import ZOO, Entry, differences, hook_count, taps_on
 from zoo import play as play_entry
@@ -660,7 +660,7 @@ def test_a_bug_of_ours_detaches_and_the_op_has_run_once(monkeypatch: pytest.Monk
     watched = Watched("head.weight")
     assert isinstance(watched.model, Net)
     before = watched.model.head.weight.detach().clone()
-    monkeypatch.setattr(watched.console.session.instruments.get(Writes), "_stop", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(watched.console.session.instruments.get(Watchpoints), "_stop", lambda *_, **__: 1 / 0)
     with watched:
         by_data(watched.model)
     assert torch.equal(watched.model.head.weight, before * 2)

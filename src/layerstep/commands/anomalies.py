@@ -74,7 +74,7 @@ def _in_view(session: Session, where: str) -> Iterator[tuple[str, torch.Tensor, 
         if frame.has_output:
             yield from ((f"out{place}", tensor, here) for place, tensor in tensors_in(frame.output))
     for path, module in modules:
-        call = session.kept.get(module) if module is not here else None
+        call = session.seen_calls.get(module) if module is not here else None
         if call is not None:
             yield from ((path + place, tensor, module) for place, tensor in tensors_in(call[2]))
         for name, parameter in own_parameters(module):

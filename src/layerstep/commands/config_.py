@@ -37,7 +37,7 @@ def config(session: Session, given: Given) -> View:
     name = given.name
     if given.value:
         session.config = session.config.with_value(name, given.value)
-        session.prompt.results.budget = session.kept.budget = session.config.keep_bytes
+        session.prompt.results.budget = session.seen_calls.budget = session.config.keep_bytes
         return Notice(f"{name} is {_shown(getattr(session.config, name))}", level="good")
     words = setting_help()
     chosen = [field.name for field in fields(Config) if not name or field.name == name]

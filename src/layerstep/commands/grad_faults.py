@@ -33,7 +33,7 @@ def none(session: Session) -> View:
         notes.append(f"in no optimizer that has stepped, so never changed by one: {listed(outside, 6)}")
     elif outside is None:
         notes.append("no optimizer has stepped yet")
-    if any(each.kind == "not reached" for each in missing) and not session.backpass.graph.calls:
+    if any(each.kind == "not reached" for each in missing) and not session.backward_pass.graph.calls:
         notes.append("`break PATH backward` follows the next pass: then it can say more")
     if not missing:
         return Notice("every parameter has a gradient", "; ".join(notes), level="warn" if outside else "good")
@@ -147,7 +147,7 @@ def _call(session: Session, name: str) -> LayerCall:
     frame = session.pause.frame if session.pause is not None else None
     if frame is not None and frame.call is not None:
         path, module = session.models.find(name or frame.path.partition("|")[0])
-        kept = session.kept.get(module)
+        kept = session.seen_calls.get(module)
         if kept is None:
             raise UserError(f"the input of {path} is not at hand in the backward pass", f"`break {path}`")
         return LayerCall(path, module, *kept, CallProgress.AFTER)

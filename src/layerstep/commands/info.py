@@ -95,7 +95,7 @@ def _is_definition(value: object) -> bool:
 
 def _backward(session: Session) -> View:
     """Which modules the backward pass was seen to go through."""
-    backpass = session.backpass
+    backpass = session.backward_pass
     if not backpass.graph.calls:
         hint = "`break WHERE backward` does that, from the next forward on"
         return Notice("no forward was noted for a backward pass", hint)
@@ -172,7 +172,7 @@ def _numel(read: Callable[[], int]) -> int:
 
 
 def _cost(session: Session) -> Table:
-    arming = session.arming
+    arming = session.installation
     rows = []
     if len(arming.taps):
         active = [point for point in session.points if point.enabled and not point.is_pending]

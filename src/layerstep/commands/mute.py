@@ -3,7 +3,7 @@ from __future__ import annotations
 from layerstep.arguments import Given, Where
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where as WherePattern
-from layerstep.nonfinite.catching import hunt_of
+from layerstep.nonfinite.catching import search_of
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View
 
@@ -15,7 +15,7 @@ def mute(session: Session, given: Given) -> View:
     What is born in a module of WHERE is no alarm for `catch nan`, `inf` and `nonfinite` any more; what comes
     of it elsewhere is traced back to it, and passed over as well. Without WHERE: what is muted.
     """
-    hunt = hunt_of(session)
+    hunt = search_of(session)
     if not given.where:
         rows = tuple((where.text,) for where in hunt.muted)
         note = f"passed over {hunt.passed_over} times" if rows else "nothing is muted; `mute WHERE`"
@@ -30,7 +30,7 @@ def mute(session: Session, given: Given) -> View:
 @command("unmute", group="stop", args=Where(optional=True), examples=("unmute",))
 def unmute(session: Session, given: Given) -> Notice:
     """Take `mute` back, for one WHERE or for all."""
-    hunt = hunt_of(session)
+    hunt = search_of(session)
     kept = [where for where in hunt.muted if given.where and where.text != given.where]
     dropped = len(hunt.muted) - len(kept)
     hunt.muted = kept

@@ -72,7 +72,7 @@ def _recorder(session: Session, *, every: int, with_tensors: bool) -> Callable[[
         owner = session.models.owner_of(frame.module)
         forward = owner.forwards if owner is not None else 0
         if with_tensors:
-            session.kept.keep(frame.module, frame.args, frame.kwargs, frame.output)
+            session.seen_calls.keep(frame.module, frame.args, frame.kwargs, frame.output)
         if (forward - 1) % every:
             return
         leaves = tensors_in(frame.output, most=MOST_TENSORS)

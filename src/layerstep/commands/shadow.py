@@ -71,7 +71,7 @@ def _call(session: Session, path: str) -> LayerCall:
         path, module = frame.path.partition("|")[0], frame.module
     if id(module) in running:
         return running[id(module)]
-    kept = session.kept.get(module)
+    kept = session.seen_calls.get(module)
     if kept is None:
         raise UserError(
             f"what {path} was called with is not in view",

@@ -89,7 +89,7 @@ def _in_view(session: Session, modules: list[tuple[str, nn.Module]]) -> Iterator
                 (f"{path} inp{place}", tensor, "activation") for place, tensor in tensors_in(frame.inp)
             )
             output = frame.output if frame.has_output else None
-        elif (call := session.kept.get(module)) is not None:
+        elif (call := session.seen_calls.get(module)) is not None:
             output = call[2]
         yield from ((path + place, tensor, "activation") for place, tensor in tensors_in(output))
         for name, parameter in own_parameters(module):
@@ -124,7 +124,7 @@ def _collect(
     """The module's own call, or those of what is in it."""
     if id(module) in calls or id(module) in above:
         return
-    kept = session.kept.get(module)
+    kept = session.seen_calls.get(module)
     if id(module) in running:
         calls[id(module)] = running[id(module)]
     elif kept is not None:

@@ -9,7 +9,7 @@ from layerstep.engine.session import Session
 from layerstep.engine.values import value_of
 from layerstep.errors import UserError
 from layerstep.gradients.no_gradient import missing_gradients
-from layerstep.nonfinite.catching import hunt_of
+from layerstep.nonfinite.catching import search_of
 from layerstep.nonfinite.views import origin_view
 from layerstep.registry import command
 from layerstep.tensors.finite import Bad, count_bad, why_unread
@@ -42,7 +42,7 @@ def why(session: Session, given: Given) -> View:
         if crash is None:
             raise UserError("nothing was raised here", "`catch exception` stops where it is")
         return crash_view(crash)
-    hunt, limit = hunt_of(session), session.config.sample_above
+    hunt, limit = search_of(session), session.config.sample_above
     if not given.expr and hunt.found is not None:
         return origin_view(hunt.found, session.models, limit=limit)
     text = given.expr or "out"

@@ -32,7 +32,7 @@ def why_not(session: Session, given: Given) -> Notice:
     if whole := session.models.scripted_above(rest):
         return Notice(f"{why_one_call(whole)}; break at {whole}")
     path, module = session.models.find(rest)
-    in_backward = session.backpass.why_unseen(module) if session.arming.sink.noting else ""
+    in_backward = session.backward_pass.why_unseen(module) if session.installation.sink.noting else ""
     return Notice(
         why_uncalled(session, module, path)
         or (f"in backward: {in_backward}" if in_backward else "")

@@ -54,7 +54,7 @@ class OpenedCore:
         session.instruments.get(CoreFile).opened = self
         self._use_models(session, self.core.roots)
         for module, (args, kwargs, output) in self.core.calls:
-            session.kept.keep(module, args, kwargs, output)
+            session.seen_calls.keep(module, args, kwargs, output)
 
     def recall(self, session: Session) -> None:
         """What the run had counted and recorded and what was typed in it; once, before anything else."""
@@ -79,9 +79,9 @@ class OpenedCore:
 
     @staticmethod
     def _use_models(session: Session, roots: list[tuple[nn.Module, str, int]]) -> None:
-        session.kept.clear()
+        session.seen_calls.clear()
         session.models.become(roots)
-        session.arrivals.resolve_points()
+        session.intake.resolve_points()
         session.rearm()
 
     def make_pause(self, session: Session, *, is_start: bool) -> Pause:
@@ -120,7 +120,7 @@ class OpenedCore:
         if event is None:
             return AtLine()
         if event.call is not None:
-            return InBackward(event.call, session.backpass.is_ready)
+            return InBackward(event.call, session.backward_pass.is_ready)
         return AtModule()
 
 

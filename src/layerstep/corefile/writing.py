@@ -236,7 +236,7 @@ class Core:
     def _calls(self) -> Iterator[dict[str, Any]]:
         seen: set[int] = set()
         for _, module in self._session.models.everything():
-            kept = self._session.kept.get(module)
+            kept = self._session.seen_calls.get(module)
             if kept is None or id(module) in seen:
                 continue
             seen.add(id(module))

@@ -203,7 +203,7 @@ class Crashes(Instrument):
     def _stop(self, crash: Crash, hit: Point | None) -> None:
         session = self._session
         self._told = next(iter(reversed(getattr(crash.error, "__notes__", ()))), None)
-        session.kept.trim()
+        session.seen_calls.trim()
         session.stop(self._stop_at(crash, hit))
 
     def _stop_at(self, crash: Crash, hit: Point | None) -> Stop:
@@ -227,7 +227,7 @@ class Crashes(Instrument):
         return [
             (path, type(module).__name__, ", ".join(map(shape_line, kept[0][:4])), shape_line(kept[2]))
             for path, module in self._session.models.everything()
-            if id(module) not in running and (kept := self._session.kept.get(module)) is not None
+            if id(module) not in running and (kept := self._session.seen_calls.get(module)) is not None
         ]
 
     def _tell(self, error: BaseException) -> None:

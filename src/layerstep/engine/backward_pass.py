@@ -22,13 +22,13 @@ from layerstep.views import Notice
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Backpass"]
+__all__ = ["BackwardPass"]
 
 FORWARDS = 8
 """How many forwards may wait for their backward: accumulation, two encoders, a generator and a critic."""
 
 
-class Backpass:
+class BackwardPass:
     """What a session knows of backward passes."""
 
     def __init__(self, session: Session) -> None:
@@ -117,17 +117,17 @@ class Backpass:
 
     def _consider(self, call: Call, phase: Phase) -> None:
         session = self._session
-        points = session.arming.at_backward.get(id(call.module), ()) if phase is Phase.BACKWARD else ()
-        if session.is_silent or not (points or session.arming.sink.listening):
+        points = session.installation.at_backward.get(id(call.module), ()) if phase is Phase.BACKWARD else ()
+        if session.is_silent or not (points or session.installation.sink.listening):
             return
         try:
             event = Event(phase, call.module, (), {}, None, call)
             match = session.decision.ask(points, event, None) if points else None
-            if (session.arming.sink.listening and self._step(call, phase)) or match is not None:
+            if (session.installation.sink.listening and self._step(call, phase)) or match is not None:
                 with session.pausing():
                     stack = backward_stack(call, session.models, phase=phase)
                     session.stop_in(stack, event, match, cause=InBackward(call, self.is_ready))
-                self._stepped = session.arming.sink.listening
+                self._stepped = session.installation.sink.listening
         except Exception as error:
             session.fail(error)
 

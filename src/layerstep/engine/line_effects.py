@@ -146,7 +146,7 @@ def in_reach(session: Session) -> Reach:
             reach.add("grad_in", frame.call.grad_in)
     reach.place = ""
     for path, module in session.models.everything():
-        kept = session.kept.get(module)
+        kept = session.seen_calls.get(module)
         if kept is not None:
             reach.add(f"{path}.output", kept[2])
             reach.add(f"{path}.input", kept[0])

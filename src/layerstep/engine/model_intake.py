@@ -17,7 +17,7 @@ from layerstep.views import Notice
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Arrivals", "set_or_leave_pending"]
+__all__ = ["ModelIntake", "set_or_leave_pending"]
 
 MOST_TOLD = 5
 MOST_FOUND = 20
@@ -26,7 +26,7 @@ MOST_MODELS = 256
 """Models that are taken in at once: each new one is looked at together with all that are alive."""
 
 
-class Arrivals:
+class ModelIntake:
     """Keeps the models of a session up to date with what the program calls."""
 
     def __init__(self, session: Session) -> None:
@@ -43,8 +43,8 @@ class Arrivals:
         if model is not None:
             model.begin_forward()
             if not model.is_helper:
-                self._session.kept.clear()
-                self._session.backpass.begin_forward()
+                self._session.seen_calls.clear()
+                self._session.backward_pass.begin_forward()
 
     def meet(self, module: nn.Module, frame: FrameType) -> None:
         """A module that the program called by itself, for the first time."""

@@ -22,7 +22,7 @@ from layerstep.tensors.observing import observing, version_of
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Inputs", "Overwritten", "as_it_was", "before_call", "may_overwrite"]
+__all__ = ["Overwritten", "OverwrittenInputs", "as_it_was", "before_call", "may_overwrite"]
 
 MOST_INPUTS = 8
 BUDGET = 64 << 20
@@ -50,7 +50,7 @@ def may_overwrite(module: nn.Module) -> bool:
     )
 
 
-class Inputs:
+class OverwrittenInputs:
     """What modules were called with last, as far as it may be overwritten."""
 
     def __init__(self, session: Session) -> None:

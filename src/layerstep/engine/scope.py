@@ -32,7 +32,7 @@ from layerstep.engine.expression import (
 from layerstep.engine.models import Models
 from layerstep.engine.outer_names import MISSING, find_outside, names_outside, running_loss
 from layerstep.engine.recordings import Recordings
-from layerstep.engine.seen_values import Kept, Results
+from layerstep.engine.seen_values import Results, SeenCalls
 from layerstep.engine.stack import Frame
 from layerstep.engine.training import Steps
 from layerstep.errors import UnknownPath, UserError
@@ -117,7 +117,7 @@ class Scope(dict[str, Any]):
         models: Models,
         frame: Frame | None,
         *,
-        kept: Kept | None = None,
+        kept: SeenCalls | None = None,
         results: Results | None = None,
         recordings: Recordings | None = None,
         training: Steps | None = None,

@@ -14,10 +14,10 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.errors import BadArguments
 from layerstep.tensors.clones import clone_of
 
-__all__ = ["Kept", "Results"]
+__all__ = ["Results", "SeenCalls"]
 
 
-class Kept:
+class SeenCalls:
     """Inputs and outputs of modules that a pause or a step has passed, bounded in bytes.
 
     Keeping is on the way of every module while one steps, so it stores references only; `trim`

@@ -16,27 +16,27 @@ from torch import nn
 from layerstep._torch import is_in_backward, is_tracing, modes_off
 from layerstep.config import Config
 from layerstep.engine import stepper
-from layerstep.engine.backward_pass import Backpass
+from layerstep.engine.backward_pass import BackwardPass
 from layerstep.engine.causes import AtLine, AtModule
 from layerstep.engine.compiled import CompiledFunctions
 from layerstep.engine.discovery import Discovery
 from layerstep.engine.events import Event, Phase, Resume
 from layerstep.engine.guard import Evaluations, Outcome
-from layerstep.engine.install import Arming
+from layerstep.engine.installation import Installation
 from layerstep.engine.instrument import Instruments
 from layerstep.engine.lifetime import leave_at_exit, leave_forked_children
 from layerstep.engine.line_effects import watching_line
 from layerstep.engine.messages import Interpreter, Message, NoCommands, is_lost
-from layerstep.engine.model_intake import Arrivals
+from layerstep.engine.model_intake import ModelIntake
 from layerstep.engine.models import Model, Models
-from layerstep.engine.overwritten_inputs import Inputs
+from layerstep.engine.overwritten_inputs import OverwrittenInputs
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point, Points
 from layerstep.engine.program_frames import line_stack
 from layerstep.engine.prompt import Prompt
 from layerstep.engine.recordings import Recordings
 from layerstep.engine.scope import Scope, run_python
-from layerstep.engine.seen_values import Kept
+from layerstep.engine.seen_values import SeenCalls
 from layerstep.engine.stack import Frame, build_stack, is_ours
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop import Caught, Cause, Match, Nothing, Stop
@@ -59,7 +59,7 @@ class Session:
         self.models = Models()
         self.points = Points()
         self.prompt = Prompt(self, interpreter or NoCommands())
-        self.kept = Kept(self.config.keep_bytes)
+        self.seen_calls = SeenCalls(self.config.keep_bytes)
         self.training = Steps(self.fail)
         self.recordings = Recordings(
             most_tensors=self.config.max_tracked_tensors, budget=self.config.track_bytes
@@ -71,10 +71,10 @@ class Session:
         self.quitting: threading.Thread | None = None
         self.caught: list[str] = []
         """What catchpoints have caught; nobody being there to be asked, the exit code tells."""
-        self.inputs = Inputs(self)
-        self.arming = Arming(self)
-        self.arrivals = Arrivals(self)
-        self.backpass = Backpass(self)
+        self.overwritten_inputs = OverwrittenInputs(self)
+        self.installation = Installation(self)
+        self.intake = ModelIntake(self)
+        self.backward_pass = BackwardPass(self)
         self.instruments = Instruments(self)
         self.discovery = Discovery(self._arrived, self._raised)
         self.standstill = Standstill(self)
@@ -92,7 +92,7 @@ class Session:
         return Scope(
             self.models,
             frame,
-            kept=self.kept,
+            kept=self.seen_calls,
             results=self.prompt.results,
             recordings=self.recordings,
             training=self.training,
@@ -139,10 +139,10 @@ class Session:
         self.discovery.stop()
         self.compiled.stop()
         self.interrupts.stop()
-        self.arming.clear()
-        self.backpass.graph.forget()
+        self.installation.clear()
+        self.backward_pass.graph.forget()
         self.training.stop()
-        self.kept.clear()
+        self.seen_calls.clear()
         self.intent = stepper.GO
         self.points.forget_until()
 
@@ -154,7 +154,7 @@ class Session:
     def add_model(self, root: nn.Module, name: str = "") -> Model:
         """Take in a model and set the points that waited for it."""
         model = self.models.add(root, name)
-        self.arrivals.resolve_points()
+        self.intake.resolve_points()
         self.rearm()
         return model
 
@@ -164,7 +164,7 @@ class Session:
             if self.is_attached:
                 for prepare in self.instruments.at("prepare"):
                     prepare()
-                self.arming.apply(self.intent, self.pause)
+                self.installation.apply(self.intent, self.pause)
 
     def report(
         self,
@@ -184,18 +184,18 @@ class Session:
             return
         try:
             recomputed = is_in_backward()
-            if phase is Phase.ENTER and not recomputed and id(module) in self.arming.taps.roots:
+            if phase is Phase.ENTER and not recomputed and id(module) in self.installation.taps.roots:
                 self._begin(module, args, kwargs)
-            if self.arming.sink.noting:
+            if self.installation.sink.noting:
                 values = (args, kwargs) if phase is Phase.ENTER else output
-                self.backpass.note(phase, module, values, frame)
+                self.backward_pass.note(phase, module, values, frame)
             if recomputed and not self.config.recompute:
                 for point in points:
                     point.recomputed += 1
                 return
             for called in self.instruments.at("called"):
                 called(phase, points, module, frame)
-            if points or self.arming.sink.listening:
+            if points or self.installation.sink.listening:
                 self._consider(points, Event(phase, module, args, kwargs, output), frame)
         except Exception as error:
             self.fail(error)
@@ -203,7 +203,7 @@ class Session:
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """An outermost call begins."""
         if not self.discovery.is_on:
-            self.arrivals.count(module)
+            self.intake.count(module)
         for begins in self.instruments.at("begins"):
             begins(module, args, kwargs)
 
@@ -214,7 +214,7 @@ class Session:
         trouble = match.trouble if match is not None else ""
         if match is not None and match.caught is not None:
             match, trouble = self._stop_elsewhere(match, match.caught)
-        stepped = self.decision.has_arrived(event, frame) if self.arming.sink.listening else False
+        stepped = self.decision.has_arrived(event, frame) if self.installation.sink.listening else False
         if (match is not None or stepped) and not is_tracing():
             self._stop_at(event, frame, match, trouble)
 
@@ -231,10 +231,10 @@ class Session:
             arriving(event, frame)
         with self.pausing():
             self.models.refresh()
-            self.kept.trim()
+            self.seen_calls.trim()
             stack = build_stack(frame, self.models, event=event)
             if event.phase is Phase.EXIT and stack:
-                stack[0].overwritten = self.inputs.overwritten(event.module)
+                stack[0].overwritten = self.overwritten_inputs.overwritten(event.module)
             self.stop_in(stack, event, match, cause=AtModule(), trouble=trouble)
 
     def fail(self, error: Exception) -> None:
@@ -251,8 +251,8 @@ class Session:
             return
         try:
             if is_new and self.models.owner_of(module) is None:  # a checkpoint calls parts by themselves
-                self.arrivals.meet(module, frame)
-            self.arrivals.count(module)
+                self.intake.meet(module, frame)
+            self.intake.count(module)
         except Exception as error:
             self.fail(error)
 
@@ -271,7 +271,7 @@ class Session:
         """Stop at an event, in the module calls that it is in."""
         owner = self.models.owner_of(event.module)
         if event.phase is Phase.EXIT:
-            self.kept.keep(event.module, event.args, event.kwargs, event.output)
+            self.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
         self.stop(
             Stop(
                 cause,

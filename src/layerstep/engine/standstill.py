@@ -98,9 +98,9 @@ class Standstill:
             intent = replace(intent, everywhere=True)
         session.intent = step if step and resume.kind is Kind.CONTINUE else intent
         if resume.kind is Kind.INTO and pause.event is not None and pause.event.call is not None:
-            session.backpass.open(pause.event.call)
+            session.backward_pass.open(pause.event.call)
         if resume.kind is Kind.CONTINUE and not any(point.action for point in session.points):
-            session.kept.clear()  # what a recording has put in view stays there until the next forward
+            session.seen_calls.clear()  # what a recording has put in view stays there until the next forward
         session.rearm()
 
     def interrupted(self) -> bool:

@@ -149,7 +149,7 @@ class StopDecision:
         """Is this where the run was on its way to?"""
         session, intent = self._session, self._session.intent
         if event.phase is Phase.EXIT:
-            session.kept.keep(event.module, event.args, event.kwargs, event.output)
+            session.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
         is_root, forward = False, 0
         if intent.kind in (Kind.FORWARD, Kind.TRAINED):
             model = session.models.by_root(event.module)

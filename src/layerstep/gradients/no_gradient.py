@@ -66,7 +66,7 @@ def _reason(
 
 def _followed(session: Session, path: str) -> tuple[bool, str]:
     """Did a backward pass reach a module, and if not, why not? "" if no whole forward was followed."""
-    backpass, module = session.backpass, session.models.at(path)
+    backpass, module = session.backward_pass, session.models.at(path)
     roots = {id(model.root) for model in session.models}
     is_whole = any(call.parent is None and id(call.module) in roots for call in backpass.graph.calls)
     if module is None or not (is_whole and backpass.passes):

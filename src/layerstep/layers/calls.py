@@ -70,7 +70,7 @@ def _in_view(
 ) -> list[LayerCall]:
     if id(module) in running:
         return [running[id(module)]]
-    kept = session.kept.get(module)
+    kept = session.seen_calls.get(module)
     if kept is not None:
         return [LayerCall(path, module, *kept, CallProgress.AFTER)]
     return [
@@ -83,7 +83,7 @@ def _in_view(
 def layers_in_view(session: Session, where: str) -> list[LayerCall]:
     """The finished calls of exactly the modules that a WHERE names, in the order of the model."""
     found = Where.parse(where).look_up(session.models)
-    kept = [(path, module, session.kept.get(module)) for path, module in found]
+    kept = [(path, module, session.seen_calls.get(module)) for path, module in found]
     calls = [
         LayerCall(path, module, *call, CallProgress.AFTER) for path, module, call in kept if call is not None
     ]

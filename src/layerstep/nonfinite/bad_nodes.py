@@ -23,7 +23,7 @@ from layerstep.nonfinite.kernel_trace import module_at
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import count_bad, is_finite
 
-__all__ = ["Blamed", "Entry", "Ledger", "Nodes", "nodes_between"]
+__all__ = ["BadNode", "Entry", "Ledger", "Nodes", "nodes_between"]
 
 MOST_ENTRIES = 500
 """Of a loss function; what is noted keeps its tensors alive until the backward begins."""
@@ -103,7 +103,7 @@ class Ledger:
 
 
 @dataclass(slots=True, eq=False)
-class Blamed:
+class BadNode:
     """A node that handed on, or made, a gradient that is not finite."""
 
     name: str
@@ -128,7 +128,7 @@ class Nodes:
         self._seen: set[Any] = set()
         self._handles: list[Any] = []
         self._held: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], Saved]] = []
-        self.blamed: list[Blamed] = []
+        self.blamed: list[BadNode] = []
 
     def watch(self, nodes: Iterable[Any]) -> None:
         for node in nodes:
@@ -153,7 +153,7 @@ class Nodes:
             self._examine(node, grad_in, grad_out, saved)
         self._held.clear()
 
-    def producer(self) -> Blamed | None:
+    def producer(self) -> BadNode | None:
         """The node that made the first bad gradient: the earliest that got none."""
         return next((each for each in self.blamed if each.made), None)
 
@@ -170,7 +170,7 @@ class Nodes:
         if not edges:
             return
         made = all(is_finite(each) for each in grad_out if is_tensor(each))
-        blamed = Blamed(node.name(), node_number(node), made, bad_edges=edges)
+        blamed = BadNode(node.name(), node_number(node), made, bad_edges=edges)
         if made:
             blamed.grad_in, blamed.grad_out = grad_in, grad_out
             blamed.saved = saved if saved is not None else _saved(node)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from layerstep.engine.points import Point
 from layerstep.tensors.finite import Bad
 
-__all__ = ["SIDES", "Quarry"]
+__all__ = ["SIDES", "NonfiniteCatch"]
 
 SIDES = ("forward", "backward", "param")
 
 
 @dataclass(frozen=True, slots=True)
-class Quarry:
+class NonfiniteCatch:
     """NaN, Inf or both, on some sides of a training step."""
 
     point: Point

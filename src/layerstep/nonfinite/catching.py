@@ -26,11 +26,11 @@ from layerstep.engine.stack import Frame, build_stack
 from layerstep.engine.stop import Caught, Hold, Stop
 from layerstep.engine.where import Where
 from layerstep.errors import UnknownPath, UserError
-from layerstep.nonfinite.catch import Quarry
+from layerstep.nonfinite.catch import NonfiniteCatch
 from layerstep.nonfinite.in_forward import at_birth, look_forward, origin_of_link, trace
 from layerstep.nonfinite.kernel_trace import Link, Reached
-from layerstep.nonfinite.live_check import EveryOp
-from layerstep.nonfinite.loss_and_backward import Aftermath
+from layerstep.nonfinite.live_check import LiveCheck
+from layerstep.nonfinite.loss_and_backward import LossAndBackward
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.nonfinite.views import Born
 from layerstep.rerun.whole_call import CallStart, note_start
@@ -41,15 +41,15 @@ from layerstep.views import Notice
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Hunt", "catch_nonfinite", "hunt_of"]
+__all__ = ["NonfiniteSearch", "catch_nonfinite", "search_of"]
 
 MOST_SNAPSHOTS = 8
 """Models whose latest call can be run again, in one thread; as many as forwards that wait for a backward."""
 
 
-def hunt_of(session: Session) -> Hunt:
+def search_of(session: Session) -> NonfiniteSearch:
     """The hunt of a session; it is made when it is first asked for."""
-    return session.instruments.get(Hunt)
+    return session.instruments.get(NonfiniteSearch)
 
 
 def catch_nonfinite(
@@ -62,7 +62,7 @@ def catch_nonfinite(
     set_by: str = "",
 ) -> Point:
     """Set a catchpoint for values that are not finite: `nan`, `inf` or `nonfinite`."""
-    hunt = hunt_of(session)
+    search = search_of(session)
     point = session.points.add(
         PointKind.CATCH,
         where,
@@ -70,7 +70,7 @@ def catch_nonfinite(
         root_phases=(Phase.ENTER, Phase.EXIT),
         set_by=set_by or f"catch {what}",
     )
-    hunt.add(Quarry(point, what, sides, every_op=every_op))
+    search.add(NonfiniteCatch(point, what, sides, every_op=every_op))
     if where is not None:
         set_or_leave_pending(session, point)
     session.rearm()
@@ -86,7 +86,7 @@ class _Here(threading.local):
         self.has_told = False
 
 
-class Hunt(Instrument):
+class NonfiniteSearch(Instrument):
     """Answers for all catchpoints of values that are not finite."""
 
     command = "catch"
@@ -102,10 +102,10 @@ class Hunt(Instrument):
         self.listeners: list[Callable[[Origin], None]] = []
         """Told of each, before the stop."""
         self._here = _Here()
-        self._quarries: list[Quarry] = []
+        self._catches: list[NonfiniteCatch] = []
         self._tolerated: set[int] = set()
-        self._aftermath = Aftermath(self)
-        self.every_op = EveryOp(self)
+        self._loss_and_backward = LossAndBackward(self)
+        self.every_op = LiveCheck(self)
 
     @property
     def has_told(self) -> bool:
@@ -116,16 +116,16 @@ class Hunt(Instrument):
     def has_told(self, value: bool) -> None:
         self._here.has_told = value
 
-    def add(self, quarry: Quarry) -> None:
+    def add(self, catch: NonfiniteCatch) -> None:
         """A new catchpoint asks here."""
-        quarry.point.check = partial(self._ask, quarry)
-        self._quarries.append(quarry)
+        catch.point.check = partial(self._ask, catch)
+        self._catches.append(catch)
 
     @property
-    def active(self) -> list[Quarry]:
+    def active(self) -> list[NonfiniteCatch]:
         live = set(map(id, self.session.points))
-        self._quarries = [each for each in self._quarries if id(each.point) in live]
-        return [each for each in self._quarries if each.point.enabled]
+        self._catches = [each for each in self._catches if id(each.point) in live]
+        return [each for each in self._catches if each.point.enabled]
 
     def wants(self, side: str) -> bool:
         return any(side in each.sides for each in self.active)
@@ -143,14 +143,14 @@ class Hunt(Instrument):
 
     def apply(self) -> None:
         active = self.active
-        self._aftermath.listen({side for each in active for side in each.sides})
+        self._loss_and_backward.listen({side for each in active for side in each.sides})
         if not any(each.every_op for each in active):
             self.every_op.clear()
         if not active:
             self.clear()
 
     def clear(self) -> None:
-        self._aftermath.clear()
+        self._loss_and_backward.clear()
         self.every_op.clear()
         self._here = _Here()  # for every thread
 
@@ -160,26 +160,28 @@ class Hunt(Instrument):
             return []
         words = ["each input of a model is copied; its output, the loss and the gradients are summed"]
         words += (
-            ["functions after the model are noted until `backward()`"] if self._aftermath.is_noting else []
+            ["functions after the model are noted until `backward()`"]
+            if self._loss_and_backward.is_noting
+            else []
         )
         return words + (["every operation is checked as it runs"] if self.every_op.is_on else [])
 
     # --- the forward ---
 
-    def _ask(self, quarry: Quarry, event: Event) -> Caught | None:
+    def _ask(self, catch: NonfiniteCatch, event: Event) -> Caught | None:
         """A catchpoint's question at an event."""
         if event.phase is Phase.ENTER:
             if event is not self._here.begun:
                 self._here.begun = event
                 self._begin(event)
             return None
-        asked = "forward" in quarry.sides and quarry.looks_at(event.module)
-        seen = self._bad_in(event.output, quarry, event.module) if asked else ""
+        asked = "forward" in catch.sides and catch.looks_at(event.module)
+        seen = self._bad_in(event.output, catch, event.module) if asked else ""
         if seen and not self.has_told:
-            return self._hunt_forward(quarry, event, seen)
+            return self._search_forward(catch, event, seen)
         snapshot = self._here.snapshots.get(id(event.module))
-        if snapshot is not None and "backward" in quarry.sides:
-            self._aftermath.wait(event, snapshot)
+        if snapshot is not None and "backward" in catch.sides:
+            self._loss_and_backward.wait(event, snapshot)
         return None
 
     def _begin(self, event: Event) -> None:
@@ -187,7 +189,7 @@ class Hunt(Instrument):
         root = owner.root if owner is not None else None
         if owner is None or root is None or owner.is_helper or root is not event.module:
             return
-        self._aftermath.begin()
+        self._loss_and_backward.begin()
         self.has_told = False
         snapshots = self._here.snapshots
         snapshots.pop(id(event.module), None)
@@ -205,18 +207,18 @@ class Hunt(Instrument):
         if checking is not None:
             self.every_op.start(checking, root)
 
-    def _bad_in(self, value: Any, quarry: Quarry, module: nn.Module) -> str:
+    def _bad_in(self, value: Any, catch: NonfiniteCatch, module: nn.Module) -> str:
         """What of an output is wanted, in words."""
         for tensor in tensors_of(value):
             if is_finite(tensor):
-                quarry.point.unread = quarry.point.unread or why_unread(tensor)
+                catch.point.unread = catch.point.unread or why_unread(tensor)
                 continue
             bad = count_bad(tensor)
-            if quarry.is_wanted(bad) and (bad.nan or id(module) not in self._tolerated):
+            if catch.is_wanted(bad) and (bad.nan or id(module) not in self._tolerated):
                 return f"the output of {self.session.models.path_of(module)} has {bad}"
         return ""
 
-    def _hunt_forward(self, quarry: Quarry, event: Event, seen: str) -> Caught | None:
+    def _search_forward(self, catch: NonfiniteCatch, event: Event, seen: str) -> Caught | None:
         self.has_told = True
         owner = self.session.models.owner_of(event.module)
         snapshot = self._here.snapshots.get(id(owner.root)) if owner is not None else None
@@ -225,7 +227,7 @@ class Hunt(Instrument):
             return Caught(f"{seen}; {why}")
 
         def is_wanted(tensor: Tensor) -> bool:
-            return not is_finite(tensor) and quarry.is_wanted(count_bad(tensor))
+            return not is_finite(tensor) and catch.is_wanted(count_bad(tensor))
 
         verdict = look_forward(self.session, snapshot, event.module, wanted=is_wanted)
         if verdict.intended:
@@ -234,7 +236,7 @@ class Hunt(Instrument):
             return None
         if verdict.trouble:
             self.note(Origin(Part.FORWARD, seen, forward=snapshot.forward, note=verdict.trouble))
-            hint = f"`catch {quarry.what} --every-op` checks it as it runs next time"
+            hint = f"`catch {catch.what} --every-op` checks it as it runs next time"
             return Caught(f"{seen}; {verdict.trouble}; {hint}")
         origin = origin_of_link(self.session, verdict.chain, seen=seen, forward=snapshot.forward)
         if self._is_muted(origin):
@@ -314,14 +316,14 @@ class Hunt(Instrument):
     ) -> None:
         """Something was found outside of a call; stop there if somebody wants it. `about`: what is bad."""
         after = [q for q in self.active if side in q.sides and any(map(q.is_in, (origin.path, *about)))]
-        quarry = next((q for q in after if q.is_wanted(bad)), None)
-        if quarry is None or self._is_muted(origin):
+        catch = next((q for q in after if q.is_wanted(bad)), None)
+        if catch is None or self._is_muted(origin):
             return
         self.note(origin)
         code = user_frame(frame)
         place = Frame(self.session.models, None, caller=code)
-        if self.session.decision.meets(quarry.point, place) is not None:
-            self.session.stop(self._stop(quarry.point, origin, [place], code))
+        if self.session.decision.meets(catch.point, place) is not None:
+            self.session.stop(self._stop(catch.point, origin, [place], code))
 
     def stop_in_call(self, point: Point, origin: Origin, here: Reached, boundary: FrameType | None) -> Stop:
         """The stop in the middle of a call, at the operation that made the value."""

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from layerstep._torch import function_modes_on, run_backward
 from layerstep.engine.operations import Place
 from layerstep.engine.stack import OURS
-from layerstep.nonfinite.bad_nodes import Blamed, Ledger, Nodes, nodes_between
+from layerstep.nonfinite.bad_nodes import BadNode, Ledger, Nodes, nodes_between
 from layerstep.nonfinite.kernel_trace import Replayed
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.whole_call import CallStart, rerunning
@@ -87,7 +87,7 @@ def _run(passed: Passed, nodes: Nodes) -> str:
     return ""
 
 
-def origin_of_node(session: Session, blamed: Blamed, ledger: Ledger, *, seen: str, forward: int) -> Origin:
+def origin_of_node(session: Session, blamed: BadNode, ledger: Ledger, *, seen: str, forward: int) -> Origin:
     """The node as an origin: the function and line that made it, its operands and its gradients."""
     entry = ledger.entry_of(blamed.number)
     module: nn.Module | None = entry.module if entry is not None else None

@@ -15,7 +15,7 @@ from layerstep._torch import modes_off
 from layerstep._torch.modes import autograd_on
 from layerstep.engine.operations import name_of
 from layerstep.engine.taps import watching_output
-from layerstep.nonfinite.kernel_trace import Link, Reached, Trail, storage_key
+from layerstep.nonfinite.kernel_trace import KernelTrace, Link, Reached, storage_key
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.other_ranks import about_source
 from layerstep.rerun.whole_call import CallStart, rerunning
@@ -53,7 +53,7 @@ def look_forward(
     session: Session, snapshot: CallStart, module: nn.Module, *, wanted: Callable[[Tensor], bool]
 ) -> Verdict:
     """Run the call again and follow what is not finite, and `wanted`, in the output of a module."""
-    trail = Trail(names=names_of(snapshot.module))
+    trail = KernelTrace(names=names_of(snapshot.module))
     outputs: list[Any] = []
     try:
         with watching_output(module, outputs.append):
@@ -75,7 +75,7 @@ def look_forward(
 
 def trace(session: Session, snapshot: CallStart, tensor: Tensor) -> Verdict:
     """Run the call again and follow one bad value of it back to its birth."""
-    trail = Trail(names=names_of(snapshot.module), target=tensor)
+    trail = KernelTrace(names=names_of(snapshot.module), target=tensor)
     trouble = ""
     try:
         _again(session, snapshot, trail)
@@ -101,13 +101,13 @@ def at_birth(session: Session, snapshot: CallStart, origin: Origin, *, then: The
             with modes_off(), autograd_on():  # what is typed there is above autograd, as in the run
                 then(with_operands(origin, here), here, boundary)
 
-    trail = Trail(names=names_of(snapshot.module), stop_at=last.index, reached=reached)
+    trail = KernelTrace(names=names_of(snapshot.module), stop_at=last.index, reached=reached)
     with contextlib.suppress(Exception):  # it ran a moment ago; if not now, who called says what is known
         _again(session, snapshot, trail)
     return came
 
 
-def _again(session: Session, snapshot: CallStart, trail: Trail) -> Any:
+def _again(session: Session, snapshot: CallStart, trail: KernelTrace) -> Any:
     with rerunning(session, snapshot):
         args, kwargs = snapshot.arguments()
         trail.names.update(_names_of_inputs(args, kwargs))

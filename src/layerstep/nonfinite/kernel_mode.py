@@ -16,12 +16,12 @@ from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.persistent_mode import PersistentMode
 from layerstep.engine.operations import Around, name_of, user_frame
 
-__all__ = ["Beside", "called_as"]
+__all__ = ["KernelMode", "called_as"]
 
 _FUNCTIONAL = F.softmax.__code__.co_filename
 
 
-class Beside(PersistentMode):
+class KernelMode(PersistentMode):
     """Hands on each kernel, but for those in compiled code. Used in a `with`, or opened and closed."""
 
     def __init__(self, around: Around) -> None:

@@ -23,11 +23,11 @@ from layerstep._torch.operators import arguments_of, written_arguments
 from layerstep._torch.saved import key_of
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.operations import Functions, Place, name_of, place_of
-from layerstep.nonfinite.kernel_mode import Beside, called_as
+from layerstep.nonfinite.kernel_mode import KernelMode, called_as
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, is_same
 
-__all__ = ["Link", "Reached", "Replayed", "Source", "Trail", "module_at", "storage_key"]
+__all__ = ["KernelTrace", "Link", "Reached", "Replayed", "Source", "module_at", "storage_key"]
 
 _FILLS = frozenset(
     (
@@ -80,7 +80,7 @@ class Reached:
     frame: FrameType
 
 
-class Trail:
+class KernelTrace:
     """Follows one call. `names` has the tensors from outside by their memory.
 
     `reached` is told of the kernel with the number `stop_at`, `made` of every link; `target` is a value that
@@ -110,7 +110,7 @@ class Trail:
         self._function = ""
         self._writers: dict[int, int] = {}
         self.functions = Replayed(self._call)
-        self.kernels = Beside(self.run)
+        self.kernels = KernelMode(self.run)
 
     @contextlib.contextmanager
     def on(self, *, may_fuse: bool) -> Iterator[None]:

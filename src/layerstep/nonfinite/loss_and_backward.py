@@ -25,7 +25,7 @@ from layerstep.engine.events import Event
 from layerstep.engine.operations import place_of
 from layerstep.nonfinite.bad_nodes import Ledger, Nodes, nodes_between
 from layerstep.nonfinite.in_backward import NOT_REPRODUCIBLE, Passed, again_backward, origin_of_node
-from layerstep.nonfinite.kernel_mode import Beside
+from layerstep.nonfinite.kernel_mode import KernelMode
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.other_ranks import about_gradients
 from layerstep.rerun.whole_call import CallStart
@@ -35,9 +35,9 @@ from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.training import Stepped
-    from layerstep.nonfinite.catching import Hunt
+    from layerstep.nonfinite.catching import NonfiniteSearch
 
-__all__ = ["Aftermath"]
+__all__ = ["LossAndBackward"]
 
 FORWARDS = 4
 """How many forwards may wait for their backward; the beginning of each is kept."""
@@ -45,15 +45,15 @@ MOST_LOSS_NODES = 400
 """Of the graph between the model and the loss; a larger one is not watched as it runs."""
 
 
-class Aftermath:
+class LossAndBackward:
     """The part of a hunt that comes after the forward."""
 
-    def __init__(self, hunt: Hunt) -> None:
-        self._hunt = hunt
-        self._session = hunt.session
+    def __init__(self, search: NonfiniteSearch) -> None:
+        self._search = search
+        self._session = search.session
         self._passed: deque[Passed] = deque()
         self._ledger: Ledger | None = None
-        self._mode: Beside | None = None
+        self._mode: KernelMode | None = None
         self._torch_backward: Any = None
         """What ours stands for. It is kept for good: somebody may have put theirs on top of ours."""
         self._watching: list[Nodes] = []
@@ -115,7 +115,7 @@ class Aftermath:
                 passed.handles.append(tensor.register_hook(hook))
         self._ledger = Ledger()
         if self._mode is None or not self._mode.open():
-            mode = Beside(self._note)  # the first, or the model runs in another thread now
+            mode = KernelMode(self._note)  # the first, or the model runs in another thread now
             self._mode = mode if mode.open() else None
 
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -135,7 +135,7 @@ class Aftermath:
         run = self._torch_backward
         given = tensors if isinstance(tensors, tuple | list) else (tensors,)
         losses = [each for each in given if is_tensor(each)]  # or edges of the graph
-        if graph_task() != -1 or self._session.is_silent or not self._hunt.active:
+        if graph_task() != -1 or self._session.is_silent or not self._search.active:
             for nodes in self._watching:  # a graph inside of the graph: reentrant checkpointing
                 nodes.watch(nodes_between((t.grad_fn for t in losses), (), most=MOST_LOSS_NODES) or ())
             return run(tensors, *args, **kwargs)
@@ -145,7 +145,7 @@ class Aftermath:
         try:
             with self._safely():
                 self._before_backward(losses, nodes, frame)
-            with self._hunt.every_op.backward():
+            with self._search.every_op.backward():
                 result = run(tensors, *args, **kwargs)
             with self._safely():
                 self._after_backward(nodes, frame)
@@ -180,8 +180,8 @@ class Aftermath:
         bad = next((count_bad(each) for each in losses if not is_finite(each)), None)
         if bad is not None and _has_scaler():
             self._tell_of_scaler("the scaled loss is not finite")
-        elif bad is not None and not self._hunt.has_told:
-            self._hunt.tell(self._origin_in_loss(bad), bad, frame=frame, side="forward")
+        elif bad is not None and not self._search.has_told:
+            self._search.tell(self._origin_in_loss(bad), bad, frame=frame, side="forward")
         bottoms = {number for passed in self._passed for number in passed.outputs}
         nodes.watch(nodes_between((t.grad_fn for t in losses), bottoms, most=MOST_LOSS_NODES) or ())
 
@@ -213,9 +213,9 @@ class Aftermath:
 
     def _after_backward(self, nodes: Nodes, frame: FrameType) -> None:
         self._has_seen_gradients = False
-        if self._hunt.has_told or not self._hunt.wants("backward"):
+        if self._search.has_told or not self._search.wants("backward"):
             return
-        named = [(name, p.grad) for name, p in self._hunt.parameters() if p.grad is not None]
+        named = [(name, p.grad) for name, p in self._search.parameters() if p.grad is not None]
         wrong = not_finite(gradient for _, gradient in named)
         self._has_seen_gradients = not wrong
         if not wrong:
@@ -228,7 +228,7 @@ class Aftermath:
             return
         names = [named[index][0] for index in wrong]
         origin = self._origin_in_backward(nodes, seen)
-        self._hunt.tell(origin, bad, frame=frame, side="backward", about=names)
+        self._search.tell(origin, bad, frame=frame, side="backward", about=names)
 
     def _origin_in_backward(self, nodes: Nodes, seen: str) -> Origin:
         passed = [each for each in self._passed if each.gradients]
@@ -256,9 +256,9 @@ class Aftermath:
         self._close_ledger()
 
     def _stepped(self, stepped: Stepped) -> None:
-        if self._session.is_silent or self._hunt.has_told:
+        if self._session.is_silent or self._search.has_told:
             return
-        named = self._hunt.parameters()
+        named = self._search.parameters()
         wrong = not_finite(parameter for _, parameter in named)
         if not wrong:
             return
@@ -277,7 +277,7 @@ class Aftermath:
         )
         with modes_off():
             names = [named[index][0] for index in wrong]
-            self._hunt.tell(origin, bad, frame=frame, side="param", about=names)
+            self._search.tell(origin, bad, frame=frame, side="param", about=names)
 
 
 def _about(gradient: Tensor | None, ranks: str) -> str:

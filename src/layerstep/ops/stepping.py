@@ -127,7 +127,7 @@ class OpSteps(Instrument):
     def called(self, phase: Phase, points: tuple[Point, ...], module: nn.Module, frame: FrameType) -> None:
         if self.is_laid:
             self.sweep(frame)
-        if phase is Phase.ENTER and (self.wants_ops or id(module) in self._session.arming.taps.roots):
+        if phase is Phase.ENTER and (self.wants_ops or id(module) in self._session.installation.taps.roots):
             self.entered(points, module, frame)
 
     def entered(self, points: tuple[Point, ...], module: nn.Module, frame: FrameType) -> bool:
@@ -345,7 +345,7 @@ class OpSteps(Instrument):
     def _call_in_backward(self) -> Call | None:
         """The innermost call that the running autograd node was made in."""
         node = current_node()
-        calls = [call for call in self._session.backpass.graph.calls if call.state is State.ENTERED]
+        calls = [call for call in self._session.backward_pass.graph.calls if call.state is State.ENTERED]
         if node is None or not calls:
             return None
         number = node_number(node)
@@ -355,7 +355,7 @@ class OpSteps(Instrument):
     def _stop(self, event: Event, frame: FrameType, match: Match | None) -> None:
         session = self._session
         session.models.refresh()
-        session.kept.trim()
+        session.seen_calls.trim()
         if event.call is None:
             modules = build_stack(frame, session.models, event=None)
         else:

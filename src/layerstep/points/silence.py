@@ -44,8 +44,8 @@ def silence_of(session: Session, point: Point) -> str:
 
 def _silence_of_modules(session: Session, point: Point) -> str:
     modules = [(path, session.models.at(path)) for path, _ in point.targets[:50]]
-    if point.phase.is_backward and session.backpass.graph.calls:
-        reasons = [session.backpass.why_unseen(module) for _, module in modules if module is not None]
+    if point.phase.is_backward and session.backward_pass.graph.calls:
+        reasons = [session.backward_pass.why_unseen(module) for _, module in modules if module is not None]
     else:
         reasons = [why_uncalled(session, module, path) for path, module in modules if module is not None]
     if reasons and all(reasons):
@@ -75,7 +75,7 @@ def why_uncalled(session: Session, module: nn.Module, path: str) -> str:
         return by_parent
     if model.forwards == 0:
         return f"{model.name} has not been called yet"
-    if model.compiled and not session.arming.is_eager and session.arming.taps.modules:
+    if model.compiled and not session.installation.is_eager and session.installation.taps.modules:
         return f"{model.name} is compiled and runs without hooks"
     return ""
 

@@ -121,7 +121,7 @@ def rerunning(session: Session, start: CallStart) -> Iterator[None]:
     No hook of the module or its parts is called, no point stops, and what it prints is not shown.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(session.arming.held())
+        stack.enter_context(session.installation.held())
         stack.enter_context(modes_off())
         stack.enter_context(_buffers_at_start(start))
         stack.enter_context(leaving_no_trace(session, start.module))

@@ -37,10 +37,10 @@ from layerstep.watchpoints.write_mode import WriteMode, is_declared
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Writes"]
+__all__ = ["Watchpoints"]
 
 
-class Writes(Instrument):
+class Watchpoints(Instrument):
     """The watchpoints of a session, and what is installed for them."""
 
     command = "watch --stop"
@@ -311,7 +311,7 @@ class _Accumulated:
 
     __slots__ = ("_point", "_writes")
 
-    def __init__(self, writes: Writes, point: Watchpoint) -> None:
+    def __init__(self, writes: Watchpoints, point: Watchpoint) -> None:
         self._writes = writes
         self._point = point
 

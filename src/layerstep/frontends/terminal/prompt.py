@@ -198,6 +198,6 @@ def status_of(session: Session) -> list[str]:
             parts.append("train" if frame.module.training else "eval")
     points = sum(point.enabled for point in session.points.shown)
     parts.append(f"{points} point{'' if points == 1 else 's'}")
-    if session.arming.is_eager and session.arming.has_compiled_code:
+    if session.installation.is_eager and session.installation.has_compiled_code:
         parts.append("compiled code runs eagerly")
     return parts

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from layerstep.engine.points import Point
     from layerstep.engine.session import Session
 
-__all__ = ["Arming"]
+__all__ = ["Installation"]
 
 
-class Arming:
+class Installation:
     """What is installed for a session now."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.sink = Sink(session.report, self._play_beside, session.leaving, session.inputs.note)
+        self.sink = Sink(session.report, self._play_beside, session.leaving, session.overwritten_inputs.note)
         self.taps = Taps(self.sink)
         self.at_backward: dict[int, tuple[Point, ...]] = {}
         """The points at the backward of each module, by its id."""
@@ -70,7 +70,7 @@ class Arming:
         self.taps.roots = {id(root) for model in models if (root := model.root) is not None}
         self.taps.apply(plan)
         if not any(Phase.INPUTS in wanted for _, wanted in plan.values()):
-            self._session.inputs.clear()
+            self._session.overwritten_inputs.clear()
         self.sink.listening = intent.reach is not Reach.NOTHING or has_modes
         active = [point for point in self._session.points if point.enabled and point.phase.is_backward]
         self.sink.noting = bool(active)
@@ -91,7 +91,7 @@ class Arming:
         self.taps.clear()
         self.sink.listening = self.sink.noting = False
         self.at_backward = {}
-        self._session.inputs.clear()
+        self._session.overwritten_inputs.clear()
         for instrument in self._session.instruments:
             instrument.clear()
         self._take_stance(wanted=False)
