@@ -29,6 +29,7 @@ from layerstep.arguments import (
     usage_of,
 )
 from layerstep.errors import BadArguments
+from layerstep.registry import find_command
 
 X = Expr("X", optional=True)
 HIST = (X, Option("bins", Number("N", least=1, most=1000, default=36)), Flag("log"))
@@ -181,3 +182,10 @@ def test_quotes_and_brackets_hold_a_word_together(text: str, words: list[str]) -
 def test_two_arguments_cannot_both_take_what_is_left() -> None:
     with pytest.raises(ValueError, match="only one argument"):
         Form("", Expr("X"), Text("Y"))
+
+
+def test_a_pattern_after_the_word_of_a_form_is_no_python() -> None:
+    command = find_command("grad")
+    assert command is not None
+    assert command.parse("dead **").form == "dead" and command.parse("dead **").where == "**"
+    assert command.parse("dead * 2").form == ""

@@ -7,6 +7,7 @@ and the wide one takes what is left.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import keyword
 import re
@@ -246,7 +247,7 @@ def chosen_form(name: str, forms: Sequence[Form], text: str) -> tuple[Form, str]
     named = {each: form for form in forms for each in form.names}
     if pieces and pieces[0].text in named:
         takes_python = any(isinstance(each, Expr) for form in unnamed for each in form.arguments)
-        if not (takes_python and _OPERATOR.match(text[pieces[0].end :])):
+        if not (takes_python and _OPERATOR.match(text[pieces[0].end :]) and _is_python(text)):
             return named[pieces[0].text], pieces[0].text
     if first is None and unnamed:
         return unnamed[0], ""
@@ -259,6 +260,15 @@ def chosen_form(name: str, forms: Sequence[Form], text: str) -> tuple[Form, str]
     if free or not named:
         return (free or unnamed)[0], ""
     raise _no_form(name, first.text, unnamed, named)
+
+
+def _is_python(text: str) -> bool:
+    """Is this a whole expression? `flow * 2` is one; `dead **` is a form and a pattern."""
+    try:
+        ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _no_form(name: str, word: str, unnamed: Sequence[Form], named: dict[str, Form]) -> BadArguments:

@@ -167,7 +167,7 @@ def test_saved_bytes_are_what_autograd_holds(kind: Entry, mode: str) -> None:
     saved, truth = measured(kind, mode).saved, truth_of(kind, mode)
     states = RANDOM_STATES.get(kind.name, 0) * torch.get_rng_state().nbytes
     assert saved.bytes == truth.activations + states
-    assert not saved.closed and not saved.is_cut
+    assert not saved.opaque and not saved.is_cut
     if not kind.recomputes:
         held = [size for at, size in truth.shown.items() if at in truth.owned]
         assert sum(saved.apart.values()) == sum(held)
@@ -216,7 +216,7 @@ def test_a_view_that_is_written_in_place_hides_nothing(name: str) -> None:
     saved = measured(kind, "train").saved
     unseen = 8 if name == "a number" else 0  # inside of the hidden node, and no kernel returned it
     assert saved.bytes == truth_of(kind, "train").activations + unseen
-    assert not saved.closed
+    assert not saved.opaque
 
 
 class Breaking(nn.Module):
@@ -352,7 +352,7 @@ def test_the_hooks_and_functions_of_a_program_keep_working() -> None:
     saved = meter_of(console.session).steps[-1].saved
     mask = 4 * 6  # bool
     assert saved.by_path["Own"] >= mask + 4 * 6 * 4
-    assert not saved.closed
+    assert not saved.opaque
 
 
 def test_a_tensor_that_was_written_after_it_was_saved_is_still_refused() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import layerstep
-from layerstep.profile.profiling import profile_of
+from layerstep.profile.profiling import Profile
 from zoo import MLP, ZOO, Entry, Run, console_on, differences, entry_named, loop, play, seed, taps_on
 
 CASES = [pytest.param(entry, mode, id=f"{entry}-{mode}") for entry in ZOO for mode in entry.modes]
@@ -113,7 +113,7 @@ def test_switching_off_takes_everything_off_and_a_live_graph_goes_on() -> None:
         console.execute("profile off")
         assert not taps_on(model) and not console.session.training.before
         loss.backward()  # its nodes were marked: no mark is made any more
-        assert not profile_of(console.session).clock.log
+        assert not console.session.instruments.get(Profile).clock.log
     assert all(p.grad is not None for p in model.parameters())
 
 

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import layerstep
 from layerstep import DebugConsole, Profiler, UserError
 from layerstep.demo.model import TinyTransformer
-from layerstep.profile.profiling import profile_of
+from layerstep.profile.profiling import Profile
 from layerstep.profile.state import state_of
 from layerstep.render.screen import to_text
 from layerstep.views import Group, Notice, Table
@@ -200,7 +200,7 @@ def test_a_step_with_a_stop_in_it_does_not_count() -> None:
     console, seen = console_on(model, lines)
     with console:
         train(model, 8)
-        profile = profile_of(console.session)
+        profile = console.session.instruments.get(Profile)
         assert profile.left_out == 1
         assert len(profile.steps) == 8 - 2 - 1, seen.text
 

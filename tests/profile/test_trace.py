@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from layerstep.profile.call_times import StepTime
-from layerstep.profile.profiling import profile_of
+from layerstep.profile.profiling import Profile
 from layerstep.profile.report import Measured, measure
 from layerstep.profile.trace import chrome_trace
 from trace_processor import Ask, loaded
@@ -198,7 +198,7 @@ def test_spans_of_any_model_nest_and_sum_up(kind: Entry) -> None:
                 loss_of(model(*args, **kwargs)).backward()
                 optimizer.step()
     assert not seen.bugs
-    events = chrome_trace(measure(profile_of(console.session)))["traceEvents"]
+    events = chrome_trace(measure(console.session.instruments.get(Profile)))["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     steps = [span for span in spans if span["cat"] == "step"]
     assert len(steps) == 2

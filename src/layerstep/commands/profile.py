@@ -12,8 +12,8 @@ from layerstep.commands.profile_views import SORTS, milliseconds
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.profile.compare import Saved, compare_profiles, joined, load, saved_of, store
-from layerstep.profile.profiling import WARM_UP, KernelProfile
-from layerstep.profile.state import ProfileState, state_of
+from layerstep.profile.profiling import WARM_UP
+from layerstep.profile.state import KernelProfile, ProfileState, state_of
 from layerstep.registry import command
 from layerstep.tensors.observing import observing
 from layerstep.views import Column, Notice, Table, View

@@ -27,6 +27,7 @@ from layerstep.profile.steps import (
     TimedStep,
     counts_of,
     first_line,
+    others_on,
     part_of_step,
     progress,
     shortfall,
@@ -41,17 +42,12 @@ from layerstep.views import Notice, Text
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["WARM_UP", "KernelProfile", "Profile", "profile_of"]
+__all__ = ["WARM_UP", "Profile"]
 
 WARM_UP = 2
 """How many steps are left out: the first ones allocate, choose kernels and fill caches."""
 PROGRESS_EVERY = 0.2
 MOST_NOTES = 1000
-
-
-def profile_of(session: Session) -> Profile:
-    """The profile of a session; it is made when it is first asked for."""
-    return session.instruments.get(Profile)
 
 
 class Profile(Instrument):
@@ -125,7 +121,7 @@ class Profile(Instrument):
         self.borders.start()
         self.wanted, self.warming, self._warm_up, self.is_on = wanted, warm_up, warm_up, True
         self.left_out = self.too_long = 0
-        self.beside, self._beside = set(), self._others()
+        self.beside, self._beside = set(), others_on(self.session)
         self._spoiled, self._cuts = False, 0
         self._has_forward = self._waits = self._is_again = False
         self._told = time.monotonic()
@@ -216,7 +212,7 @@ class Profile(Instrument):
 
     # --- steps ---
 
-    def begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An outermost module is called."""
         if self.clock.depth or is_in_backward():
             return
@@ -319,10 +315,6 @@ class Profile(Instrument):
         if end is not End.NONE:
             self._cut()
 
-    def _others(self) -> set[str]:
-        """The commands of what else is on now."""
-        return {each.command for each in self.session.instruments if each.command and each.cost()}
-
     def _cut(self) -> None:
         self._cuts += 1
         self.clock.note(MarkKind.TOOL)
@@ -336,7 +328,7 @@ class Profile(Instrument):
             step.pace = self._pace.measure_for(machine.now() - self._began)
         self._began = machine.now()
         spoiled, self._spoiled = self._spoiled, False
-        before, self._beside = self._beside, self._others()
+        before, self._beside = self._beside, others_on(self.session)
         self._step = TimedStep([], self.is_training)
         if self.warming > 0:
             self.warming -= 1
@@ -406,7 +398,3 @@ class Profile(Instrument):
         self._is_drawn = True
         text = progress(len(self.steps), self.wanted, word=self.borders.word, warming=self.warming)
         self.session.say(Text(text), "progress")
-
-
-class KernelProfile(Profile):
-    """torch's own profiler over some steps."""

@@ -13,13 +13,17 @@ from layerstep.profile.advice import Advice, Evidence, advise
 from layerstep.profile.call_times import Cost
 from layerstep.profile.compare import Saved
 from layerstep.profile.operations import OpCounts, count_ops
-from layerstep.profile.profiling import WARM_UP, KernelProfile, Profile, profile_of
+from layerstep.profile.profiling import WARM_UP, Profile
 from layerstep.profile.report import Measured, measure
 from layerstep.profile.roofline import Roofline, probe
 from layerstep.profile.saved_memory import saved_by_module
 from layerstep.profile.stamp_cost import calibrate
 
-__all__ = ["ProfileState", "state_of"]
+__all__ = ["KernelProfile", "ProfileState", "state_of"]
+
+
+class KernelProfile(Profile):
+    """torch's own profiler over some steps."""
 
 
 @dataclass(slots=True)
@@ -37,7 +41,7 @@ class ProfileState(Instrument):
     _measured: tuple[object, Measured] | None = None
 
     def __post_init__(self) -> None:
-        self.profile = profile_of(self.session)
+        self.profile = self.session.instruments.get(Profile)
 
     def start(self, wanted: int | None, *, warm_up: int = WARM_UP) -> None:
         """Begin to time, and count the operations in a step that is left out."""

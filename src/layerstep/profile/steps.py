@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.messages import Message
+from layerstep.engine.session import Session
 from layerstep.profile.stamps import DeviceStamps, HostStamps, Mark, Stamps
 from layerstep.profile.timing import Clock, MarkKind
 from layerstep.views import Fields, Group, Notice, Text
@@ -25,6 +26,7 @@ __all__ = [
     "TimedStep",
     "counts_of",
     "first_line",
+    "others_on",
     "part_of_step",
     "progress",
     "shortfall",
@@ -219,3 +221,8 @@ def counts_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
         return 1, 0  # one vector, without a batch
     is_tokens = first.dim() == 2 and not (first.is_floating_point() or first.dtype is torch.bool)
     return int(first.shape[0]), first.numel() if is_tokens else 0
+
+
+def others_on(session: Session) -> set[str]:
+    """The commands of what else is on now, and takes time in each operation or step."""
+    return {each.command for each in session.instruments if each.command and each.cost()}

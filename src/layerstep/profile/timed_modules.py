@@ -144,7 +144,7 @@ class Around:
     def begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         module = self._module()
         if module is not None:
-            self._profile.begins(module, args, kwargs)
+            self._profile.call_begins(module, args, kwargs)
 
     def ended(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, raised: bool) -> None:
         module = self._module()
