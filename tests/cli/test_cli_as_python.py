@@ -53,7 +53,7 @@ def folder(tmp_path):
     "words",
     [
         ("package/tells.py", "-e", "break x", "--batch", "--", "-m", "x y", "--help"),
-        ("links/tells.py",),
+        pytest.param(("links/tells.py",), marks=pytest.mark.long),
         ("-m", "package.tells", "-x", "--json", "-"),
     ],
     ids=["a script", "a link to a script", "a module"],

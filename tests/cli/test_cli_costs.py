@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "costs" / "item_sync.py"
 REPORT, MEMORY, LEAKS = "own ms", "autograd held", "nothing piles up"
 
@@ -29,6 +31,7 @@ def test_what_nobody_asked_for_is_shown_at_the_end() -> None:
     assert [said.count(each) for each in (REPORT, MEMORY, LEAKS)] == [1, 1, 1], said
 
 
+@pytest.mark.long
 def test_what_was_asked_for_is_not_shown_again_and_what_came_too_short_is() -> None:
     assert batch("profile 3 --report").count(REPORT) == 1
     said = batch("profile 500 --advice")

@@ -207,6 +207,7 @@ def test_what_would_resume_is_turned_down_in_one_line(here, core_of_block_1):
     assert "→ 0 blocks.1 Block done" in text, "it is still there"
 
 
+@pytest.mark.long
 def test_quit_and_the_end_of_input_leave_with_0(folder, core_of_block_1):
     file = core_of_block_1
     done = run(layerstep_run("open", file), typed="where\n", cwd=folder)

@@ -109,6 +109,7 @@ def stops(text: str) -> list[str]:
 # -- a whole session through a pipe ------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_session_through_a_pipe_on_gpt2():
     lines = "break h.1.attn\ncontinue\nwhere\nstats out\nstep\nfinish\nquit\n"
     done = run(layerstep_run("run", SCRIPTS / "gpt2.py"), typed=lines)

@@ -230,7 +230,7 @@ def test_the_threads_of_a_session_end_or_are_daemons() -> None:
     assert all(thread.daemon for thread in others)
 
 
-@pytest.mark.parametrize("thread", ["main", "worker"])
+@pytest.mark.parametrize("thread", [pytest.param("main", marks=pytest.mark.long), "worker"])
 def test_quit_ends_the_process_with_130(thread: str) -> None:
     """Also from a stop in another thread, while the main one waits for something else."""
     program = textwrap.dedent(

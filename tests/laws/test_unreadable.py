@@ -109,6 +109,7 @@ def test_wrapper_subclasses(tmp_path: Any) -> None:
     )
 
 
+@pytest.mark.long
 def test_distributed_tensors(tmp_path: Any) -> None:
     in_a_process(
         f"""
@@ -136,6 +137,7 @@ def test_distributed_tensors(tmp_path: Any) -> None:
     )
 
 
+@pytest.mark.long
 def test_reruns_across_transforms(tmp_path: Any) -> None:
     in_a_process(
         """

@@ -453,6 +453,7 @@ def test_a_catchpoint_at_a_path_that_is_not_there_is_refused() -> None:
     assert "nowhere" in screen and "✗" in screen
 
 
+@pytest.mark.long
 def test_a_recomputed_block_is_no_model(tmp_path: Path) -> None:
     script = tmp_path / "blocks.py"
     script.write_text(

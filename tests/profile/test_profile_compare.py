@@ -68,7 +68,9 @@ def without_pace(saved: Saved) -> Saved:
 ALL = dict.fromkeys(range(LAYERS), 1.1)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 20))]
+)
 def test_a_real_tenth_is_called_and_two_equal_ones_are_not(seed: int) -> None:
     one, equal = in_rounds(3 * seed), in_rounds(3 * seed + 1)
     slower = in_rounds(3 * seed + 2, slower=ALL)

@@ -92,7 +92,7 @@ BY_HAND = {"0": [5, 7 + 4], "1": [1, 2], "2": [5, 2 * 7 + 4], "loss": [4, 0], "S
 """Milliseconds: products and the sums for the bias; the input of the first layer needs no gradient."""
 
 
-@pytest.mark.parametrize("way", ["torch.Event", "Event of the module"])
+@pytest.mark.parametrize("way", ["torch.Event", pytest.param("Event of the module", marks=pytest.mark.long)])
 def test_the_times_are_those_of_the_devices_events(way: str, request: pytest.FixtureRequest) -> None:
     register = repr(request.getfixturevalue("guard")) if way == "torch.Event" else "None"
     found = on_toy(PROFILE.format(register=register))
@@ -114,6 +114,7 @@ def test_a_device_that_times_no_events_has_times_of_the_host_and_says_so() -> No
     assert found["rows"]["optimizer"][0] > 0 and sum(found["waits"]) == 0
 
 
+@pytest.mark.long
 def test_of_several_devices_the_one_with_most_weights_tells_the_time(guard: str) -> None:
     found = on_toy(f"""
         toy.register({guard!r})
@@ -146,6 +147,7 @@ def test_of_several_devices_the_one_with_most_weights_tells_the_time(guard: str)
     assert "host on cpu: timed as far as toy:1 waits for it" in found["report"]
 
 
+@pytest.mark.long
 def test_a_model_that_is_found_later_is_timed_by_its_device_and_events_are_let_go() -> None:
     found = on_toy("""
         toy.register(None)

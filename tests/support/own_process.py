@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     if REPORTS in os.environ or not item.get_closest_marker(MARKER):
         return None
     name = item.nodeid.partition("@")[0] if "xdist_group" in item.keywords else item.nodeid
@@ -50,6 +50,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     if name not in reports:
         lost = pytest.TestReport(item.nodeid, item.location, {}, "failed", output, "call")
         item.ihook.pytest_runtest_logreport(report=lost)
+    item.session._setupstate.teardown_exact(nextitem)  # what the test before has left up for this one
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 

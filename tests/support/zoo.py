@@ -86,23 +86,9 @@ class Entry:
 
 
 ZOO: list[Entry] = []
-CORE = {
-    "mlp",
-    "resnet",
-    "lstm",
-    "encoder",
-    "dict",
-    "nan",
-    "shared",
-    "lazy",
-    "streams",
-    "checkpoint",
-    "scripted",
-    "compiled",
-    "own_hooks",
-}
-"""One of each kind: plain, buffers and writes in place, packed, fused, no bare tensors, NaN, one module under
-two names, hooks of its own that go or stay, random streams, recomputed, TorchScript, compiled."""
+CORE = {"mlp", "resnet", "encoder", "dict", "shared", "lazy", "streams", "checkpoint", "scripted", "compiled"}
+"""One of each kind: plain, buffers and writes in place, fused, no bare tensors, one module under two names,
+hooks of its own, random streams, recomputed, TorchScript, compiled."""
 
 torch.set_num_threads(1)  # the workers of pytest-xdist share the processor
 
