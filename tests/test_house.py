@@ -47,7 +47,7 @@ ELSEWHERE = {
         "_lock",
         "_shape",
     },
-    # A figure of our own: plotext's public functions draw on the one figure of the process, which is the program's.
+    # A figure of our own: the public functions of plotext draw on one figure, which is the program's.
     "render/chart.py": {"_limit_size"},
     # What Python's Process objects hand to their process.
     "process/workers.py": {"_config"},
