@@ -179,7 +179,13 @@ def test_the_files_that_a_page_speaks_of_exist() -> None:
             assert is_there or name in MADE_UP, (path.name, name)
 
 
-MADE_UP = {"cores/", "site/", "src/layerstep/commands/norms.py", "src/layerstep/exports/markdown.py"}
+MADE_UP = {
+    "cores/",
+    "site/",
+    "src/layerstep/commands/norms.py",
+    "src/layerstep/exports/markdown.py",
+    "src/layerstep/rates/",
+}
 
 
 def test_the_home_page_leads_to_every_page() -> None:
