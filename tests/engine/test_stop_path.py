@@ -231,6 +231,19 @@ def test_a_watched_expression_says_how_it_looked_at_the_last_stop_however_often_
     assert "name = head   was first" in second
 
 
+def test_a_stop_that_is_only_described_is_not_the_last_stop_of_a_watched_expression() -> None:
+    debugged = Debugged(
+        "watch name",
+        "break first",
+        f"commands 2 silent; {LOOK}; continue",
+        "break head",
+        look=lambda session: session.prompt.show(session.pause.stop),  # type: ignore[union-attr]
+    )
+    debugged.run()
+    (shown,) = debugged.said("stop")
+    assert "name = head" in shown and "was" not in shown
+
+
 # --- serving a stop ---
 
 
