@@ -20,7 +20,10 @@ def save(session: Session, given: Given) -> Notice:
     """
     lines: list[str] = []
     for number, point in enumerate(session.points.shown, start=1):
-        lines.append(point.line())
+        line = point.line()
+        lines.append(line)
+        if point.condition is not None and not line.endswith(f"if {point.condition.text}"):
+            lines.append(f"condition {number} {point.condition.text}")  # `catch` and `watch` take no `if`
         if point.ignore:
             lines.append(f"ignore {number} {point.ignore}")
         if not point.enabled:
@@ -71,4 +74,5 @@ def _run_lines(session: Session, name: str, text: str) -> list[View]:
 
 def _renumbered(line: str, offset: int) -> str:
     """`commands 1` in a saved file means the first point that this file sets."""
-    return re.sub(r"^(commands|ignore|disable) (\d+)", lambda m: f"{m[1]} {int(m[2]) + offset}", line)
+    named = r"^(commands|condition|ignore|disable) (\d+)"
+    return re.sub(named, lambda m: f"{m[1]} {int(m[2]) + offset}", line)

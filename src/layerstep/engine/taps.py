@@ -170,6 +170,9 @@ class RaisedTap(_Tap):
         return reporting
 
 
+_KINDS: dict[Phase, type[_Tap]] = {Phase.INPUTS: InputsTap, Phase.RAISED: RaisedTap}
+
+
 def _is_tap(hook: object) -> bool:
     return isinstance(hook, _Tap)
 
@@ -219,7 +222,11 @@ class Taps:
                 entry = self._installed[key] = _Installed(module)
                 if has_kernel(module):
                     entry.in_place_of_kernel = ForwardReplacement(module, self._with_kernel)
-            for phase in [phase for phase in entry.handles if phase not in wanted]:
+            for phase in [
+                phase
+                for phase, tap in entry.taps.items()
+                if phase not in wanted or type(tap) is not self._kind(module, phase)
+            ]:
                 entry.handles.pop(phase).remove()
                 del entry.taps[phase]
             for phase, points in wanted.items():
@@ -238,20 +245,19 @@ class Taps:
         self.apply({id(root): (root, dict.fromkeys(phases, ())) for root in roots})
 
     def _install(self, entry: _Installed, module: nn.Module, phase: Phase, points: tuple[Point, ...]) -> None:
-        if phase is Phase.ENTER:
-            tap: _Tap = (RootTap if id(module) in self.roots else EnterTap)(self.sink, points)
-            handle = _put_before(module, tap)
-        elif phase is Phase.INPUTS:
-            tap = InputsTap(self.sink, points)
-            handle = _put_before(module, tap)
-        elif phase is Phase.RAISED:
-            tap = RaisedTap(self.sink, points)
-            handle = _put_before(module, tap)
-        else:
-            tap = ExitTap(self.sink, points)
+        tap = self._kind(module, phase)(self.sink, points)
+        if isinstance(tap, ExitTap):
             handle = HiddenHook(module, nn.Module.register_forward_hook(module, tap, with_kwargs=True))
+        else:
+            handle = _put_before(module, tap)
         entry.taps[phase] = tap
         entry.handles[phase] = handle
+
+    def _kind(self, module: nn.Module, phase: Phase) -> type[_Tap]:
+        """The class of tap that belongs on a module now; it may become the root of a model later."""
+        if phase is Phase.ENTER:
+            return RootTap if id(module) in self.roots else EnterTap
+        return _KINDS.get(phase, ExitTap)
 
     def _remove(self, key: int) -> None:
         self._installed.pop(key).remove()
