@@ -188,7 +188,7 @@ def anomaly_detection(model: nn.Module | None = None, *, stop: bool = False) -> 
 
 
 def tell_unread(session: Session) -> None:
-    """The run is over: show what was measured and nobody has looked at."""
+    """The run is over: show what was measured and not shown yet."""
     for instrument in session.instruments:
         if not isinstance(instrument, Measuring):
             continue

@@ -48,11 +48,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="open the prompt at the end of the program; on a terminal it opens if no breakpoint was reached",
     )
-    run.add_argument("--dump", metavar="FILE", help="where a catchpoint that fires writes a core file")
+    run.add_argument(
+        "--dump", metavar="FILE", help="write a core file here when a catchpoint catches something"
+    )
     run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     run.add_argument("script", nargs="?", help="the script to run")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
-    opening = commands.add_parser("open", help="look around in a core file, which `dump` has written")
+    opening = commands.add_parser("open", help="open a core file that `dump` wrote")
     _add_common(opening)
     opening.add_argument("--model", metavar="NAME", help="package.module:function that makes the model")
     opening.add_argument("file", help="the core file")
@@ -79,7 +81,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     again = "run a command first; may be given again"
     parser.add_argument("-e", metavar="COMMAND", action=_Given, help=again)
     parser.add_argument("-x", metavar="FILE", action=_Given, help="run the commands in a file first")
-    parser.add_argument("--batch", action="store_true", help="ask nobody: detach when the commands run out")
+    parser.add_argument("--batch", action="store_true", help="never ask: detach when the commands run out")
     parser.add_argument("--json", metavar="FILE", help="write every view as a line of JSON; - is stdout")
     parser.set_defaults(given=[])
 

@@ -39,7 +39,7 @@ class Config:
     context: int = 8
     """source lines shown on either side of the arrow by `list`"""
     catch_exceptions: bool = True
-    """stop where a module raises, if there is somebody to ask"""
+    """stop where a module raises, if there is a terminal"""
     pager: bool = True
     """show long answers through $PAGER on a terminal"""
     theme: Literal["auto", "light", "dark", "plain"] = "auto"

@@ -32,7 +32,7 @@ from layerstep.views import Notice
 __all__ = ["CAUGHT_EXIT_CODE", "ModuleProgram", "Program", "Stay", "debug", "debug_afterwards"]
 
 CAUGHT_EXIT_CODE = 3
-"""A catchpoint has fired, and nobody could be asked."""
+"""A catchpoint has fired, and no front end could be asked."""
 
 
 class Stay(IntEnum):

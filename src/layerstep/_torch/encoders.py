@@ -1,7 +1,7 @@
 """The forward of torch's modules that may be one kernel, with stand-ins; on torch 2.13.0.
 
 The stand-ins are on the classes: a program may call `layer.forward()` itself, and a subclass
-`super().forward()`. They are there while somebody needs them.
+`super().forward()`. They are there while they are needed.
 """
 
 from __future__ import annotations

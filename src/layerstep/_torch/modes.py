@@ -58,7 +58,7 @@ def pop_mode(mode: Mode) -> bool:
 class PersistentFunctions(TorchFunctionMode):
     """A function mode that lies below all others, where torch's modules keep the kernels that they have.
 
-    Each of those modules leaves its kernel where any function mode is on. That may be one that nobody needs
+    Each of those modules leaves its kernel where any function mode is on. That may be one that is not needed
     any more: after a stop in its handler torch puts it back. So it is out of the stack in their forwards.
     """
 

@@ -45,7 +45,7 @@ _NOT_FINITE = ("nan", "inf", "nonfinite")
     ),
 )
 def catch(session: Session, given: Given) -> View:
-    """Stop when something goes wrong, wherever it does.
+    """Stop where something goes wrong.
 
     `catch nan`, `inf`, `nonfinite`: the output of a model, the loss, or a gradient is not finite (`param`: a
     parameter after a step). That costs one sum each. Then the call is run again as it was, on copies, and
@@ -53,7 +53,7 @@ def catch(session: Session, given: Given) -> View:
     written on purpose, as in masks, is no alarm; `mute PATH` silences others. `in WHERE`: only what these
     modules return. `--every-op` checks each operation as it runs, for what does not come again (slow).
     `catch exception`: a module raises, or the program ends by an exception; the stop is where it was raised,
-    before anybody's handler sees it, and says why. `in WHERE`: also what the model itself catches later.
+    before any handler sees it, and says why. `in WHERE`: also what the model itself catches later.
     Meanwhile in-place writes are noted, so that a backward pass which misses the values names who wrote.
     `catch shape WHERE`: the output of a layer has another shape than at first; `catch dtype`: another dtype;
     `catch nograd`: it needs no gradient though gradients are on; `catch slow MS`: a call took longer.

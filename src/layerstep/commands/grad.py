@@ -85,7 +85,7 @@ def grad(session: Session, given: Given) -> View:
     """Show gradients, how they flow and trend, and what is wrong.
 
     `grad X`: that of a parameter, or those of a module's parameters. Without X: at a stop in the backward
-    pass, those of its module, else all that there are. |g|/|w| is the norm by that of the parameter.
+    pass, those of its module, else all that there are. |g|/|w| is its norm divided by the parameter's.
     `grad flow`: a row a layer, of the .grad fields as they are now or else of the last recorded step. Each
     cell of a bar that is missing is a factor of 10. Vanishing is a mean |g| below 1e-7, exploding a max |g|
     above 1e3.

@@ -13,9 +13,9 @@ from layerstep.views import Notice
     examples=("ignore 1 500",),
 )
 def ignore(session: Session, given: Given) -> Notice:
-    """Pass a point by COUNT times before it stops again.
+    """Skip a point COUNT times before it stops again.
 
-    The condition is asked first; what does not fulfil it is not counted.
+    The condition is checked first; hits that do not meet it do not count.
     """
     point = session.points.get(given.n)
     point.ignore = given.count

@@ -15,7 +15,7 @@ from layerstep.views import Notice
     whole_word=True,
 )
 def interact(session: Session, given: Given) -> Notice:
-    """Take every line as Python, until Ctrl-D or `exit()`.
+    """Read every line as Python, until Ctrl-D or `exit()`.
 
     The names are those of the prompt, and no word is a command. What is assigned stays at the prompt and
     never reaches the program.

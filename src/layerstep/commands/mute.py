@@ -10,7 +10,7 @@ from layerstep.views import Column, Notice, Table, View
 
 @command("mute", group="stop", args=Where(optional=True), examples=("mute blocks.*.attn", "mute"))
 def mute(session: Session, given: Given) -> View:
-    """Let a module make NaN and Inf: it is meant to.
+    """Ignore NaN and Inf that a module makes.
 
     What is born in a module of WHERE is no alarm for `catch nan`, `inf` and `nonfinite` any more; what comes
     of it elsewhere is traced back to it, and passed over as well. Without WHERE: what is muted.
@@ -24,7 +24,9 @@ def mute(session: Session, given: Given) -> View:
     if len(session.models):
         where.look_up(session.models)
     hunt.muted.append(where)
-    return Notice(f"what is born in {given.where} is no alarm", "`unmute` takes it back", level="good")
+    return Notice(
+        f"NaN and Inf made in {given.where} are not reported", "`unmute` reverses this", level="good"
+    )
 
 
 @command("unmute", group="stop", args=Where(optional=True), examples=("unmute",))

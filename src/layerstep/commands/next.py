@@ -19,7 +19,7 @@ from layerstep.source_lines.watcher import SourceLines
 def next_(session: Session, given: Given) -> Resume:
     """Run until the next module at this depth has finished.
 
-    At this depth or above, that is. Modules inside of it run without a stop, unless they have a point
+    It stops at this depth or above. Modules in it run without a stop, unless they have a point
     of their own.
     `next line` stops at the next line of the function that runs here, whatever that line calls, or in the
     function that called it. At a stop at a module it is the function that called the module.

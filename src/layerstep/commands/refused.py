@@ -10,13 +10,13 @@ from layerstep.views import Notice
 
 @command("jump", "j", group="run", args=Rest("LINE", optional=True), examples=("jump 12",))
 def jump(session: Session, given: Given) -> Notice:
-    """Refused: lines are not left out.
+    """Refused: layerstep cannot skip lines.
 
     Tensors and autograd's graph would then be those of a run that the code does not describe. `until LINE`
     runs up to a line.
     """
     return Notice(
-        "layerstep does not jump: the tensors would be those of no run of this code",
+        "layerstep cannot jump: the tensors would not match any real run of this code",
         "`until LINE` runs up to a line",
         level="warn",
     )

@@ -32,7 +32,7 @@ SECONDS = 30.0
     examples=("shadow fp64", "shadow fp64 in blocks.1", "shadow fp64 in blocks.1 --tol 1e-5"),
 )
 def shadow(session: Session, given: Given) -> View:
-    """Find the first op that loses digits, by float64.
+    """Find the first op that loses digits, against float64.
 
     The module of this stop, or PATH if what it was called with is in view, is run once more, op by op: each
     as it was, and in float64 on what its operands would have been in float64. Shown is the first op whose

@@ -14,7 +14,7 @@ from layerstep.views import Text
 
 @command("whatis", group="look", args=Expr("EXPR"), examples=("whatis out", "whatis mod"))
 def whatis(session: Session, given: Given) -> Text:
-    """Say of which type a value is.
+    """Show the type of a value.
 
     A tensor with its shape, a function with its signature. `inspect` says more.
     """

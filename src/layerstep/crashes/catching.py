@@ -1,4 +1,4 @@
-"""Crashes of a session: stop where a module raises, before anybody's handler sees it, and say why.
+"""Crashes of a session: stop where a module raises, before any handler sees it, and say why.
 
 It costs nothing while nothing is raised: exceptions are met where the outermost calls are made (`discover`),
 at the end of a `with console:` block, and at the end of the program. Only `catch exception in WHERE` and,
@@ -133,7 +133,7 @@ class Crashes(Instrument):
 
     @property
     def _asks(self) -> bool:
-        """Is there anybody to look: a person, or lines that are left?"""
+        """Is there a person to ask, or are there lines left?"""
         return self._session.prompt.frontend is not None or bool(self._session.prompt.script)
 
     def _everywhere(self) -> tuple[Point, ...]:
@@ -243,7 +243,7 @@ class Crashes(Instrument):
 
 
 def is_noted(error: BaseException) -> bool:
-    """Was this exception dealt with already, or one that somebody outside of modules has wrapped in it?
+    """Was this exception dealt with already, or one that code outside of modules has wrapped in it?
 
     One that a module raises while another is being handled is a crash of its own.
     """

@@ -63,7 +63,7 @@ class Call:
     task: int = -1
     grad_out: list[torch.Tensor | None] = field(default_factory=list)
     grad_in: list[torch.Tensor | None] = field(default_factory=list)
-    """None until the call is done: a part of a gradient is not shown to anybody."""
+    """None until the call is done: a part of a gradient is never shown."""
     sums: list[torch.Tensor | None] = field(default_factory=list)
     """What has gone out of the module so far."""
     left: int = 0

@@ -57,7 +57,7 @@ class BackwardPass:
         return any(call.module is module and not call.unseen for call in self.graph.calls)
 
     def begin_forward(self) -> None:
-        """A model is called: forwards that nobody goes back through any more are forgotten."""
+        """A model is called: forwards that no backward goes through any more are forgotten."""
         self.graph.forget_before(FORWARDS)
 
     def why_unseen(self, module: nn.Module) -> str:

@@ -30,7 +30,7 @@ _LIBRARIES = tuple(
 class Discovery:
     """Reports every outermost module call: `arrived(module, frame, is_new)`, before it runs.
 
-    Where one is left by an exception, `raised(error)` hears of it before anybody's handler does.
+    Where one is left by an exception, `raised(error)` is called before any handler.
     A module that is called by itself though it is a part of a model is reported once, as that model.
     """
 
@@ -106,7 +106,7 @@ def _user_frames(frame: FrameType | None) -> list[FrameType]:
 def owner_of(module: nn.Module, frame: FrameType) -> nn.Module | None:
     """The model that a module called by itself belongs to: `model` in `model.encoder(x)`.
 
-    A model whose class overrides `__call__` runs unseen, and only a part deep inside of it may call torch's.
+    A model whose class overrides `__call__` runs unseen, and only a part deep inside it may call torch's.
     """
     caller = caller_of(frame)
     if caller is None:

@@ -58,7 +58,7 @@ class Event(NamedTuple):
     error: Any = None
     """The exception by which it is left."""
     op: Any = None
-    """The operation that has just run, at a stop inside of a module."""
+    """The operation that has just run, at a stop inside a module."""
 
 
 class Kind(StrEnum):

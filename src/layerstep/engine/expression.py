@@ -1,7 +1,7 @@
 """Expressions as the user types them: Python, with module paths, `$`, `$n` and `out@-1` in it.
 
 `h.1.attn.output` is no Python: the segments that are numbers are rewritten to look-ups in the
-scope. `out@-1` is the same value one recorded forward earlier; nobody multiplies a matrix by a negative
+scope. `out@-1` is the same value one recorded forward earlier; no one multiplies a matrix by a negative
 number. Strings and comments are left alone.
 """
 

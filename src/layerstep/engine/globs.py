@@ -64,7 +64,7 @@ class _States:
         self._stays: list[re.Pattern[str] | None] = []
         """What it may see and stay."""
         self._free = self._starts = self._inside = 0
-        """The states that may be passed over; those at the start of any segment, and those inside of one."""
+        """The states that may be passed over; those at the start of any segment, and those inside one."""
         self._add_segments()
         for piece in pieces:
             self._add(piece)

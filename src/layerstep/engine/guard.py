@@ -30,7 +30,7 @@ _Versions = dict[str, tuple[int, int]]
 
 
 class Evaluations(threading.local):
-    """How many evaluations of ours a thread is inside of: its taps are silent meanwhile."""
+    """How many evaluations of ours a thread is in: its taps are silent meanwhile."""
 
     depth = 0
 
@@ -81,7 +81,7 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
 
 
 def _own_saved_tensors() -> contextlib.AbstractContextManager[Any]:
-    """What a line saves for a backward of its own is nobody else's business.
+    """What a line saves for a backward of its own concerns no other code.
 
     Activation checkpointing counts the tensors that pass its hooks, and would find too many.
     """

@@ -29,7 +29,7 @@ class Message:
     view: View
     line: str = ""
     origin: str = ""
-    """Where the line came from, if nobody typed it: a point's commands, a file."""
+    """Where the line came from, if it was not typed: a point's commands, a file."""
     stop: dict[str, Any] | None = None
     """Of a stop: where the run stands, as data."""
 

@@ -261,7 +261,7 @@ _WHOLE = {
     "cross_entropy": "log_softmax nll_loss",
     "normalize": "norm div",
 }
-"""Operations that do the work of several, which are not seen inside of them."""
+"""Operations that do the work of several, which are not seen inside them."""
 
 
 def is_whole(name: str, inside: str = "") -> bool:

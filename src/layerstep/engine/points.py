@@ -61,7 +61,7 @@ class Point:
     source_line: LinePlace | None = None
     """Of a point at a line: the line. Then it is at no module."""
     op: str = ""
-    """The operations that it stops after, inside of its modules: `softmax`, `*norm*`, `aten.mm`."""
+    """The operations that it stops after, inside its modules: `softmax`, `*norm*`, `aten.mm`."""
     condition: Expression | None = None
     template: Template | None = None
     action: Callable[[Frame], None] | None = None

@@ -160,7 +160,7 @@ class Prompt:
         return self._inbox.post(END_OF_INPUT)
 
     def give_up(self, error: Exception) -> None:
-        """A front end has failed: nobody can be asked any more, so the run must not wait."""
+        """A front end has failed: there is no one to ask any more, so the run must not wait."""
         self.frontend = None
         self._session.say(
             Notice(

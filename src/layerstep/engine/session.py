@@ -70,7 +70,7 @@ class Session:
         self.is_attached = False
         self.quitting: threading.Thread | None = None
         self.caught: list[str] = []
-        """What catchpoints have caught; nobody being there to be asked, the exit code tells."""
+        """What catchpoints have caught; in batch work the exit code tells."""
         self.overwritten_inputs = OverwrittenInputs(self)
         self.installation = Installation(self)
         self.intake = ModelIntake(self)
@@ -343,7 +343,7 @@ class Session:
 
     @property
     def is_silent(self) -> bool:
-        """Is this thread inside of an evaluation, so that nothing stops in it?"""
+        """Is this thread in an evaluation, so that nothing stops in it?"""
         return self._here.depth > 0
 
     @contextlib.contextmanager

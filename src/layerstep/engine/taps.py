@@ -36,7 +36,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 
 
 class Sink:
-    """Where taps report to. While nobody steps or notes, taps without points return at once."""
+    """Where taps report to. While no step runs and nothing is noted, taps without points return at once."""
 
     __slots__ = ("beside", "entered", "listening", "noting", "raised", "report")
 
@@ -145,7 +145,7 @@ class ExitTap(_Tap):
 class RaisedTap(_Tap):
     """A forward pre-hook that lets the forward of this call report what it raises.
 
-    A forward hook with `always_call` would be called inside of a loop over the table of hooks: what the
+    A forward hook with `always_call` would be called inside a loop over the table of hooks: what the
     user does at the stop changes that table, and the loop would raise in place of the program's exception.
     """
 
@@ -240,7 +240,7 @@ class Taps:
         return FusedForward(module, forward, _is_tap, self.sink.beside)
 
     def apply_to(self, roots: list[nn.Module], *phases: Phase) -> None:
-        """Tap these outermost modules, for somebody who asks no points."""
+        """Tap these outermost modules, for an instrument that has no points."""
         self.roots = {id(root) for root in roots}
         self.apply({id(root): (root, dict.fromkeys(phases, ())) for root in roots})
 

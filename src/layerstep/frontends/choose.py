@@ -31,7 +31,7 @@ def open_session(
     batch: bool = False,
     interpreter: Interpreter | None = None,
 ) -> tuple[Session, Screen]:
-    """A session with a screen and, unless this is batch work, somebody to ask.
+    """A session with a screen and, unless this is batch work, a front end to ask.
 
     `use_pipe` takes lines from a stdin that is no terminal: only `layerstep run` may, a library must
     leave the program's input alone.

@@ -33,7 +33,7 @@ MOST_ECHOED = 2_000
 
 
 class Screen:
-    """Shows messages on a terminal or in a pipe; lines that nobody typed there are echoed."""
+    """Shows messages on a terminal or in a pipe; lines that were not typed there are echoed."""
 
     def __init__(self, session: Session, file: IO[str], *, console: Console | None = None) -> None:
         with contextlib.suppress(AttributeError, ValueError):

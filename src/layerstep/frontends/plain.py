@@ -119,7 +119,7 @@ class Plain:
         return line.rstrip("\n") if line else None
 
     def _has_data(self) -> bool:
-        """Does anybody feed this pipe? Asked before the first line only: later ones may be in a buffer."""
+        """Does anything feed this pipe? Asked before the first line only: later ones may be in a buffer."""
         assert self._stream is not None
         with contextlib.suppress(OSError, ValueError, AttributeError):
             ready, _, _ = select.select([self._stream.fileno()], [], [], CI_GRACE_SECONDS)

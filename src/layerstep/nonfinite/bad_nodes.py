@@ -120,7 +120,7 @@ class BadNode:
 class Nodes:
     """Watches the nodes of a graph as the backward pass runs them.
 
-    With `check` at once; else it only holds what passed, which costs nothing, until somebody asks.
+    With `check` at once; else it only holds what passed, which costs nothing, until it is asked.
     """
 
     def __init__(self, *, check: bool) -> None:

@@ -314,7 +314,7 @@ class NonfiniteSearch(Instrument):
     def tell(
         self, origin: Origin, bad: Bad, *, frame: FrameType, side: str, about: Sequence[str] = ()
     ) -> None:
-        """Something was found outside of a call; stop there if somebody wants it. `about`: what is bad."""
+        """Stop at what was found outside of a call, if a catchpoint wants it. `about`: what is bad."""
         after = [q for q in self.active if side in q.sides and any(map(q.is_in, (origin.path, *about)))]
         catch = next((q for q in after if q.is_wanted(bad)), None)
         if catch is None or self._is_muted(origin):

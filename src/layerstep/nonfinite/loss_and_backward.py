@@ -1,7 +1,7 @@
 """From the end of a forward to the optimizer's step: the loss, the gradients, the parameters.
 
 `torch.autograd.backward`, which `loss.backward()` calls, is replaced by the same with a look before and
-after. Between the model and there functions are noted, because nobody could run the user's lines again.
+after. Between the model and there functions are noted, because the user's lines cannot be run again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LossAndBackward:
         self._ledger: Ledger | None = None
         self._mode: KernelMode | None = None
         self._torch_backward: Any = None
-        """What ours stands for. It is kept for good: somebody may have put theirs on top of ours."""
+        """What ours stands for. It is kept for good: other code may have put its own on top of ours."""
         self._watching: list[Nodes] = []
         self._loss_nodes: Nodes | None = None
         self._has_told_of_scaler = False
@@ -136,7 +136,7 @@ class LossAndBackward:
         given = tensors if isinstance(tensors, tuple | list) else (tensors,)
         losses = [each for each in given if is_tensor(each)]  # or edges of the graph
         if graph_task() != -1 or self._session.is_silent or not self._search.active:
-            for nodes in self._watching:  # a graph inside of the graph: reentrant checkpointing
+            for nodes in self._watching:  # a graph inside the graph: reentrant checkpointing
                 nodes.watch(nodes_between((t.grad_fn for t in losses), (), most=MOST_LOSS_NODES) or ())
             return run(tensors, *args, **kwargs)
         nodes, frame = Nodes(check=False), sys._getframe(1)

@@ -1,4 +1,4 @@
-"""Why a point at operations has not stopped: no such name, hidden inside of another op, not reached."""
+"""Why a point at operations has not stopped: no such name, hidden inside another op, not reached."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def _similar(wanted: str, names: list[str]) -> str:
 
 
 def _unseen_code(session: Session) -> str:
-    """Modules whose ops are nobody's to see."""
+    """Modules whose ops are never seen."""
     scripted = [path for path, module in session.models.everything() if is_scripted(module)]
     return f"; {scripted[0]} is TorchScript and runs as one call" if scripted else ""

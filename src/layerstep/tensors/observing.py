@@ -33,7 +33,7 @@ def version_of(tensor: Tensor) -> int:
     """How often it was written to; -1 where that is not counted."""
     try:
         return int(tensor._version)
-    except Exception:  # inference tensors, and values inside of transforms
+    except Exception:  # inference tensors, and values inside transforms
         return -1
 
 

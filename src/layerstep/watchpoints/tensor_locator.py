@@ -59,7 +59,7 @@ def find_home(session: Session, text: str) -> Home:
     del value
     if reference() is not None:
         return Home(text, reference)
-    value = _tensor(session, text)  # nobody holds it: a part of another, or made by the expression
+    value = _tensor(session, text)  # no variable holds it: a part of another, or made by the expression
     return _home_of_part(session.models, value, text) or Home(text, lambda: value)
 
 
@@ -85,7 +85,7 @@ def _tensor(session: Session, text: str) -> Tensor:
         names = [
             name for name, _ in (*value.named_parameters(recurse=False), *value.named_buffers(recurse=False))
         ]
-        hint = f"one of its tensors: {text}.{names[0]}" if names else "one of the tensors inside of it"
+        hint = f"one of its tensors: {text}.{names[0]}" if names else "one of the tensors in it"
         raise UserError(f"{text} is a module", hint)
     if not is_tensor(value):
         raise UserError(f"{text} is no tensor but a {type(value).__name__}")

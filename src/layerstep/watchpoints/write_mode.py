@@ -131,7 +131,7 @@ class WriteMode(PersistentMode):
                 continue
             try:
                 first = tensor.data_ptr()
-            except RuntimeError:  # sparse, or inside of a transform: no memory of its own
+            except RuntimeError:  # sparse, or inside a transform: no memory of its own
                 continue
             for point in points:
                 if point.storage <= first < point.end and point.overlaps(tensor) and point not in hits:

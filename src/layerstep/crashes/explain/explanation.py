@@ -23,7 +23,7 @@ class Explanation:
     has: tuple[tuple[str, str], ...] = ()
     """What the module has of its own."""
     is_plain: bool = False
-    """It is but the message: nobody knew more."""
+    """It is only the message: no explanation was found."""
 
 
 Explainer = Callable[[Facts, "re.Match[str]"], Explanation | None]

@@ -138,7 +138,7 @@ def facts_of(crash: Crash) -> Facts:
 
 
 def _inside(crash: Crash) -> list[Spot]:
-    """The frames inside of the innermost module call, or all of them where there is none."""
+    """The frames inside the innermost module call, or all of them where there is none."""
     frame = crash.inner
     inside = []
     for spot in crash.spots:
