@@ -74,9 +74,16 @@ def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'layerstep' has no attribute {name!r}")
+    import gc
     import importlib
 
-    return getattr(importlib.import_module(home), name)
+    was_on = gc.isenabled()
+    gc.disable()  # a full collection is due about then, and looks through all objects of torch: 50 ms
+    try:
+        return getattr(importlib.import_module(home), name)
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -6,11 +6,10 @@ Seen on torch 2.13.0. Where a self-test fails, the fallback named in the docstri
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from layerstep._torch.graphs import (
     run_backward,
     will_run,
 )
+from layerstep._torch.guards import below_everything, modes_off, observation, transforms_off
 from layerstep._torch.wrappers import (
     has_met_wrappers,
     is_compiled,
@@ -74,6 +74,7 @@ __all__ = [
     "module_call_code",
     "module_file",
     "node_number",
+    "observation",
     "own_parameters",
     "restore_stance",
     "run_backward",
@@ -204,83 +205,24 @@ def foreach_subtract(tensors: list[torch.Tensor], others: list[torch.Tensor]) ->
 
 def is_tracing() -> bool:
     """Is the call being compiled, exported, traced or symbolically executed rather than run?"""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+    if _tracing_state() is not None or _is_compiling() or _is_exporting():
         return True
-    if torch.compiler.is_exporting():
-        return True
-    fx = sys.modules.get("torch.fx._symbolic_trace")
-    probe = getattr(fx, "is_fx_symbolic_tracing", None)
-    return bool(probe and probe()) or _fake_mode_is_active()
+    return _fx._is_fx_tracing_flag or (_modes_on() > 0 and _fake_mode_is_active())
+
+
+_fx: Any = torch.fx._symbolic_trace
+if not hasattr(
+    _fx, "_is_fx_tracing_flag"
+):  # fallback: a module that is symbolically traced runs as any other
+    _fx = SimpleNamespace(_is_fx_tracing_flag=False)
+_is_compiling, _is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
+_tracing_state, _modes_on = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
 
 
 def _fake_mode_is_active() -> bool:
     """Fallback: no; then a stop shows fake tensors, shapes without values."""
-    if not torch._C._len_torch_dispatch_stack():
-        return False
     stack = getattr(torch.utils._python_dispatch, "_get_current_dispatch_mode_stack", None)
     return stack is not None and any(type(mode).__name__ == "FakeTensorMode" for mode in stack())
-
-
-@functools.cache
-def _can_leave_modes() -> bool:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    seen: list[object] = []
-
-    class Probe(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:  # otherwise its first op imports torch._dynamo: 1.2 s
-            return False
-
-    try:
-        from torch.utils._python_dispatch import _disable_current_modes
-
-        with _disable_current_modes():  # a mode of the user must not see the self-test
-            one = torch.ones((), device="cpu")
-            with Probe(), _disable_current_modes():  # type: ignore[no-untyped-call]
-                one.add(1)
-    except Exception:
-        return False
-    return not seen
-
-
-@contextlib.contextmanager
-def modes_off() -> Iterator[None]:
-    """Leave the user's dispatch and function modes, so that they do not see our ops.
-
-    Fallback: the modes stay on and count what the debugger computes.
-    """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch._C.DisableTorchFunction())
-        if torch._C._len_torch_dispatch_stack() > 0 and _can_leave_modes():
-            from torch.utils._python_dispatch import _disable_current_modes
-
-            stack.enter_context(_disable_current_modes())
-        yield
-
-
-def transforms_off() -> contextlib.AbstractContextManager[Any]:
-    """Leave vmap and grad, so that plain tensors are plain. Fallback: they stay on."""
-    off = getattr(torch._C, "_DisableFuncTorch", contextlib.nullcontext)
-    return off()
-
-
-def below_everything() -> contextlib.ExitStack:
-    """No gradient, no function or dispatch mode, no functorch level: plain kernels only.
-
-    Fallback: a switch that torch no longer has is left out, and a mode may then see what the debugger reads.
-    """
-    stack = contextlib.ExitStack()
-    stack.enter_context(torch.no_grad())
-    for name in ("DisableTorchFunction", "_DisableTorchDispatch", "_DisableFuncTorch"):
-        off = getattr(torch._C, name, None)
-        if off is not None:
-            stack.enter_context(off())
-    return stack
 
 
 def set_version(tensor: torch.Tensor, version: int) -> None:

@@ -107,6 +107,16 @@ def _is_of_a_value(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in _ONLY_READ
 
 
+OF_A_CALL = frozenset({"inp", "out", "kwargs", "mod", "name", "forward", "step"})
+"""Names that are known at a call of a module without a look at the program's frames."""
+
+
+def _names_of_a_call(text: str) -> frozenset[str] | None:
+    tree = ast.parse(rewrite(text))
+    names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return names if names <= OF_A_CALL else None
+
+
 @dataclass(frozen=True, slots=True)
 class Expression:
     """A condition or a watched expression, compiled once."""
@@ -114,6 +124,8 @@ class Expression:
     text: str
     code: CodeType
     may_act: bool
+    needs: frozenset[str] | None = None
+    """The names of a call that it reads, if it does no more than read and knows no other names."""
 
     @classmethod
     def parse(cls, text: str) -> Expression:
@@ -125,7 +137,8 @@ class Expression:
         except UNREADABLE as error:
             hint = "compare with ==" if re.search(r"(?<![=!<>])=(?!=)", text) else ""
             raise BadCondition(f"{text!r} is no expression: {reason_of(error)}", hint) from None
-        return cls(text, code, may_act(text))
+        acts = may_act(text)
+        return cls(text, code, acts, None if acts else _names_of_a_call(text))
 
     def evaluate(self, scope: dict[str, Any]) -> Any:
         return eval(self.code, scope)

@@ -24,7 +24,7 @@ from layerstep.engine.taps import watching_calls
 from layerstep.process.interrupts import not_now
 from layerstep.tensors.observing import observing, version_of
 
-__all__ = ["Evaluations", "Outcome", "state_of", "undisturbed"]
+__all__ = ["Evaluation", "Evaluations", "Outcome", "state_of", "undisturbed"]
 
 _Versions = dict[str, tuple[int, int]]
 
@@ -33,6 +33,23 @@ class Evaluations(threading.local):
     """How many evaluations of ours a thread is in: its taps are silent meanwhile."""
 
     depth = 0
+
+
+class Evaluation:
+    """One of them, as a context. Meanwhile the taps of this thread are silent."""
+
+    __slots__ = ("_before", "_here")
+
+    def __init__(self, here: Evaluations) -> None:
+        self._here = here
+        self._before = 0
+
+    def __enter__(self) -> None:
+        self._before = self._here.depth
+        self._here.depth = self._before + 1
+
+    def __exit__(self, *error: object) -> None:
+        self._here.depth = self._before  # also where Ctrl-C has cut off the end of an inner one
 
 
 @dataclass(slots=True)

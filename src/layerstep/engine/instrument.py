@@ -57,7 +57,7 @@ class Instrument:
         """An outermost call begins."""
 
     def called(self, phase: Phase, points: tuple[Point, ...], module: nn.Module, frame: FrameType) -> None:
-        """A tapped module is entered or left; `frame` is that of the call."""
+        """A tapped module is entered, or left while a mode lies open; `frame` is that of the call."""
 
     def arriving(self, event: Event, frame: FrameType) -> None:
         """The run is about to stop at a module."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import os
 import random
 import threading
@@ -20,13 +21,12 @@ from layerstep.process.thread_frames import frames_of_threads
 
 __all__ = ["Generators", "OtherThreads", "RandomState", "copy_of_generator", "is_generator", "same_state"]
 
-GENERATORS = (
-    torch.Generator,
-    np.random.Generator,
-    np.random.RandomState,
-    np.random.BitGenerator,
-    random.Random,
-)
+
+@functools.cache
+def _generators() -> tuple[type, ...]:
+    """Asked for when they are needed: numpy loads `np.random` at its first use, which takes 10 ms."""
+    of_numpy = (np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+    return (torch.Generator, *of_numpy, random.Random)
 
 
 class RandomState:
@@ -94,7 +94,7 @@ def same_state(one: Any, other: Any) -> bool:
 
 def is_generator(value: Any) -> bool:
     """Is it a source of random numbers of the program's own, not one of the process?"""
-    return issubclass(type(value), GENERATORS) and id(value) not in _of_the_process()
+    return issubclass(type(value), _generators()) and id(value) not in _of_the_process()
 
 
 def _of_the_process() -> set[int]:

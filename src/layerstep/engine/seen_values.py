@@ -50,6 +50,7 @@ class SeenCalls:
 
     def clear(self) -> None:
         self._calls.clear()
+        self._since = 0
 
     def get(self, module: nn.Module) -> tuple[Any, Any, Any] | None:
         return self._calls.get(id(module))

@@ -21,7 +21,7 @@ from layerstep.engine.causes import AtLine, AtModule
 from layerstep.engine.compiled import CompiledFunctions
 from layerstep.engine.discovery import Discovery
 from layerstep.engine.events import Event, Phase, Resume
-from layerstep.engine.guard import Evaluations, Outcome
+from layerstep.engine.guard import Evaluation, Evaluations, Outcome
 from layerstep.engine.installation import Installation
 from layerstep.engine.instrument import Instruments
 from layerstep.engine.lifetime import leave_at_exit, leave_forked_children
@@ -49,6 +49,8 @@ from layerstep.process.interrupts import Interrupts, is_from_a_signal, not_now
 from layerstep.views import Notice, View
 
 __all__ = ["Session"]
+
+_ENTER = Phase.ENTER
 
 
 class Session:
@@ -183,22 +185,44 @@ class Session:
         if self._here.depth or not self.is_attached:
             return
         try:
-            recomputed = is_in_backward()
-            if phase is Phase.ENTER and not recomputed and id(module) in self.installation.taps.roots:
-                self._begin(module, args, kwargs)
-            if self.installation.sink.noting:
-                values = (args, kwargs) if phase is Phase.ENTER else output
-                self.backward_pass.note(phase, module, values, frame)
-            if recomputed and not self.config.recompute:
-                for point in points:
-                    point.recomputed += 1
+            sink = self.installation.sink
+            if (phase is _ENTER or sink.noting or sink.lies_open or is_in_backward()) and self._is_only_noted(
+                phase, points, module, args, kwargs, output, frame
+            ):
                 return
-            for called in self.instruments.at("called"):
-                called(phase, points, module, frame)
-            if points or self.installation.sink.listening:
+            if points:
+                if is_tracing():
+                    return
+                points = self.decision.worth_asking(points, phase, module, args, kwargs, output)
+            if points or sink.listening:
                 self._consider(points, Event(phase, module, args, kwargs, output), frame)
         except Exception as error:
             self.fail(error)
+
+    def _is_only_noted(
+        self,
+        phase: Phase,
+        points: tuple[Point, ...],
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
+    ) -> bool:
+        """Note the call for those who follow it; is it only recomputed?"""
+        recomputed = is_in_backward()
+        if phase is Phase.ENTER and not recomputed and id(module) in self.installation.taps.roots:
+            self._begin(module, args, kwargs)
+        if self.installation.sink.noting:
+            values = (args, kwargs) if phase is Phase.ENTER else output
+            self.backward_pass.note(phase, module, values, frame)
+        if recomputed and not self.config.recompute:
+            for point in points:
+                point.recomputed += 1
+            return True
+        for called in self.instruments.at("called"):
+            called(phase, points, module, frame)
+        return False
 
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """An outermost call begins."""
@@ -208,8 +232,6 @@ class Session:
             begins(module, args, kwargs)
 
     def _consider(self, points: tuple[Point, ...], event: Event, frame: FrameType) -> None:
-        if points and is_tracing():
-            return
         match = self.decision.ask(points, event, frame) if points else None
         trouble = match.trouble if match is not None else ""
         if match is not None and match.caught is not None:
@@ -346,15 +368,9 @@ class Session:
         """Is this thread in an evaluation, so that nothing stops in it?"""
         return self._here.depth > 0
 
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> Evaluation:
         """Meanwhile taps in this thread stay silent: an expression that runs the model does not re-enter."""
-        before = self._here.depth
-        self._here.depth = before + 1
-        try:
-            yield
-        finally:
-            self._here.depth = before  # also where Ctrl-C has cut off the end of an inner one
+        return Evaluation(self._here)
 
     def evaluate(self, text: str, *, deep: bool = True) -> tuple[Any, str, Outcome]:
         """Python in the paused frame: its value, what it printed, and what it did to the run."""

@@ -9,8 +9,6 @@ import os
 from collections.abc import Iterator
 from types import CodeType, FrameType
 
-import psutil
-
 from layerstep.engine.expression import UNREADABLE
 from layerstep.errors import UserError
 from layerstep.views import Source
@@ -70,6 +68,8 @@ def _is_newer(file: str) -> bool:
 
 @functools.cache
 def _started() -> float:
+    import psutil  # 5 ms
+
     return float(psutil.Process().create_time())
 
 

@@ -21,6 +21,7 @@ from layerstep._torch import (
     entered_with_hooks,
     has_met_wrappers,
     is_wrapper,
+    module_call_code,
     module_file,
 )
 from layerstep.engine.backward import Call, State
@@ -41,6 +42,7 @@ __all__ = [
     "caller_of",
     "forget_locals",
     "function_label",
+    "is_deeper",
     "is_ours",
     "is_program_file",
     "location_at",
@@ -198,6 +200,19 @@ def call_depth(frame: FrameType | None) -> int:
     To tell a wrapper, the locals of each frame must be read, which takes longer than all the rest.
     """
     return sum(1 for _ in (_real_calls(frame) if has_met_wrappers() else call_frames(frame)))
+
+
+def is_deeper(frame: FrameType | None, depth: int) -> bool:
+    """Are more module calls than `depth` running here? It looks no further than it must."""
+    if has_met_wrappers():
+        return call_depth(frame) > depth
+    while frame is not None:
+        if frame.f_code is module_call_code:
+            if depth <= 0:
+                return True
+            depth -= 1
+        frame = frame.f_back
+    return False
 
 
 def build_stack(

@@ -15,8 +15,9 @@ from layerstep.engine.guard import undisturbed
 from layerstep.engine.op_frame import op_frame
 from layerstep.engine.points import Point
 from layerstep.engine.scope import Scope
-from layerstep.engine.stack import Frame, call_depth, caller_of, forget_locals
+from layerstep.engine.stack import Frame, call_depth, caller_of, forget_locals, is_deeper
 from layerstep.engine.stop import Match
+from layerstep.process.interrupts import is_from_a_signal
 from layerstep.tensors.observing import observing
 from layerstep.views import Text
 
@@ -31,6 +32,57 @@ class StopDecision:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def worth_asking(
+        self, points: tuple[Point, ...], phase: Phase, module: Any, args: Any, kwargs: Any, output: Any
+    ) -> tuple[Point, ...]:
+        """The points to ask at this call; the others are counted here. Nothing is built for those.
+
+        Two kinds need no more: a plain point whose hit is to be ignored, and one whose condition only reads
+        what the call is given, and does not hold. If it holds, or raises, `ask` evaluates it again.
+        """
+        left: tuple[Point, ...] = ()
+        for point in points:
+            condition = point.condition
+            if point.is_shared or point.op or point.check is not None or not point.enabled:
+                left += (point,)
+            elif condition is None:
+                if point.ignore > 0 and point.action is None and point.template is None:
+                    point.hits += 1
+                    point.ignore -= 1
+                else:
+                    left += (point,)
+            elif condition.needs is not None and self._fails(condition, phase, module, args, kwargs, output):
+                point.tried += 1
+            else:
+                left += (point,)
+        return left
+
+    def _fails(
+        self, condition: Expression, phase: Phase, module: Any, args: Any, kwargs: Any, output: Any
+    ) -> bool:
+        """Does a condition that only reads what is at hand say no?"""
+        session, needs = self._session, condition.needs or ()
+        names = {"inp": args[0] if len(args) == 1 else args, "kwargs": kwargs, "mod": module}
+        if phase is Phase.EXIT:
+            names["out"] = output
+        if "name" in needs:
+            paths = session.models.paths_of(module)
+            if len(paths) != 1:
+                return False
+            names["name"] = paths[0]
+        if "step" in needs:
+            names["step"] = session.training.count
+        if "forward" in needs:
+            owner = session.models.owner_of(module) or session.models.main
+            names["forward"] = owner.forwards if owner is not None else 0
+        try:
+            with session.evaluating(), modes_off():
+                return not condition.evaluate(names)
+        except Exception as error:
+            if is_from_a_signal(error):
+                raise
+            return False
 
     def ask(self, points: tuple[Point, ...], event: Event, frame: FrameType | None) -> Match | None:
         """The point that stops here; a second one that does is counted, too."""
@@ -154,6 +206,8 @@ class StopDecision:
         if intent.kind in (Kind.FORWARD, Kind.TRAINED):
             model = session.models.by_root(event.module)
             is_root, forward = model is not None and not model.is_helper, model.forwards if model else 0
+        if intent.kind in _BY_DEPTH and is_deeper(frame, intent.depth):
+            return False  # so are most calls on the way of a `next`
         depth = call_depth(frame) if intent.needs_depth else 0
         moment = stepper.Moment(
             event.phase, threading.get_ident(), depth, is_root, forward, session.training.count
@@ -166,6 +220,10 @@ class StopDecision:
         ):  # a thread keeps its step until it stands, or another would come first
             session.intent = after
         return stop
+
+
+_BY_DEPTH = (Kind.NEXT, Kind.FINISH)
+"""Steps that no call ends that is deeper than where they began."""
 
 
 def _is_to_come(error: Exception, frame: Frame | None) -> bool:

@@ -35,10 +35,15 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 """Dynamo knows the answer while it compiles: a tap leaves nothing in compiled or exported code."""
 
 
+_ABSENT: Any = object()
+_ENTER, _EXIT = Phase.ENTER, Phase.EXIT
+_frame = sys._getframe
+
+
 class Sink:
     """Where taps report to. While no step runs and nothing is noted, taps without points return at once."""
 
-    __slots__ = ("beside", "entered", "listening", "noting", "raised", "report")
+    __slots__ = ("beside", "entered", "lies_open", "listening", "noting", "raised", "report")
 
     def __init__(
         self,
@@ -51,6 +56,8 @@ class Sink:
         """Somebody steps."""
         self.noting = False
         """Calls are noted, for the backward pass."""
+        self.lies_open = False
+        """A mode lies beyond the call that it was put on in: exits are heard of, to take it out."""
         self.report = report
         self.beside = beside
         """Runs the plain path of a layer whose result comes from a fused kernel."""
@@ -88,14 +95,13 @@ class EnterTap(_Tap):
 
     __slots__ = ()
 
-    def __call__(self, module: nn.Module, args: Any, *kwargs: Any) -> Any:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any = _ABSENT) -> Any:
         if _is_compiling():
             return None
-        if not kwargs:
+        if kwargs is _ABSENT:
             return self._leave(module)
         if self.points or self.sink.listening or self.sink.noting:
-            frame = sys._getframe(1)
-            return self.sink.report(Phase.ENTER, self.points, module, args, kwargs[0], None, frame)
+            return self.sink.report(_ENTER, self.points, module, args, kwargs, None, _frame(1))
         return None
 
 
@@ -104,12 +110,12 @@ class RootTap(EnterTap):
 
     __slots__ = ()
 
-    def __call__(self, module: nn.Module, args: Any, *kwargs: Any) -> Any:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any = _ABSENT) -> Any:
         if _is_compiling():
             return None
-        if not kwargs:
+        if kwargs is _ABSENT:
             return self._leave(module)
-        return self.sink.report(Phase.ENTER, self.points, module, args, kwargs[0], None, sys._getframe(1))
+        return self.sink.report(_ENTER, self.points, module, args, kwargs, None, _frame(1))
 
 
 class InputsTap(_Tap):
@@ -131,14 +137,13 @@ class ExitTap(_Tap):
 
     __slots__ = ()
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, *output: Any) -> Any:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any = _ABSENT) -> Any:
         if _is_compiling():
             return None
-        if not output:  # the last of the three is the output then
+        if output is _ABSENT:  # the last of the three is the output then
             return self._leave(module)
         if self.points or self.sink.listening or self.sink.noting:
-            frame = sys._getframe(1)
-            return self.sink.report(Phase.EXIT, self.points, module, args, kwargs, output[0], frame)
+            return self.sink.report(_EXIT, self.points, module, args, kwargs, output, _frame(1))
         return None
 
 

@@ -8,15 +8,15 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterable
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from layerstep.assembly import assemble
 from layerstep.config import load_config
 from layerstep.engine.messages import Frontend, Interpreter
 from layerstep.engine.session import Session
-from layerstep.frontends.notebook import NotebookScreen, notebook_shell
-from layerstep.frontends.output import JsonLines, Screen, write_transcript
-from layerstep.frontends.plain import Plain
+
+if TYPE_CHECKING:
+    from layerstep.frontends.output import Screen
 
 __all__ = ["choose_frontend", "is_child", "open_session"]
 
@@ -36,6 +36,9 @@ def open_session(
     `use_pipe` takes lines from a stdin that is no terminal: only `layerstep run` may, a library must
     leave the program's input alone.
     """
+    from layerstep.frontends.notebook import NotebookScreen, notebook_shell  # rich: 30 ms
+    from layerstep.frontends.output import JsonLines, Screen, write_transcript
+
     session = assemble(load_config(), interpreter)
     shell = notebook_shell() if output is None else None
     if shell is not None:
@@ -59,6 +62,9 @@ def is_child() -> bool:
 
 def choose_frontend(session: Session, screen: Screen, *, input: Any, use_pipe: bool) -> Frontend | None:
     """The front end for an input; without one, for what this process was started with."""
+    from layerstep.frontends.notebook import notebook_shell
+    from layerstep.frontends.plain import Plain
+
     if is_child():
         return None
     if input is not None:
@@ -85,4 +91,6 @@ def _for_input(session: Session, screen: Screen, given: Any) -> Frontend:
         from layerstep.frontends.terminal.prompt import Terminal
 
         return Terminal(session, screen, input=given, output=DummyOutput())
+    from layerstep.frontends.plain import Plain
+
     return Plain(session, screen, given)

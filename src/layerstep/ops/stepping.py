@@ -83,8 +83,6 @@ class OpSteps(Instrument):
         """The points that the name of each function meets; a function that is not in it was not seen yet."""
         self.names: dict[Phase, dict[str, None]] = {level: {} for level in _LEVELS}
         """The names that were seen while something asked for ops, in the order of their first call."""
-        self.is_laid = False
-        """Was a mode laid outside of a call that takes it out? Then every event looks after it."""
         self._followed = -1
         self._stepped_into: nn.Module | None = None
         """The module at whose entry an op step began, until the first op is seen."""
@@ -98,6 +96,15 @@ class OpSteps(Instrument):
     @property
     def has_modes(self) -> bool:
         return self.is_laid
+
+    @property
+    def is_laid(self) -> bool:
+        """Was a mode laid outside of a call that takes it out? Then every event looks after it."""
+        return self._session.installation.sink.lies_open
+
+    @is_laid.setter
+    def is_laid(self, is_laid: bool) -> None:
+        self._session.installation.sink.lies_open = is_laid
 
     @property
     def wants_ops(self) -> bool:

@@ -9,20 +9,24 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from layerstep._torch import modes_off, transforms_off
+from layerstep._torch import observation
 from layerstep._torch.tensors import raw_bytes
 from layerstep.tensors.kinds import readable
 
 __all__ = ["checksum", "observing", "size_of", "version_of"]
 
 
-@contextlib.contextmanager
-def observing() -> Iterator[None]:
+def observing() -> contextlib.AbstractContextManager[None]:
     """No grad, no autocast, none of the user's modes, no transform of torch.func."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        return _without_autocast()
+    return observation()
+
+
+@contextlib.contextmanager
+def _without_autocast() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        stack.enter_context(modes_off())
-        stack.enter_context(transforms_off())
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(observation())
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.amp.autocast(device, enabled=False))
