@@ -319,7 +319,7 @@ def test_attention_keeps_its_kernel_after_a_stop_at_an_op_before_it(
 
 def test_a_thread_that_ends_under_a_mode_leaves_the_forward_of_attention_as_it_was() -> None:
     mode, before = Functions(lambda func, args, kwargs: func(*args, **kwargs)), global_state()
-    thread = threading.Thread(target=mode.put)
+    thread = threading.Thread(target=mode.push_here)
     thread.start()
     thread.join()
     assert global_state()["forwards"] != before["forwards"]
