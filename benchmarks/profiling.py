@@ -135,7 +135,7 @@ class Profiling:
 
 
 def measure_profiling(effort: Effort, pairs: int, tell: Callable[[str], None]) -> Profiling:
-    cases = training_cases()
+    cases = [case for case in training_cases() if case.is_real]
     overheads = []
     for case in cases:
         tell(f"profilers on {case.name}")

@@ -38,16 +38,16 @@ class TrainingCase(Case):
 
 
 def training_cases() -> list[TrainingCase]:
-    """The real models, in training mode."""
+    """In training mode: the real models, and 400 small parameters."""
     return [
         TrainingCase(
             f"a training step of {case.name}, batch {BATCH}",
             case.model.train(),
             case.input.expand(BATCH, *case.input.shape[1:]).contiguous(),
             case.path,
+            is_real=case.is_real,
         )
         for case in all_cases()
-        if case.is_real
     ]
 
 

@@ -28,7 +28,9 @@ from layerstep.frontends.choose import open_session
 from layerstep.views import Notice
 
 __all__ = [
+    "ALL_CONDITIONS",
     "ALL_POINTS",
+    "ALL_RECORDED",
     "ALL_STEPS",
     "BARE",
     "BARE_AGAIN",
@@ -194,6 +196,8 @@ ALL_POINTS = Variant(
     "`break **`, each hit counted and ignored",
     partial(_points, lines=("break **", f"ignore 1 {ENOUGH}")),
 )
+ALL_CONDITIONS = Variant("`break ** if out is None`", partial(_points, lines=("break ** if out is None",)))
+ALL_RECORDED = Variant("`record **`", partial(_points, lines=("record **",)))
 ALL_STEPS = Variant("`next` that never ends", _endless_next)
 
 VARIANTS = (
@@ -207,6 +211,8 @@ VARIANTS = (
     EXIT_HOOKS,
     BOTH_HOOKS,
     ALL_POINTS,
+    ALL_CONDITIONS,
+    ALL_RECORDED,
     ALL_STEPS,
     Variant("nnsight, saving the output", _nnsight, needs="nnsight"),
     Variant("torchlens, saving nothing", _torchlens, needs="torchlens", is_heavy=True),

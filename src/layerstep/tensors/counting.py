@@ -16,9 +16,11 @@ from layerstep.tensors.device import PIECE, count_on_device
 from layerstep.tensors.kinds import Part, StoredValues
 from layerstep.tensors.rows import BlockFigures
 
-__all__ = ["Stats", "mean_of", "mean_square_of", "measure", "smallest_normal", "split"]
+__all__ = ["Stats", "mean_of", "mean_square_of", "measure", "measure_small", "smallest_normal", "split"]
 
 LOT = 1 << 13  # elements: for more than 9216 OpenBLAS would start threads of its own
+_RANGE = {F32: (1e-9, 1e15), F64: (1e-130, 1e130)}
+"""Where the largest magnitude lies, squares neither overflow nor vanish."""
 ONES: dict[np.dtype[Any], Array] = {F32: np.ones(LOT, F32), F64: np.ones(LOT, F64)}
 
 
@@ -69,8 +71,23 @@ def measure(values: StoredValues, limit: int | None, *, brief: bool = False) -> 
     return replace(total, count=count, zero=total.zero + values.implicit)
 
 
+def measure_small(block: Array) -> Stats | None:
+    """A brief look at one block; None where it takes more care: not finite, very large, very small."""
+    lo, hi = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
+    peak, size = max(-lo, hi), block.size
+    low, high = _RANGE[block.dtype]
+    if not (low < peak < high):  # nor if one of them is NaN
+        return None
+    mean, std = _centred(block, 0.0, Scratch())
+    zero = 0
+    if lo <= 0 <= hi and (zero := int(np.count_nonzero(np.equal(block, 0)))):
+        zero = _small(np.abs(block), 0.0, Scratch())[0]
+    l2 = math.hypot(mean, std) * math.sqrt(size)
+    return Stats(size, 0, 0, 0, zero, None, None, None, lo, hi, mean, std, None, None, l2, peak)
+
+
 def _rows(parts: list[Part], step: int, brief: bool) -> list[BlockFigures]:
-    """A row for each block. Each passes its mean on to the next, as a guess."""
+    """A row for each block; each tells the next whether the mean is far from zero."""
     tiny = smallest_normal(parts[0][0].dtype)
     if not parts[0][0].is_cpu and len(parts[0]) == 1:
         with contextlib.suppress(RuntimeError, TypeError):  # the device lacks an op, or room for it
@@ -142,7 +159,7 @@ def _moments(
     block: Array, sizes: Array, guess: float, scratch: Scratch, peak: float
 ) -> tuple[float, float, float]:
     """Mean, std and mean magnitude, in units in which squares neither overflow nor vanish."""
-    low, high = (1e-9, 1e15) if block.dtype == F32 else (1e-130, 1e130)
+    low, high = _RANGE[block.dtype]
     power, one_sign = 0 if low < peak < high else math.frexp(peak)[1], sizes is block
     if power:
         block, sizes = (np.ldexp(each.astype(F64), -power) for each in (block, sizes))

@@ -28,7 +28,16 @@ from layerstep._torch.tensors import (
     values_of_sparse,
 )
 
-__all__ = ["Part", "StoredValues", "bytes_of", "dense_values", "inner_parts", "open_values", "readable"]
+__all__ = [
+    "Part",
+    "StoredValues",
+    "bytes_of",
+    "dense_values",
+    "inner_parts",
+    "is_dense_on_cpu",
+    "open_values",
+    "readable",
+]
 
 Part = tuple[torch.Tensor, ...]  # (values,) or (integers, zero_point, scale), all of one shape
 
@@ -93,6 +102,19 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
         return False
     return not (is_transformed(tensor) or is_functional(tensor) or is_zero_tensor(tensor))
+
+
+def is_dense_on_cpu(tensor: torch.Tensor) -> bool:
+    """Has a plain tensor all its values in memory, in the order of its elements?"""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not (tensor.is_quantized or tensor.is_nested or tensor.is_neg())
+        and tensor.is_contiguous()
+        and not (is_transformed(tensor) or is_functional(tensor) or tensor._is_zerotensor())
+        and not is_lazy_clone(tensor)
+        and not _absent(tensor)
+    )
 
 
 def inner_parts(tensor: Any) -> list[torch.Tensor]:
