@@ -138,7 +138,10 @@ class Models:
         return sum(not model.is_helper for model in self) > 1
 
     def owner_of(self, module: nn.Module) -> Model | None:
-        return next((model for model in self if model.names.paths_of(module)), None)
+        for model in self._models:
+            if model.given is not None and model.names.paths_of(module):
+                return model
+        return None
 
     def by_root(self, module: nn.Module) -> Model | None:
         """The model that a module is the root of, wrapped or not; asked at every outermost call."""

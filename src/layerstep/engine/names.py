@@ -82,8 +82,11 @@ class Names:
 
     def paths_of(self, module: nn.Module) -> list[str]:
         """All paths of a module, the first one first; empty if it is not of this model."""
-        paths = self._paths.get(id(module), [])
-        if paths and self.module_at(paths[0]) is not module:
+        paths = self._paths.get(id(module))
+        if not paths:
+            return []
+        known = self._modules.get(paths[0])
+        if (known() if known is not None else self.module_at(paths[0])) is not module:
             return []  # the id of a module that is gone was given to another
         return paths
 

@@ -113,8 +113,14 @@ def is_dense_on_cpu(tensor: torch.Tensor) -> bool:
         and tensor.is_contiguous()
         and not (is_transformed(tensor) or is_functional(tensor) or tensor._is_zerotensor())
         and not is_lazy_clone(tensor)
-        and not _absent(tensor)
+        and _reaches(tensor.untyped_storage(), tensor)
     )
+
+
+def _reaches(storage: torch.UntypedStorage, tensor: torch.Tensor) -> bool:
+    """Is there memory behind every element of a contiguous tensor?"""
+    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    return storage.nbytes() >= end and storage.data_ptr() != 0
 
 
 def inner_parts(tensor: Any) -> list[torch.Tensor]:
