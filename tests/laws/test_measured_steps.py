@@ -497,7 +497,7 @@ def test_tensors_of_the_debugger_are_no_tensors_of_the_program() -> None:
 
 
 def test_many_small_calls_in_one_step_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from layerstep.memory.profiler import ledger
+    from layerstep.memory import ledger
     from layerstep.profile import timing
 
     monkeypatch.setattr(timing, "MOST_MARKS", 400)
