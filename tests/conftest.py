@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -34,6 +36,24 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("LAYERSTEP_STATE", str(folder / "state"))
     for name in ("LAYERSTEP", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions of other tests in this process are no part of a program that a test plays."""
+    from layerstep.source_lines import places
+
+    real = places._program_modules
+
+    def program_modules() -> list[ModuleType]:
+        return [module for module in real() if not _is_of_tests(places._file_of(module))]
+
+    monkeypatch.setattr(places, "_program_modules", program_modules)
+
+
+def _is_of_tests(file: str) -> bool:
+    path = Path(file)
+    return path.name.startswith(("test_", "conftest")) or path.parent.name == "support"
 
 
 @pytest.fixture(autouse=True)

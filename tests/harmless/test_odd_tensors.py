@@ -257,7 +257,7 @@ def test_a_mistake_is_one_line() -> None:
 @pytest.mark.parametrize(
     "line, words",
     [
-        ("stats out --sort nope", "there are name, shape"),
+        ("stats out --sort nope", "there is name, shape"),
         ("hist out --bins 0", "1 to 1000"),
         ("heatmap out 0 7", "has no dimension 7"),
         ("top out inp", "one tensor, then a count"),
@@ -266,8 +266,8 @@ def test_a_mistake_is_one_line() -> None:
         ("compare out inp.npy", "inp.npy is no file"),
         ("weights 1", "`weights` shows"),
         ("activations --sort x", "mean, std"),
-        ("attention --head x", "--head 0"),
-        ("record ** every 0", "every 10"),
+        ("attention --head x", "--head takes a number from 0"),
+        ("record ** every 0", "every takes a number from 1"),
         ("save-tensor out x.foo", ".safetensors or .npy"),
         ("export x.foo", "there are .csv"),
     ],

@@ -195,7 +195,7 @@ def test_words_of_the_command() -> None:
 
         assert "nothing is counted or recorded" in say("leaks")
         assert "not being counted" in say("leaks off")
-        assert "not understood" in say("leaks sometimes")
+        assert "there is on, off" in say("leaks sometimes")
         assert "counting the live tensors" in say("leaks on")
         assert "0 of at least 6 counts" in say("leaks")
         assert "census of live tensors" in say("info cost")

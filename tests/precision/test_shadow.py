@@ -216,7 +216,7 @@ def test_an_op_that_rounds_by_itself() -> None:
             return (x.abs() + 1).half().cumsum(0)[-1].sum() * x.half().mul(1e-7)
 
     loss = _first(Rounds(), _input())
-    assert loss.op == "mul" and loss.own > 0.01 and "rounds" in loss.why
+    assert loss.op == "mul" and loss.own > 0.01 and "rounding" in loss.why
 
 
 def test_overflow_in_half_precision() -> None:

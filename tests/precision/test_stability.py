@@ -171,7 +171,7 @@ def test_thresholds() -> None:
     assert [i.severity for i in StabilityChecker(headroom=4).check_tensor(half)] == ["warn"]
     with pytest.raises(UserError, match="no threshold 'heads'"):
         StabilityChecker(heads=4)
-    with pytest.raises(UserError, match="headroom is a number"):
+    with pytest.raises(UserError, match="headroom must be a number"):
         StabilityChecker(headroom="much")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs a tensor"):
         StabilityChecker().check_tensor(3.0)  # type: ignore[arg-type]

@@ -570,8 +570,8 @@ def test_pdbs_words(tmp_path: Path) -> None:
         tmp_path, LOOP, *lines, "jump 3", "restart", "h whatis", "w", "u", "d", "unt", "r", "clear 1", "cont"
     )
     assert "break line  double prog.py:2" in screen and "→ 2      y = x * 2" in screen
-    assert "watch 1: x" in screen and "watch 1 dropped" in screen
-    assert "layerstep does not jump" in screen and "cannot start the program again" in screen
+    assert "watch 2: x" in screen and "watch 2 dropped" in screen
+    assert "layerstep cannot jump" in screen and "cannot start the program again" in screen
     assert "✗" not in screen and "total 6" in screen
 
 

@@ -25,7 +25,7 @@ from layerstep._torch.graphs import (
     run_backward,
     will_run,
 )
-from layerstep._torch.guards import below_everything, modes_off, observation, transforms_off
+from layerstep._torch.guards import below_everything, modes_off, observation
 from layerstep._torch.wrappers import (
     has_met_wrappers,
     is_compiled,
@@ -80,7 +80,6 @@ __all__ = [
     "run_backward",
     "set_version",
     "take_eager_stance",
-    "transforms_off",
     "unwrap",
     "vmap_inner",
     "will_run",

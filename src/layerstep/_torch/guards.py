@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["below_everything", "modes_off", "observation", "transforms_off"]
-
 _functions_off: Any = torch._C.DisableTorchFunction
 _modes_on = torch._C._len_torch_dispatch_stack
 
@@ -58,11 +56,6 @@ def modes_off() -> contextlib.AbstractContextManager[Any]:
     stack.enter_context(_functions_off())
     stack.enter_context(_disable_current_modes())
     return stack
-
-
-def transforms_off() -> contextlib.AbstractContextManager[Any]:
-    """Leave vmap and grad: plain tensors are then plain. Fallback: they stay on."""
-    return _transforms_off() if _may_transform() else contextlib.nullcontext()
 
 
 _transforms_off: Any = getattr(torch._C, "_DisableFuncTorch", contextlib.nullcontext)

@@ -19,7 +19,7 @@ HEAD = 6  # lines above the table
 @command(
     "history",
     group="keep",
-    args=(Path(optional=True), Number("N", least=1, default=ROWS, what="count")),
+    args=(Path(optional=True), Number("N", least=0, default=ROWS, what="count")),
     examples=("history", "history 5"),
 )
 def history(session: Session, given: Given) -> View:
@@ -31,7 +31,7 @@ def history(session: Session, given: Given) -> View:
     name, count = given.path, given.n
     if given.typed in session.recordings.paths:  # a layer may be called 0
         name, count = given.typed, ROWS
-    count = min(count, max(1, session.config.max_lines - HEAD))
+    count = min(max(1, count), max(1, session.config.max_lines - HEAD))
     if name:
         path, _ = session.models.find(name)
         return _trend(session, path, count)

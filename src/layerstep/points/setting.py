@@ -42,7 +42,7 @@ def set_breakpoint(
         return point
     if inside:
         raise BadArguments(f"'in {inside}' is too much", "break op:NAME [in WHERE] [if EXPR]")
-    line = place_named(session, where)
+    line = place_named(session, where) if phase == "exit" or ":" in where else None
     if line is not None:
         if phase != "exit":
             raise BadArguments(f"a line has no {phase}", "break FILE:LINE [if EXPR]")

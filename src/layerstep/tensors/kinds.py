@@ -111,7 +111,7 @@ def is_dense_on_cpu(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not (tensor.is_quantized or tensor.is_nested or tensor.is_neg())
         and tensor.is_contiguous()
-        and not (is_transformed(tensor) or is_functional(tensor) or tensor._is_zerotensor())
+        and not (is_transformed(tensor) or is_functional(tensor) or is_zero_tensor(tensor))
         and not is_lazy_clone(tensor)
         and _reaches(tensor.untyped_storage(), tensor)
     )
