@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+__all__ = ["below_everything", "modes_off", "observation"]
+
 _functions_off: Any = torch._C.DisableTorchFunction
 _modes_on = torch._C._len_torch_dispatch_stack
 
