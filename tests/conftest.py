@@ -39,7 +39,7 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 @pytest.fixture(autouse=True)
-def _no_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def _only_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions of other tests in this process are no part of a program that a test plays."""
     from layerstep.source_lines import places
 

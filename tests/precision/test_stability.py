@@ -177,7 +177,7 @@ def test_thresholds() -> None:
         StabilityChecker().check_tensor(3.0)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="watches a model"):
         StabilityChecker().attach()
-    with pytest.raises(UserError, match=r"wants an nn\.Module"):
+    with pytest.raises(UserError, match=r"needs an nn\.Module"):
         StabilityChecker("model")  # type: ignore[arg-type]
 
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from layerstep._torch.dynamo import keep_dynamo_out
+
 __all__ = ["follow_autocast", "run_kernel", "unfollow_autocast"]
 
 
@@ -184,3 +186,10 @@ def _is_in_another_mode(frame: FrameType | None) -> bool:
 
 def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith("layerstep.")
+
+
+# They are called in handlers, where dynamo may look at every new frame.
+keep_dynamo_out(run_kernel, callees=False)
+keep_dynamo_out(_run, callees=False)
+keep_dynamo_out(_learn, callees=True)
+keep_dynamo_out(_above, callees=True)
