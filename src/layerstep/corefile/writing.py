@@ -111,8 +111,8 @@ class Core:
         self._locals()
         contents["tree"] = self.modules.encode(self.values, self.sources)
         contents["stop"] = self._stop()
-        error = getattr(pause, "error", None)
-        contents["exception"] = exception_text(error) if isinstance(error, BaseException) else None
+        error = pause.stop.error
+        contents["exception"] = exception_text(error) if error is not None else None
         contents["history"] = [without_home(line)[:500] for line in session.prompt.history[-200:]]
         contents["points"] = [
             {"line": without_home(point.line())[:500], "hits": point.hits, "number": point.number}
