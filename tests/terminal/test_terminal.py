@@ -447,7 +447,8 @@ def test_the_terminal_is_put_back_when_the_script_fails_under_an_open_prompt(ope
     terminal.ask("break 1")
     terminal.keys("continue\r")
     code, trace = terminal.end()
-    assert code == 1 and "RuntimeError" in trace and "planted fault" in trace  # the prompt may be drawn between
+    assert code == 1
+    assert "RuntimeError" in trace and "planted fault" in trace  # the prompt may be drawn between them
 
 
 # -- progress bars -----------------------------------------------------------------------------
