@@ -222,7 +222,9 @@ def test_costs(program: Path, tmp_path: Path) -> None:
     memory = next(rows for rows in tables(tmp_path) if rows[-1].get("module") == "all")
     name = program.stem
     if name in CALLS:
-        assert {row["n"] for row in time if row["n"] is not None} == CALLS[name], said
+        # Both models of timm_training are called `model`, and the row of that name counts both.
+        calls = {row["n"] for row in time if row["n"] is not None and row["module"] != "model"}
+        assert calls == CALLS[name], said
     found = {row["module"]: row for row in memory}
     for path, columns in MEMORY.get(name, {}).items():
         assert {column: found[path][column] for column in columns} == columns, f"{path}\n{said}"
