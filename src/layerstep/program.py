@@ -72,7 +72,7 @@ def debug(program: Program, session: Session, *, stay: Stay = Stay.NEVER) -> int
 
 
 def _batch_code(session: Session, code: int) -> int:
-    """Nobody was there to read: the exit code tells what was caught, and that a line or a point was wrong."""
+    """In batch work the exit code tells what was caught, and that a line or a point was wrong."""
     if session.caught:
         return CAUGHT_EXIT_CODE
     is_wrong = session.prompt.wrong_lines or any(p.is_pending and p.trouble for p in session.points)

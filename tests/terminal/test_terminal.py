@@ -447,8 +447,8 @@ def test_the_terminal_is_put_back_when_the_script_fails_under_an_open_prompt(ope
     terminal.ask("break 1")
     terminal.keys("continue\r")
     code, trace = terminal.end()
-    assert code == 1
-    assert "RuntimeError" in trace and "planted fault" in trace  # the prompt may be drawn between them
+    shown = trace.replace("(layerstep) ", "")  # another thread may draw the prompt once more between two writes
+    assert code == 1 and "RuntimeError: planted fault" in shown
 
 
 # -- progress bars -----------------------------------------------------------------------------

@@ -254,7 +254,7 @@ class NonfiniteSearch(Instrument):
 
         if at_birth(self.session, snapshot, origin, then=stop):
             return ""
-        return f"born in {origin.op} at {origin.place}, which a third run did not come by"
+        return f"born in {origin.op} at {origin.place}, which a third run did not reach"
 
     def note(self, origin: Origin) -> None:
         """It was found, and is told to who listens."""
