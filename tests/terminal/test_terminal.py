@@ -447,7 +447,7 @@ def test_the_terminal_is_put_back_when_the_script_fails_under_an_open_prompt(ope
     terminal.ask("break 1")
     terminal.keys("continue\r")
     code, trace = terminal.end()
-    shown = trace.replace("(layerstep) ", "")  # another thread may draw the prompt once more between two writes
+    shown = trace.replace("(layerstep) ", "")  # another thread may draw the prompt between two writes
     assert code == 1 and "RuntimeError: planted fault" in shown
 
 

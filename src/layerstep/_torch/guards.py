@@ -100,7 +100,7 @@ def below_everything() -> contextlib.AbstractContextManager[None]:
 
 
 def observation() -> contextlib.AbstractContextManager[None]:
-    """No gradient, no mode of the program, no transform of torch.func; modes that are put on meanwhile work."""
+    """No gradient, no mode of the program, no transform of torch.func; a mode that is put on later works."""
     guards = [modes_off()]
     if _may_transform():
         guards.append(_transforms_off())
