@@ -19,6 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests" / "support")]
 
+import same_rounding  # noqa: E402, F401 - before torch
+
+# isort: split
 import architecture  # noqa: E402
 import gallery  # noqa: E402
 import planted  # noqa: E402
