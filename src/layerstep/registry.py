@@ -26,13 +26,17 @@ __all__ = [
     "GROUPS",
     "Command",
     "Export",
+    "RuleEntry",
     "all_commands",
     "all_exports",
+    "all_rules",
     "command",
     "export",
     "find_command",
     "find_export",
+    "find_rule",
     "plugin_of",
+    "rule",
     "untold_troubles",
 ]
 
@@ -110,7 +114,34 @@ class Export:
             raise MissingExtra(self.extra) from None
 
 
+@dataclass(frozen=True, slots=True)
+class RuleEntry:
+    """A rule of the doctor: its names, how bad its finding is, and the class that looks for it."""
+
+    code: str
+    name: str
+    kind: Any
+    severity: str
+    confidence: str
+    cost: str
+    """What it needs: `always` (the loss, the calls), `look` (a step that is looked at), `end`."""
+
+    @property
+    def summary(self) -> str:
+        return self.help.partition("\n")[0]
+
+    @property
+    def help(self) -> str:
+        """The docstring of the class, unindented: what, why, how to fix."""
+        return documentation(self.kind)
+
+
+COSTS = ("always", "look", "end")
+SEVERITIES = ("info", "warning", "error", "critical")
+CONFIDENCES = ("exact", "statistical")
+
 _commands: dict[str, Command] = {}
+_rules: dict[str, RuleEntry] = {}
 _exports: dict[str, Export] = {}
 _loaded: set[str] = set()
 _plugins: dict[str, str] = {}
@@ -152,6 +183,39 @@ def export(suffix: str, *, extra: str = "", of_session: bool = False) -> Callabl
         return function
 
     return register
+
+
+def rule(
+    code: str, name: str, *, severity: str, confidence: str = "exact", cost: str = "look"
+) -> Callable[[F], F]:
+    """Register a class of `layerstep.doctor.rule.Rule` as a rule of the doctor."""
+
+    def register(kind: F) -> F:
+        for word, words in ((severity, SEVERITIES), (confidence, CONFIDENCES), (cost, COSTS)):
+            if word not in words:
+                raise ValueError(f"{name}: {word!r} is not one of {', '.join(words)}")
+        new = RuleEntry(code, name, kind, severity, confidence, cost)
+        for word in (code, name):
+            if word in _rules and _rules[word].kind.__module__ != kind.__module__:
+                raise ValueError(f"two rules want the name {word!r}")
+            _rules[word] = new
+        return kind
+
+    return register
+
+
+def all_rules() -> list[RuleEntry]:
+    """Every rule once, by its code."""
+    load("rules")
+    unique = {id(each): each for each in _rules.values()}.values()
+    return sorted(unique, key=lambda each: (each.code.rstrip("0123456789"), len(each.code), each.code))
+
+
+def find_rule(word: str) -> RuleEntry | None:
+    """The rule of this code or name, in any case."""
+    load("rules")
+    lower = word.lower().replace("_", "-")
+    return next((entry for key, entry in _rules.items() if key.lower() == lower), None)
 
 
 def load(name: str = "commands") -> None:

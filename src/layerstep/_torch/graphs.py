@@ -17,6 +17,7 @@ __all__ = [
     "is_in_backward",
     "node_number",
     "run_backward",
+    "shape_of_output",
     "will_run",
 ]
 
@@ -84,6 +85,14 @@ def will_run(node: Any) -> bool:
         return bool(torch._C._will_engine_execute_node(node))
     except (AttributeError, RuntimeError):
         return True
+
+
+def shape_of_output(node: Any, place: int = 0) -> tuple[int, ...] | None:
+    """The shape of a tensor that a node made in the forward. Fallback: None, and shapes are not compared."""
+    try:
+        return tuple(int(size) for size in node._input_metadata[place].shape)
+    except Exception:  # no such attribute, a symbolic or a nested shape
+        return None
 
 
 def run_backward(tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:

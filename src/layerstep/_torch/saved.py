@@ -13,7 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["OPAQUE", "is_opaque", "is_written_view", "key_of", "memory_of", "saved_by"]
+__all__ = [
+    "OPAQUE",
+    "is_opaque",
+    "is_written_view",
+    "key_of",
+    "memory_of",
+    "saved_by",
+    "saved_tensor",
+    "saved_word",
+]
 
 _RAW = "_raw_saved_"
 _names: dict[type, tuple[str, ...]] = {}
@@ -44,6 +53,26 @@ def saved_by(node: Any) -> Iterator[Any]:
             yield from _checkpointed(each)
     if issubclass(kind, torch.autograd.function.BackwardCFunction):
         yield from vars(node).values()  # `ctx.mask = mask`
+
+
+def saved_tensor(node: Any, name: str) -> Tensor | None:
+    """A tensor that a node has saved, `saved_tensor(node, "target")`, without unpacking it.
+
+    Fallback: None, also where a pack hook has put something else in its place.
+    """
+    try:
+        held = _data(getattr(node, _RAW + name, None))
+    except RuntimeError:  # it has run and released them
+        return None
+    return held if isinstance(held, Tensor) else None
+
+
+def saved_word(node: Any, name: str) -> Any:
+    """What a node has saved beside tensors: `saved_word(node, "reduction")`. Fallback: None."""
+    try:
+        return getattr(node, f"_saved_{name}", None)
+    except RuntimeError:
+        return None
 
 
 def _data(raw: Any) -> Any:

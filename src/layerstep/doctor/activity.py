@@ -1,0 +1,124 @@
+"""What comes out of the layers in a step that is looked at, and which units have never answered."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerstep.doctor.facts import ActivationFacts
+from layerstep.doctor.measuring import is_readable
+from layerstep.tensors.containers import tensors_of
+
+__all__ = ["Activity"]
+
+MOST_UNITS = 1 << 16
+FLAT = 0.99
+"""A tanh beyond ±0.99 or a sigmoid beyond 0.01 and 0.99 passes almost no gradient."""
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_LAYERS = (nn.Linear, *_CONVOLUTIONS)
+_BOUNDED = (nn.Tanh, nn.Sigmoid)
+_RECTIFIERS = (nn.ReLU, nn.ReLU6)
+
+
+class Activity:
+    """Follows units over the steps that are looked at."""
+
+    def __init__(self) -> None:
+        self._ever: dict[str, Tensor] = {}
+        """Of each layer: the units that gave more than zero at least once."""
+        self._seen: dict[str, int] = {}
+        self._facts: list[ActivationFacts] = []
+
+    def take(self) -> tuple[ActivationFacts, ...]:
+        """What was seen since it was taken last."""
+        taken, self._facts = tuple(self._facts), []
+        return taken
+
+    def note(self, path: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """A leaf module was called."""
+        made = next(iter(tensors_of(output, 2)), None)
+        if made is not None and made.is_floating_point() and is_readable(made):
+            self._facts.append(self._fact(path, module, made))
+        given = next(iter(tensors_of(args, 2)), None)
+        if isinstance(module, _LAYERS) and given is not None and given.requires_grad and is_readable(given):
+            self._note_input(path, module, given.detach())
+
+    def _fact(self, path: str, module: nn.Module, made: Tensor) -> ActivationFacts:
+        values = made.detach()
+        units = _unit_dimension(values, isinstance(module, _CONVOLUTIONS))
+        count = values.shape[units] if values.ndim else 1
+        std, mean = (float(each) for each in torch.std_mean(values.float(), correction=0))
+        silent = dead = 0
+        if isinstance(module, _RECTIFIERS):
+            silent, dead = self._follow(path, values, units)
+        return ActivationFacts(
+            path,
+            type(module).__name__,
+            samples=values.numel() // max(count, 1),
+            mean=mean,
+            std=std,
+            size=float(values.abs().mean()),
+            units=count,
+            silent=silent,
+            dead=dead,
+            seen=self._seen.get(path, 0),
+            saturated=_flat_share(module, values),
+            nonfinite=0 if math.isfinite(mean) else int((~torch.isfinite(values)).sum()),
+        )
+
+    def _note_input(self, path: str, module: nn.Module, given: Tensor) -> None:
+        """A layer whose input is never negative follows a ReLU, be it a module or a function."""
+        units = _unit_dimension(given, isinstance(module, _CONVOLUTIONS))
+        key = f"{path}.input"
+        low, high = (float(end) for end in given.aminmax())
+        if low < 0:
+            self._ever.pop(key, None)
+            self._seen[key] = -(1 << 60)  # it is no ReLU: never count it again
+            return
+        if self._seen.get(key, 0) < 0 or (high <= 1 and low >= 0 and not bool((given == 0).any())):
+            return  # a sigmoid or a softmax
+        silent, dead = self._follow(key, given, units)
+        std, mean = (float(each) for each in torch.std_mean(given.float(), correction=0))
+        count = given.shape[units]
+        self._facts.append(
+            ActivationFacts(
+                key,
+                f"input of {type(module).__name__}",
+                samples=given.numel() // max(count, 1),
+                mean=mean,
+                std=std,
+                size=mean,
+                units=count,
+                silent=silent,
+                dead=dead,
+                seen=self._seen.get(key, 0),
+            )
+        )
+
+    def _follow(self, key: str, values: Tensor, units: int) -> tuple[int, int]:
+        """How many units were silent in this batch, and how many in all so far."""
+        count = values.shape[units] if values.ndim else 0
+        if not count or count > MOST_UNITS or values.ndim < 2:
+            return 0, 0
+        others = [dim for dim in range(values.ndim) if dim != units % values.ndim]
+        active = values.amax(dim=others) > 0
+        ever = self._ever.get(key)
+        ever = active if ever is None or ever.shape != active.shape else ever | active
+        self._ever[key] = ever
+        self._seen[key] = self._seen.get(key, 0) + values.numel() // count
+        return int((~active).sum()), int((~ever).sum())
+
+
+def _unit_dimension(values: Tensor, is_convolution: bool) -> int:
+    """Channels of images are the second dimension; features of everything else the last."""
+    return 1 if values.ndim >= 4 or (is_convolution and values.ndim >= 3) else max(values.ndim - 1, 0)
+
+
+def _flat_share(module: nn.Module, values: Tensor) -> float:
+    if not isinstance(module, _BOUNDED):
+        return 0.0
+    flat = values.abs() > FLAT if isinstance(module, nn.Tanh) else (values - 0.5).abs() > FLAT - 0.5
+    return float(flat.float().mean())

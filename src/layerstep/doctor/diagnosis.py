@@ -1,0 +1,224 @@
+"""From signs to findings: counted, said once, ranked by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from layerstep.doctor.facts import EvaluationFacts, StepFacts
+from layerstep.doctor.finding import Finding, Severity, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import RunFacts
+
+__all__ = ["Diagnosis", "ranked"]
+
+CLEAN = 20
+"""Looks without a sign after which a finding is cleared."""
+MOST = 200
+"""Findings that are kept."""
+
+
+@dataclass(slots=True)
+class _Track:
+    """One rule at one place."""
+
+    streak: int = 0
+    began: int = 0
+    """The step in which the streak began."""
+    clean: int = 0
+    finding: Finding | None = None
+
+
+class Diagnosis:
+    """Asks the rules at each step. `found` is called once for each finding, when it arises."""
+
+    def __init__(
+        self,
+        rules: Iterable[Rule],
+        found: Callable[[Finding], None],
+        failed: Callable[[Rule, Exception], None],
+    ) -> None:
+        self.rules = list(rules)
+        self.run = RunFacts()
+        self.silenced: set[str] = set()
+        """The names of rules that are off."""
+        self._found = found
+        self._failed = failed
+        self._tracks: dict[tuple[str, str], _Track] = {}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found, causes before consequences."""
+        return ranked(
+            [track.finding for track in self._tracks.values() if track.finding is not None],
+        )
+
+    def begins(self) -> None:
+        """A training begins."""
+        for rule in self._active():
+            self._take(rule, lambda rule=rule: rule.begins(self.run), 0)  # type: ignore[misc]
+
+    def stepped(self, step: StepFacts) -> None:
+        """An optimizer has stepped."""
+        self.run.add(step)
+        for rule in self._active():
+            self._take(
+                rule,
+                lambda rule=rule: rule.stepped(step, self.run),  # type: ignore[misc]
+                step.training_step,
+                is_look=step.is_looked_at,
+            )
+
+    def evaluated(self, evaluation: EvaluationFacts) -> None:
+        """An evaluation has ended."""
+        self.run.evaluations.append(evaluation)
+        for rule in self._active():
+            self._take(
+                rule,
+                lambda rule=rule: rule.evaluated(evaluation, self.run),  # type: ignore[misc]
+                self.run.training_step,
+            )
+
+    def ended(self) -> None:
+        """The run is over."""
+        self.run.is_over = True
+        for rule in self._active():
+            self._take(rule, lambda rule=rule: rule.ended(self.run), self.run.training_step)  # type: ignore[misc]
+
+    def _active(self) -> list[Rule]:
+        return [rule for rule in self.rules if rule.name not in self.silenced]
+
+    def _take(
+        self, rule: Rule, ask: Callable[[], Iterable[Sign]], step: int, *, is_look: bool = False
+    ) -> None:
+        """Ask one rule. One that raises is reported, and not asked again."""
+        try:
+            signs = {(rule.name, _key(sign)): sign for sign in ask()}
+        except Exception as error:
+            self.rules.remove(rule)
+            self._failed(rule, error)
+            return
+        for key, sign in signs.items():
+            self._see(key, rule, sign, step)
+        if is_look:
+            for key, track in self._tracks.items():
+                if key[0] == rule.name and key not in signs:
+                    self._miss(track)
+
+    def _see(self, key: tuple[str, str], rule: Rule, sign: Sign, step: int) -> None:
+        track = self._tracks.get(key)
+        if track is None:
+            if len(self._tracks) >= MOST:
+                return
+            track = self._tracks[key] = _Track()
+        track.streak += 1
+        track.began = step if track.streak == 1 else track.began
+        track.clean = 0
+        known = track.finding
+        if known is not None:
+            track.finding = replace(
+                known,
+                last_step=step,
+                count=known.count + 1,
+                is_active=True,
+                text=sign.text,
+                evidence=sign.evidence or known.evidence,
+                severity=max(known.severity, sign.severity or rule.severity, key=lambda each: each.rank),
+            )
+        elif track.streak >= rule.patience:
+            track.finding = _finding(rule, sign, track.began, step)
+            self._found(track.finding)
+
+    @staticmethod
+    def _miss(track: _Track) -> None:
+        track.streak = 0
+        track.clean += 1
+        if track.finding is not None and track.clean >= CLEAN:
+            track.finding = replace(track.finding, is_active=False)
+
+
+def _key(sign: Sign) -> str:
+    """The place by which findings of one rule are told apart."""
+    where = sign.where
+    if where.module or where.line:
+        return f"{where.module}:{where.line}"
+    return where.parameters[0] if where.parameters else ""
+
+
+def _finding(rule: Rule, sign: Sign, first: int, step: int) -> Finding:
+    return Finding(
+        rule=rule.name,
+        code=rule.code,
+        severity=sign.severity or rule.severity,
+        confidence=rule.confidence,
+        text=sign.text,
+        where=sign.where,
+        first_step=first,
+        last_step=step,
+        count=rule.patience,
+        evidence=sign.evidence,
+        explains=rule.explains,
+        advice=(*sign.advice, *rule.advice),
+        confirm=rule.confirm,
+        silence=f"doctor off {rule.code}",
+    )
+
+
+def ranked(findings: list[Finding]) -> list[Finding]:
+    """Causes first, what each explains right behind it.
+
+    A note (`info`) that explains a warning or worse is its cause and becomes as severe. Among causes the
+    worst comes first, a fact before a judgement, the earlier before the later.
+    """
+    causes = {
+        id(finding): _cause_of(finding, findings)
+        for finding in findings
+        if finding.severity is not Severity.INFO
+    }
+    promoted = {
+        id(cause): max((f.severity for f in findings if causes.get(id(f)) is cause), key=lambda s: s.rank)
+        for cause in causes.values()
+        if cause is not None
+    }
+    roots = [finding for finding in findings if causes.get(id(finding)) is None]
+
+    def severity(finding: Finding) -> Severity:
+        return max(finding.severity, promoted.get(id(finding), finding.severity), key=lambda each: each.rank)
+
+    roots.sort(key=lambda f: (-severity(f).rank, f.confidence != "exact", f.first_step, f.code))
+    ordered: list[Finding] = []
+    for root in roots:
+        ordered.append(replace(root, severity=severity(root)))
+        ordered += _below(root, findings, causes)
+    return ordered
+
+
+def _below(cause: Finding, findings: list[Finding], causes: dict[int, Finding | None]) -> list[Finding]:
+    found = []
+    for finding in sorted(findings, key=lambda each: (-each.severity.rank, each.first_step)):
+        if causes.get(id(finding)) is cause:
+            found.append(replace(finding, caused_by=cause.rule))
+            found += _below(finding, findings, causes)
+    return found
+
+
+def _cause_of(finding: Finding, findings: list[Finding]) -> Finding | None:
+    """The finding that explains another: a fact before a judgement, then the earliest."""
+    able = [
+        each
+        for each in findings
+        if finding.rule in each.explains
+        and each.rule != finding.rule
+        and finding.rule != each.caused_by
+        and not _explains(finding, each)
+    ]
+    return min(
+        able,
+        key=lambda each: (each.confidence != "exact", -each.severity.rank, each.first_step),
+        default=None,
+    )
+
+
+def _explains(finding: Finding, other: Finding) -> bool:
+    """Would they explain each other? Then neither is below the other unless it is later."""
+    return other.rule in finding.explains and finding.first_step <= other.first_step

@@ -1,0 +1,269 @@
+"""What the doctor has seen, as plain numbers and names. Rules read these and touch no tensor.
+
+A step that is *looked at* has everything; the others have what costs a few microseconds: the loss, the
+learning rate, the calls. How many steps are looked at depends on the budget of the level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from layerstep.doctor.finding import Place
+
+__all__ = [
+    "ActivationFacts",
+    "CriterionFacts",
+    "EvaluationFacts",
+    "ForwardFacts",
+    "GroupFacts",
+    "InputFacts",
+    "LossFacts",
+    "ParameterFacts",
+    "ParameterLook",
+    "StepFacts",
+    "TargetFacts",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterFacts:
+    """A parameter of a model, as it was when the training began."""
+
+    name: str
+    module: str
+    """The path of the module that owns it."""
+    kind: str
+    """The class of that module: `Linear`."""
+    leaf: str
+    """Its name in that module: `weight`."""
+    shape: tuple[int, ...]
+    dtype: str
+    requires_grad: bool
+    optimizers: tuple[int, ...]
+    """The numbers of the optimizers that have it."""
+    mean: float
+    std: float
+    checksum: int
+    """The same for two parameters with equal bits."""
+    model: str = ""
+    before_norm: bool = False
+    """A bias whose effect the norm after it takes away: its gradient is zero by construction."""
+
+    @property
+    def is_matrix(self) -> bool:
+        return len(self.shape) >= 2
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterLook:
+    """A parameter in one step that was looked at."""
+
+    has_gradient: bool
+    norm: float = 0.0
+    """Of its gradient, as the optimizer got it. NaN if it is not finite."""
+    mean: float = 0.0
+    most: float = 0.0
+    weight_norm: float = 0.0
+    update: float = 0.0
+    """The norm of its change divided by its own norm; NaN where its norm is zero."""
+    moved: float = 1.0
+    """The share of its elements (of a sample, if it is large) that the step has changed."""
+    rows_alike: bool = False
+    """Are all its rows equal, so that its units compute the same?"""
+    is_finite: bool = True
+    """The parameter itself, after the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """A tensor that a model was called with."""
+
+    name: str
+    """`input 0`, or the keyword."""
+    dtype: str
+    shape: tuple[int, ...]
+    mean: float = 0.0
+    std: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    nonfinite: int = 0
+    constant: float = 0.0
+    """The share of features that are the same in all samples of the batch."""
+    rows: tuple[int, ...] = ()
+    """A checksum of each of the first samples."""
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.startswith(("f", "bf"))
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardFacts:
+    """One call of a model."""
+
+    model: str
+    samples: int
+    is_training: bool
+    """`model.training`."""
+    with_grad: bool
+    modes: tuple[str, ...] = ()
+    """The paths of its dropouts and batch norms that are in evaluation mode although the model trains."""
+    has_modes: bool = False
+    """Does it contain a dropout or a batch norm, so that the mode matters?"""
+    inputs: tuple[InputFacts, ...] = ()
+    output: InputFacts | None = None
+    autocast: str = ""
+    """The dtype of autocast, if it is on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """What the loss compares with."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    distinct: int
+    """How many different values (of a sample)."""
+    counts: Mapping[int, int] = field(default_factory=dict)
+    """Of class labels: how often each comes, those that are ignored left out."""
+    ignored: int = 0
+    mean: float = 0.0
+    std: float = 0.0
+    shift: int | None = None
+    """Of token labels: the labels are the input moved by so many places. None: they are something else."""
+    out_of_range: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CriterionFacts:
+    """A loss function in the graph behind the loss."""
+
+    kind: str
+    """`cross_entropy`, `nll`, `bce`, `bce_logits`, `mse`, `l1`, `smooth_l1`, `huber`, `kl_div`."""
+    reduction: str
+    """`mean`, `sum`, `none`."""
+    classes: int = 0
+    input_from: str = ""
+    """What made its input: `softmax`, `log_softmax`, `sigmoid`, `relu`, or the name of another operation."""
+    enlarged: tuple[tuple[int, ...], ...] = ()
+    """The shape of the prediction and the larger one that broadcasting made of it."""
+    target: TargetFacts | None = None
+    low: float = 0.0
+    high: float = 0.0
+    """The range of its input, where it is kept."""
+    spread: float = 0.0
+    """The standard deviation of its input, where it is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossFacts:
+    """One `backward()`: the loss it began at."""
+
+    value: float
+    backward_at: Place
+    """The line of `backward()`."""
+    made_at: Place
+    """The line that made the loss, where it can be told from the source."""
+    scale: float = 1.0
+    """The factor by which the loss was multiplied at the end: 1/4, or that of a gradient scaler."""
+    criteria: tuple[CriterionFacts, ...] = ()
+    retains_graph: bool = False
+    is_looked_at: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationFacts:
+    """What came out of one module in a step that was looked at."""
+
+    path: str
+    kind: str
+    samples: int
+    mean: float
+    std: float
+    size: float
+    """The mean magnitude."""
+    units: int
+    silent: int
+    """Units that gave zero or less for all samples of this step."""
+    dead: int
+    """Units that did so in all samples since the beginning."""
+    seen: int
+    """Samples since the beginning."""
+    saturated: float = 0.0
+    """Of a tanh or sigmoid: the share of outputs at the flat ends."""
+    nonfinite: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A parameter group of an optimizer."""
+
+    lr: float
+    weight_decay: float
+    parameters: tuple[str, ...]
+    initial_lr: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationFacts:
+    """Calls of a trained model without gradients, between two training steps."""
+
+    model: str
+    step: int
+    """The training step after which it came."""
+    forwards: int
+    samples: int
+    is_training: bool
+    """Was the model in training mode in any of them?"""
+    has_modes: bool
+    rows: tuple[int, ...] = ()
+    loss: float | None = None
+    """The mean loss, where it could be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """One step of one optimizer."""
+
+    number: int
+    """Counted from 1 for each optimizer."""
+    training_step: int
+    """Counted from 1 for the run: what findings name."""
+    optimizer: int
+    kind: str
+    """The class of the optimizer: `AdamW`."""
+    groups: tuple[GroupFacts, ...]
+    losses: tuple[LossFacts, ...]
+    forwards: tuple[ForwardFacts, ...]
+    seconds: float
+    is_looked_at: bool = False
+    grad_norm: float | None = None
+    """The norm of all gradients of the optimizer together."""
+    parameters: Mapping[str, ParameterLook] = field(default_factory=dict)
+    activations: tuple[ActivationFacts, ...] = ()
+    kept_gradients: tuple[str, ...] = ()
+    """Parameters whose gradient was not cleared since the step before, of the few that are asked."""
+    untouched: tuple[str, ...] = ()
+    """Parameters of a model that no optimizer has written since the training began, though they have a
+    gradient."""
+    scaler: float | None = None
+    """The scale of an enabled gradient scaler."""
+    live_graphs: int | None = None
+    """How many tensors with a graph behind them were alive after the step, if they were counted."""
+
+    @property
+    def loss(self) -> float | None:
+        """The mean over the backward passes of the step, with the scale taken out."""
+        if not self.losses:
+            return None
+        return sum(each.value / each.scale for each in self.losses) / len(self.losses)
+
+    @property
+    def lr(self) -> float:
+        """The largest learning rate of its groups."""
+        return max((group.lr for group in self.groups), default=0.0)
+
+    @property
+    def samples(self) -> int:
+        return sum(forward.samples for forward in self.forwards if forward.with_grad)

@@ -1,0 +1,129 @@
+"""Calls of the models: with what they are called, in which mode, and which of them are an evaluation."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from layerstep.doctor.facts import EvaluationFacts, ForwardFacts, InputFacts
+from layerstep.doctor.measuring import input_facts, is_readable, rows_of
+from layerstep.engine.models import Models
+from layerstep.tensors.containers import tensors_of
+from layerstep.tensors.shapes import dtype_name
+
+__all__ = ["Forwards"]
+
+MOST_INPUTS = 6
+TOKENS = 1 << 20
+"""Whole numbers of an input that are copied to be compared with the labels."""
+ROWS_OF_EVALUATION = 4096
+
+
+class Forwards:
+    """Makes facts of the calls."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._modes: weakref.WeakKeyDictionary[nn.Module, list[tuple[str, nn.Module]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._tokens: list[Tensor] = []
+        self._evaluation: EvaluationFacts | None = None
+
+    def begins(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, deep: bool
+    ) -> ForwardFacts | None:
+        """A model is called; None if it is a loss or another helper without parameters."""
+        model = self._models.by_root(module)
+        if model is None or model.is_helper:
+            return None
+        named = _named(args, kwargs)
+        with_grad = torch.is_grad_enabled()
+        if with_grad:
+            self._tokens = [_copy(t) for _, t in named if _is_tokens(t)] if deep else []
+        modal = self._modal(module)
+        device = "cuda" if torch.is_autocast_enabled("cuda") else "cpu"
+        return ForwardFacts(
+            model.name,
+            samples=next((int(t.shape[0]) for _, t in named if t.ndim), 1),
+            is_training=module.training,
+            with_grad=with_grad,
+            modes=tuple(path for path, part in modal if not part.training)
+            if module.training and deep
+            else (),
+            has_modes=bool(modal),
+            inputs=tuple(self._input(name, t, deep=deep, with_grad=with_grad) for name, t in named),
+            autocast=dtype_name(torch.get_autocast_dtype(device))
+            if torch.is_autocast_enabled(device)
+            else "",
+        )
+
+    def _input(self, name: str, tensor: Tensor, *, deep: bool, with_grad: bool) -> InputFacts:
+        facts = input_facts(name, tensor, deep=deep and with_grad)
+        if not with_grad and is_readable(tensor):  # an evaluation: only which samples it has
+            return replace(facts, rows=rows_of(tensor))
+        return facts
+
+    def with_output(self, call: ForwardFacts, output: Any) -> ForwardFacts:
+        """The same call with what it returned."""
+        made = next((t for t in tensors_of(output) if t.is_floating_point()), None)
+        return replace(call, output=input_facts("output", made, deep=True)) if made is not None else call
+
+    def tokens(self) -> list[Tensor]:
+        """The inputs of whole numbers of the last call with gradients, if it was looked at."""
+        return self._tokens
+
+    def _modal(self, root: nn.Module) -> list[tuple[str, nn.Module]]:
+        """The modules of a model that act differently in evaluation mode."""
+        if root not in self._modes:
+            self._modes[root] = [
+                (path, module)
+                for path, module in root.named_modules()
+                if isinstance(module, _BatchNorm)
+                or (isinstance(module, _DropoutNd) and module.p > 0)
+                or (
+                    getattr(module, "dropout", 0) not in (0, 0.0)
+                    and isinstance(module, nn.MultiheadAttention | nn.LSTM | nn.GRU)
+                )
+            ]
+        return self._modes[root]
+
+    def add_to_evaluation(self, call: ForwardFacts, step: int) -> None:
+        """A trained model is called without gradients."""
+        rows = next((each.rows for each in call.inputs if each.rows), ())
+        open_ = self._evaluation
+        if open_ is None or open_.model != call.model:
+            open_ = EvaluationFacts(call.model, step, 0, 0, False, call.has_modes)
+        self._evaluation = replace(
+            open_,
+            forwards=open_.forwards + 1,
+            samples=open_.samples + call.samples,
+            is_training=open_.is_training or call.is_training,
+            rows=(open_.rows + rows)[:ROWS_OF_EVALUATION],
+        )
+
+    def take_evaluation(self) -> EvaluationFacts | None:
+        """The evaluation that has just ended, if there was one."""
+        taken, self._evaluation = self._evaluation, None
+        return taken
+
+
+def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
+    found = [(f"input {at}", t) for at, value in enumerate(args) for t in tensors_of(value)[:MOST_INPUTS]]
+    found += [(name, t) for name, value in kwargs.items() for t in tensors_of(value)[:MOST_INPUTS]]
+    return found[:MOST_INPUTS]
+
+
+def _is_tokens(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.int64, torch.int32) and tensor.ndim == 2 and tensor.numel() <= TOKENS
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """The program may write to its inputs before the loss is there."""
+    return tensor.detach().clone()

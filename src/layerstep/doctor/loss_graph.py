@@ -1,0 +1,226 @@
+"""What the autograd graph of a loss tells: which loss function, over what, against which targets.
+
+The graph is read when `backward()` begins and before it runs. Nothing is unpacked, and no operation is
+watched, so reading it costs some 50 µs and changes nothing. It is followed from the loss down to the first
+operation that has a parameter; what lies below is the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from layerstep._torch.graphs import shape_of_output
+from layerstep._torch.saved import saved_tensor, saved_word
+
+__all__ = ["Criterion", "LossGraph", "read_graph"]
+
+MOST_NODES = 400
+_REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
+_CRITERIA = {
+    "NllLossBackward0": "nll",
+    "NllLoss2DBackward0": "nll",
+    "BinaryCrossEntropyBackward0": "bce",
+    "BinaryCrossEntropyWithLogitsBackward0": "bce_logits",
+    "MseLossBackward0": "mse",
+    "SmoothL1LossBackward0": "smooth_l1",
+    "HuberLossBackward0": "huber",
+    "CtcLossBackward0": "ctc",
+}
+_SHAPES = frozenset(
+    [
+        "View",
+        "Reshape",
+        "UnsafeView",
+        "Alias",
+        "Transpose",
+        "Permute",
+        "T",
+        "Unsqueeze",
+        "Squeeze",
+        "Select",
+        "Slice",
+        "Clone",
+        "ToCopy",
+        "Index",
+        "IndexSelect",
+        "AsStrided",
+        "Expand",
+        "Contiguous",
+        "Split",
+        "Unbind",
+        "Cat",
+        "Stack",
+        "Gather",
+        "Detach",
+    ]
+)
+"""Operations that move values and do not change them."""
+_MAKERS = {
+    "Softmax": "softmax",
+    "SafeSoftmax": "softmax",
+    "LogSoftmax": "log_softmax",
+    "Sigmoid": "sigmoid",
+    "LogSigmoid": "log_sigmoid",
+    "Relu": "relu",
+    "Tanh": "tanh",
+    "Log": "log",
+    "Exp": "exp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """A loss function in the graph, with the tensors that its node holds."""
+
+    kind: str
+    reduction: str
+    classes: int
+    input_from: str
+    enlarged: tuple[tuple[int, ...], ...]
+    input: Tensor | None
+    target: Tensor | None
+    ignore_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LossGraph:
+    """The part of the graph between the loss and the model."""
+
+    scale: float
+    criteria: tuple[Criterion, ...]
+
+
+def read_graph(loss: Tensor) -> LossGraph:
+    """What the graph behind a loss tells. Call it before its backward pass."""
+    scale, top = _scale(loss.grad_fn)
+    nodes = list(_above_the_model(top))
+    found = [criterion for node in nodes if (criterion := _criterion(node)) is not None]
+    found += [criterion for node in nodes if (criterion := _by_hand(node)) is not None]
+    return LossGraph(scale, tuple(found))
+
+
+def _name(node: Any) -> str:
+    return str(node.name()).rpartition("::")[2]
+
+
+def _operation(node: Any) -> str:
+    """`Softmax` of `SoftmaxBackward0`."""
+    return _name(node).partition("Backward")[0]
+
+
+def _below(node: Any) -> list[Any]:
+    return [each for each, _ in node.next_functions if each is not None]
+
+
+def _scale(node: Any) -> tuple[float, Any]:
+    """The factors at the very end of the graph, as a gradient scaler or a division by the accumulated steps
+    puts them there, and the node below them.
+    """
+    scale = 1.0
+    while node is not None and _operation(node) in ("Mul", "Div") and len(_below(node)) == 1:
+        factor = saved_tensor(node, "other")
+        value = float(factor) if factor is not None and factor.numel() == 1 else saved_word(node, "other")
+        if not isinstance(value, float | int) or not value:
+            break
+        scale *= value if _operation(node) == "Mul" else 1 / value
+        node = _below(node)[0]
+    return scale, node
+
+
+def _above_the_model(top: Any) -> Iterator[Any]:
+    """The nodes from the loss down to those that have a parameter, which are the last of them."""
+    waiting, seen = [top] if top is not None else [], set[int]()
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop(0)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        below = _below(node)
+        if not any(_name(each) == "AccumulateGrad" for each in below):
+            waiting += below
+
+
+def _moved(node: Any) -> Any:
+    """The node that made the values, below those that only move them."""
+    while node is not None and _operation(node) in _SHAPES:
+        below = _below(node)
+        if len(below) != 1:
+            break
+        node = below[0]
+    return node
+
+
+def _maker(node: Any) -> str:
+    node = _moved(node)
+    if node is None:
+        return ""
+    return _MAKERS.get(_operation(node), _operation(node).lower())
+
+
+def _criterion(node: Any) -> Criterion | None:
+    kind = _CRITERIA.get(_name(node))
+    if kind is None:
+        return None
+    below = _below(node)
+    source = below[0] if below else None
+    classes, given = 0, saved_tensor(node, "self")
+    if kind == "nll":
+        made = _moved(source)
+        shape = shape_of_output(made) if made is not None else None
+        classes = shape[1 if len(shape) > 2 else -1] if shape else 0
+        if made is not None and _operation(made) == "LogSoftmax":
+            kind, source = "cross_entropy", (_below(made) or [None])[0]
+    return Criterion(
+        kind,
+        _REDUCTIONS.get(saved_word(node, "reduction"), "none"),
+        classes,
+        input_from=_maker(source),
+        enlarged=_enlarged(source) if kind in ("mse", "smooth_l1", "huber") else (),
+        input=given,
+        target=saved_tensor(node, "target"),
+        ignore_index=_signed(saved_word(node, "ignore_index")) if kind in ("nll", "cross_entropy") else None,
+    )
+
+
+def _signed(value: Any) -> int | None:
+    """Torch gives -100 as an unsigned number of 64 bits."""
+    return None if value is None else int(value) - (1 << 64) if int(value) >= 1 << 63 else int(value)
+
+
+def _enlarged(node: Any) -> tuple[tuple[int, ...], ...]:
+    """The shape of a prediction, and the larger one that broadcasting made of it."""
+    if node is None or _operation(node) != "Expand" or not _below(node):
+        return ()
+    before, after = shape_of_output(_below(node)[0]), shape_of_output(node)
+    return (before, after) if before and after and before != after else ()
+
+
+def _by_hand(node: Any) -> Criterion | None:
+    """`((a - b) ** 2).mean()` and the like: a difference that a power or a magnitude follows."""
+    if _operation(node) not in ("Mean", "Sum") or not _below(node):
+        return None
+    power = _below(node)[0]
+    kind = {"Pow": "mse", "Abs": "l1"}.get(_operation(power))
+    if kind is None or not _below(power) or _operation(_below(power)[0]) != "Sub":
+        return None
+    difference = _below(power)[0]
+    sides = _below(difference)
+    after = shape_of_output(difference)
+    before = (
+        shape_of_output(sides[0]) if len(sides) == 1 else None
+    )  # the other side has no gradient: the target
+    is_larger = bool(before and after and before != after)
+    return Criterion(
+        kind,
+        _operation(node).lower(),
+        0,
+        input_from=_maker(sides[0]) if sides else "",
+        enlarged=(before, after) if is_larger and before and after else (),
+        input=None,
+        target=None,
+    )

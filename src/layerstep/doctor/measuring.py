@@ -1,0 +1,210 @@
+"""Tensors as facts: inputs, targets, parameters before and after a step. Each function reads, and writes
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from layerstep.doctor.facts import CriterionFacts, InputFacts, ParameterLook, TargetFacts
+from layerstep.doctor.loss_graph import Criterion
+from layerstep.tensors.kinds import is_dense_on_cpu
+from layerstep.tensors.shapes import attempt, dtype_name, shape_of
+from layerstep.tensors.summary import summarize
+
+__all__ = ["Copy", "copy_of", "criterion_facts", "input_facts", "look_at", "rows_of"]
+
+SAMPLED = 1 << 16
+"""Elements of a parameter, an input or a target that are looked at; of a larger one evenly spread ones."""
+ROWS = 64
+IN_A_ROW = 512
+SHIFTS = (0, 1, 2, -1)
+ALIKE = 8
+"""Rows of a weight that are compared with its first one."""
+
+
+def _sample(tensor: Tensor, most: int = SAMPLED) -> Tensor:
+    """Its elements in one row, at most so many, as a copy."""
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, -(-flat.numel() // most))].clone()
+
+
+def rows_of(tensor: Tensor) -> tuple[int, ...]:
+    """A checksum of each of the first samples of a batch; nothing where there is no batch."""
+    if tensor.ndim < 1 or not is_readable(tensor) or tensor.is_complex():
+        return ()
+    rows = tensor.detach()[:ROWS].reshape(min(len(tensor), ROWS), -1)
+    rows = rows[:, :: max(1, -(-rows.shape[1] // IN_A_ROW))].contiguous().clone()
+    raw = rows.cpu().view(torch.uint8) if rows.dtype is not torch.bool else rows.cpu().to(torch.uint8)
+    return tuple(zlib.crc32(bytes(row.tolist())) for row in raw) if raw.shape[1] <= 64 else _many(raw)
+
+
+def _many(raw: Tensor) -> tuple[int, ...]:
+    table = raw.numpy()  # of our own copy
+    return tuple(zlib.crc32(row.tobytes()) for row in table)
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """Are its values at hand? Tensors of other devices and odd kinds are read only where that is sure to
+    work.
+    """
+    return attempt(lambda: is_dense_on_cpu(tensor) or tensor.is_cuda, False) and tensor.numel() > 0
+
+
+def input_facts(name: str, tensor: Tensor, *, deep: bool) -> InputFacts:
+    """A tensor that a model was called with, or that it returned. `deep` looks at its values."""
+    dtype = attempt(lambda: dtype_name(tensor.dtype), "?")
+    shape = attempt(lambda: shape_of(tensor), ())
+    if not deep or not is_readable(tensor):
+        return InputFacts(name, dtype, shape)
+    stats = summarize(tensor, limit=SAMPLED, brief=True).stats
+    if stats is None:
+        return InputFacts(name, dtype, shape)
+    return InputFacts(
+        name,
+        dtype,
+        shape,
+        mean=stats.mean if stats.mean is not None else math.nan,
+        std=stats.std if stats.std is not None else math.nan,
+        low=stats.min if stats.min is not None else math.nan,
+        high=stats.max if stats.max is not None else math.nan,
+        nonfinite=stats.nan + stats.posinf + stats.neginf,
+        constant=_constant(tensor),
+        rows=rows_of(tensor),
+    )
+
+
+def _constant(tensor: Tensor) -> float:
+    """The share of features that are the same in all samples of a batch."""
+    if tensor.ndim < 2 or len(tensor) < 4 or not tensor.is_floating_point():
+        return 0.0
+    rows = tensor.detach()[:ROWS].reshape(min(len(tensor), ROWS), -1)
+    rows = rows[:, :: max(1, -(-rows.shape[1] // IN_A_ROW))]
+    return float((rows == rows[:1]).all(dim=0).float().mean())
+
+
+def criterion_facts(criterion: Criterion, tokens: Sequence[Tensor]) -> CriterionFacts:
+    """A loss function of the graph, and the targets that it holds. `tokens`: the inputs of whole numbers."""
+    low = high = spread = 0.0
+    if criterion.input is not None and is_readable(criterion.input):
+        stats = summarize(criterion.input, limit=SAMPLED, brief=True).stats
+        if stats is not None and stats.mean is not None:
+            low, high, spread = stats.min or 0.0, stats.max or 0.0, stats.std or 0.0
+    return CriterionFacts(
+        criterion.kind,
+        criterion.reduction,
+        criterion.classes,
+        criterion.input_from,
+        criterion.enlarged,
+        target=_target(criterion, tokens),
+        low=low,
+        high=high,
+        spread=spread,
+    )
+
+
+def _target(criterion: Criterion, tokens: Sequence[Tensor]) -> TargetFacts | None:
+    target = criterion.target
+    if target is None or not is_readable(target):
+        return None
+    values = _sample(target)
+    dtype, shape = dtype_name(target.dtype), tuple(target.shape)
+    if target.is_floating_point():
+        wide = values.double()
+        distinct = int(torch.unique(wide).numel()) if wide.numel() <= SAMPLED else 0
+        return TargetFacts(dtype, shape, distinct, mean=float(wide.mean()), std=float(wide.std(correction=0)))
+    ignored = values == criterion.ignore_index if criterion.ignore_index is not None else values != values
+    labels, counts = torch.unique(values[~ignored], return_counts=True)
+    table = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+    return TargetFacts(
+        dtype,
+        shape,
+        len(table),
+        counts={int(label): int(count) for label, count in table.items()},
+        ignored=int(ignored.sum()),
+        shift=_shift(target, tokens, criterion.ignore_index),
+        out_of_range=int(((values[~ignored] < 0) | (values[~ignored] >= criterion.classes)).sum())
+        if criterion.classes
+        else 0,
+    )
+
+
+def _shift(target: Tensor, tokens: Sequence[Tensor], ignored: int | None) -> int | None:
+    """By how many places the labels are the input moved, if they are."""
+    for given in tokens:
+        if given.ndim != 2 or given.is_floating_point() or given.shape[1] < 4 or not is_readable(given):
+            continue
+        batch = given.shape[0]
+        if target.numel() % batch:
+            continue
+        labels = target.detach().reshape(batch, -1)
+        if not given.shape[1] - 2 <= labels.shape[1] <= given.shape[1]:
+            continue
+        found = [shift for shift in SHIFTS if _is_shifted(given.detach(), labels, shift, ignored)]
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def _is_shifted(given: Tensor, labels: Tensor, shift: int, ignored: int | None) -> bool:
+    """Is label t the token t + shift, in every place where both are and the label counts?"""
+    if shift < 0:
+        given, labels = given[:, : labels.shape[1] + shift], labels[:, -shift:]
+    else:
+        given = given[:, shift:]
+    width = min(given.shape[1], labels.shape[1])
+    given, labels = given[:, :width], labels[:, :width]
+    counts = labels != ignored if ignored is not None else torch.ones_like(labels, dtype=torch.bool)
+    if int(counts.sum()) < max(4, width // 2) or int(torch.unique(labels[counts]).numel()) < 3:
+        return False
+    return bool((given[counts] == labels[counts]).float().mean() >= 0.99)
+
+
+class Copy:
+    """A parameter before a step: a copy, of a sample if it is large."""
+
+    __slots__ = ("values", "whole")
+
+    def __init__(self, values: Tensor, whole: bool) -> None:
+        self.values = values
+        self.whole = whole
+
+
+def copy_of(parameter: Tensor) -> Copy:
+    """What to compare with after the step."""
+    return Copy(_sample(parameter), parameter.numel() <= SAMPLED)
+
+
+def look_at(parameter: Tensor, before: Copy | None, size: tuple[float, float, float] | None) -> ParameterLook:
+    """A parameter after a step. `size`: mean, max and norm of its gradient, None where it had none."""
+    mean, most, norm = size if size is not None else (0.0, 0.0, 0.0)
+    if before is None:
+        return ParameterLook(size is not None, norm, mean, most)
+    now = _sample(parameter)
+    wide, old = now.double(), before.values.double()
+    weight, change = float(old.norm()), float((wide - old).norm())
+    return ParameterLook(
+        size is not None,
+        norm,
+        mean,
+        most,
+        weight_norm=weight * (1.0 if before.whole else math.sqrt(parameter.numel() / now.numel())),
+        update=change / weight if weight else math.nan,
+        moved=float((now != before.values).double().mean()),
+        rows_alike=_rows_alike(parameter),
+        is_finite=bool(torch.isfinite(wide.sum())),
+    )
+
+
+def _rows_alike(parameter: Tensor) -> bool:
+    """Are the rows of a weight equal, so that its units compute the same?"""
+    if parameter.ndim < 2 or parameter.shape[0] < 2:
+        return False
+    rows = parameter.detach()[:ALIKE].reshape(min(ALIKE, parameter.shape[0]), -1)
+    rows = rows[:, :: max(1, -(-rows.shape[1] // 4096))]
+    return bool((rows == rows[:1]).all())

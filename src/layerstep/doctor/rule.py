@@ -1,0 +1,62 @@
+"""What a rule is. A rule is a class in a file of `rules/`; a run makes one object of each.
+
+A rule sees facts and yields signs. It keeps its own state between steps. The diagnosis counts the signs, says
+each finding once, and folds what one finding explains under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from layerstep.doctor.facts import EvaluationFacts, StepFacts
+from layerstep.doctor.finding import Confidence, Severity, Sign
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.registry import RuleEntry
+
+__all__ = ["Rule", "make_rule"]
+
+
+class Rule:
+    """One fault of training.
+
+    Override the moments in which the fault shows itself.
+    """
+
+    code = ""
+    name = ""
+    severity = Severity.WARNING
+    confidence = Confidence.EXACT
+    """These four are what `@rule` says."""
+    advice: ClassVar[tuple[str, ...]] = ()
+    """What to do, the likeliest first."""
+    explains: ClassVar[tuple[str, ...]] = ()
+    """The rules whose findings follow from this fault."""
+    confirm: ClassVar[str] = ""
+    """The command that proves it."""
+    patience: ClassVar[int] = 1
+    """How many looks in a row must show a sign before it is a finding."""
+
+    def begins(self, run: RunFacts) -> Iterable[Sign]:
+        """The first step of a training is about to be taken: its parameters are as initialised."""
+        return ()
+
+    def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        """An optimizer has stepped."""
+        return ()
+
+    def evaluated(self, evaluation: EvaluationFacts, run: RunFacts) -> Iterable[Sign]:
+        """A trained model was called without gradients, between two training steps."""
+        return ()
+
+    def ended(self, run: RunFacts) -> Iterable[Sign]:
+        """The run is over, or a report is asked for."""
+        return ()
+
+
+def make_rule(entry: RuleEntry) -> Rule:
+    """A fresh rule for a run."""
+    made: Rule = entry.kind()
+    made.code, made.name = entry.code, entry.name
+    made.severity, made.confidence = Severity(entry.severity), Confidence(entry.confidence)
+    return made

@@ -1,0 +1,83 @@
+"""The line that made a loss: the last assignment of the name that `backward()` is called with."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from types import FrameType
+
+from layerstep.doctor.finding import Place
+
+__all__ = ["line_of", "where_made"]
+
+
+def line_of(frame: FrameType) -> Place:
+    """The line that runs in a frame."""
+    return Place(file=frame.f_code.co_filename, line=frame.f_lineno)
+
+
+def where_made(frame: FrameType) -> Place:
+    """The line that made the loss whose `backward()` runs in this frame; that of `backward()` if unknown."""
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    made = _assignment(file, "".join(linecache.getlines(file, frame.f_globals)), line)
+    return Place(file=file, line=made or line)
+
+
+@functools.lru_cache(maxsize=64)
+def _assignment(file: str, source: str, line: int) -> int:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return 0
+    names = _names_at(tree, line)
+    found = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
+        and node.lineno <= line
+        and names & _targets(node)
+        and _is_near(tree, node.lineno, line)
+    ]
+    return max((each for each in found if not _divides(tree, each, names)), default=max(found, default=0))
+
+
+def _names_at(tree: ast.AST, line: int) -> set[str]:
+    """The names in the statement on a line that calls `backward`."""
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return {name.id for call in calls for name in ast.walk(call) if isinstance(name, ast.Name)}
+
+
+def _targets(node: ast.Assign | ast.AugAssign | ast.AnnAssign) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+
+
+def _divides(tree: ast.AST, line: int, names: set[str]) -> bool:
+    """`loss = loss / 4`: it only scales what another line made."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AugAssign) and node.lineno == line:
+            return True
+        if isinstance(node, ast.Assign) and node.lineno == line and isinstance(node.value, ast.BinOp):
+            used = {name.id for name in ast.walk(node.value) if isinstance(name, ast.Name)}
+            return bool(used & _targets(node) & names)
+    return False
+
+
+def _is_near(tree: ast.AST, line: int, other: int) -> bool:
+    """Are two lines in the same function, or both outside of any?"""
+    return _function_at(tree, line) == _function_at(tree, other)
+
+
+def _function_at(tree: ast.AST, line: int) -> int:
+    inside = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return max(inside, default=0)

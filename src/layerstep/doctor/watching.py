@@ -1,0 +1,316 @@
+"""The doctor on a run: takes facts off it step by step, and asks the rules.
+
+Always on are taps on the outermost modules, a look at each `backward()` and at each step of an optimizer: a
+few microseconds each. A step that is looked at also has taps on the layers, copies of the parameters and a
+walk through the graph of the loss. `Budget` decides which steps those are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from layerstep._torch import is_in_backward, is_tracing
+from layerstep.doctor.activity import Activity
+from layerstep.doctor.budget import Budget, Level
+from layerstep.doctor.diagnosis import Diagnosis
+from layerstep.doctor.facts import ForwardFacts, LossFacts, StepFacts
+from layerstep.doctor.finding import Finding
+from layerstep.doctor.forwards import Forwards
+from layerstep.doctor.loss_graph import read_graph
+from layerstep.doctor.measuring import criterion_facts
+from layerstep.doctor.optimizers import Optimizers
+from layerstep.doctor.rule import Rule, make_rule
+from layerstep.doctor.source_of_loss import line_of, where_made
+from layerstep.engine.backward_calls import BackwardCalls
+from layerstep.engine.events import Phase
+from layerstep.engine.instrument import Instrument
+from layerstep.engine.operations import user_frame
+from layerstep.engine.stack import call_depth
+from layerstep.engine.taps import Sink, Taps
+from layerstep.engine.training import Stepped
+from layerstep.registry import all_rules
+from layerstep.tensors.observing import observing
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Doctor", "doctor_of"]
+
+
+def doctor_of(session: Session) -> Doctor:
+    """The doctor of a session; it is made when it is first asked for."""
+    return session.instruments.get(Doctor)
+
+
+class Doctor(Instrument):
+    """Watches the training of a session while it is on."""
+
+    command = "doctor"
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.is_on = False
+        self.level = Level.BASIC
+        self.listeners: list[Callable[[Finding], None]] = []
+        """Told of each finding when it arises."""
+        self.steppers: list[Callable[[StepFacts], None]] = []
+        """Told of each step."""
+        self._backward = BackwardCalls(session.fail)
+        self._roots = Taps(Sink(self._called, _ignore, _ignore))
+        self._roots.sink.listening = True
+        self._layers = Taps(Sink(self._layer_called, _ignore, _ignore))
+        self._layers.sink.listening = True
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self.diagnosis = Diagnosis(
+            [make_rule(entry) for entry in all_rules()], self._found, self._rule_failed
+        )
+        self.budget = Budget(self.level)
+        self.forwards = Forwards(self.session.models)
+        self.optimizers = Optimizers(self.session)
+        self.activity = Activity()
+        self._losses: list[LossFacts] = []
+        self._calls: list[ForwardFacts] = []
+        self._is_looking = False
+        self._has_begun = False
+        self._own = 0.0
+        self._since = time.perf_counter()
+        self._paths: dict[int, str] = {}
+
+    # --- on and off ---
+
+    def start(self, level: Level = Level.BASIC) -> None:
+        """Forget what was seen, and watch from the next step on."""
+        self.stop()
+        self.level = level
+        self._start_anew()
+        self.is_on = True
+        if self.session.is_attached:
+            self.apply()
+
+    def stop(self) -> None:
+        """Take everything off the run; what was found is kept."""
+        self.is_on = False
+        self._roots.clear()
+        self._layers.clear()
+        for listeners, mine in (
+            (self._backward.before, self._begins),
+            (self._backward.after, self._has_ended),
+        ):
+            self._backward.listen(listeners, mine, False)
+        training = self.session.training
+        training.listen(training.before, self._is_about_to_step, False)
+        training.listen(training.after, self._stepped, False)
+
+    def apply(self) -> None:
+        """Called when the taps of the session are put on: a model may be new."""
+        if not self.is_on:
+            return
+        self._roots.apply_to(self.session.models.tappable, Phase.ENTER, Phase.EXIT)
+        self._backward.listen(self._backward.before, self._begins, True)
+        self._backward.listen(self._backward.after, self._has_ended, True)
+        training = self.session.training
+        training.listen(training.before, self._is_about_to_step, True)
+        training.listen(training.after, self._stepped, True)
+        self._look_next()
+
+    def clear(self) -> None:
+        """Called when the session detaches."""
+        self.stop()
+
+    def finish(self) -> None:
+        """The run is over: ask the rules for the last time."""
+        if self.is_on:
+            self._end_evaluation()
+            self.optimizers.look_at_schedulers(self.diagnosis.run)
+            self.diagnosis.ended()
+
+    def cost(self) -> list[str]:
+        if not self.is_on:
+            return []
+        share, every = self.budget.cost, self.budget.every
+        often = "each step" if every == 1 else f"one step in {every}"
+        words = f"takes {share:.1%} of a step, may take {self.level.share:.0%}; looks at {often}"
+        return [f"doctor, {self.level}: {words}"]
+
+    @property
+    def wants_ops(self) -> bool:
+        return False
+
+    # --- calls of models ---
+
+    def _called(
+        self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
+    ) -> None:
+        if self.session.is_silent or is_in_backward() or is_tracing() or call_depth(frame) != 1:
+            return
+        with self._safely():
+            if phase is Phase.ENTER:
+                self._entered(module, args, kwargs)
+            else:
+                self._left(module, output)
+
+    def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        with observing():
+            call = self.forwards.begins(module, args, kwargs, deep=self._is_looking)
+        if call is None:
+            return
+        if call.with_grad:
+            self._end_evaluation()
+            self._calls.append(call)
+        elif self.optimizers.trains(module):
+            self.forwards.add_to_evaluation(call, self.diagnosis.run.training_step)
+
+    def _left(self, module: nn.Module, output: Any) -> None:
+        if self._is_looking and self._calls and torch.is_grad_enabled():
+            with observing():
+                self._calls[-1] = self.forwards.with_output(self._calls[-1], output)
+
+    def _end_evaluation(self) -> None:
+        evaluation = self.forwards.take_evaluation()
+        if evaluation is not None:
+            self.diagnosis.evaluated(evaluation)
+
+    def _layer_called(
+        self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
+    ) -> None:
+        if self.session.is_silent or not torch.is_grad_enabled() or is_in_backward() or is_tracing():
+            return
+        with self._safely(), observing():
+            self.activity.note(self._paths.get(id(module), ""), module, args, output)
+
+    # --- backward passes ---
+
+    def _begins(self, losses: list[Tensor], frame: FrameType) -> None:
+        if self.session.is_silent or not losses:
+            return
+        with self._safely(), observing():
+            self.optimizers.backward_begins()
+            user = user_frame(frame) or frame
+            self._losses.append(self._loss(losses[0], user))
+
+    def _loss(self, loss: Tensor, frame: FrameType) -> LossFacts:
+        value = float(loss.detach()) if loss.numel() == 1 else math.nan
+        place = line_of(frame)
+        if not self._is_looking or loss.grad_fn is None:
+            scale = self._losses[-1].scale if self._losses else self.optimizers.last_scale(place)
+            return LossFacts(value, place, place, scale=scale)
+        graph = read_graph(loss)
+        tokens = self.forwards.tokens()
+        facts = LossFacts(
+            value,
+            place,
+            where_made(frame),
+            scale=graph.scale,
+            criteria=tuple(criterion_facts(each, tokens) for each in graph.criteria),
+            is_looked_at=True,
+        )
+        self.optimizers.note_scale(place, graph.scale)
+        return facts
+
+    def _has_ended(self, losses: list[Tensor], frame: FrameType) -> None:
+        if not self.session.is_silent:
+            with self._safely():
+                self.optimizers.backward_ended()
+
+    # --- steps of optimizers ---
+
+    def _is_about_to_step(self, stepped: Stepped) -> None:
+        if self.session.is_silent or is_tracing():
+            return
+        with self._safely(), observing():
+            if not self._has_begun:
+                self._has_begun = True
+                self.optimizers.begin(self.diagnosis.run)
+                self.diagnosis.begins()
+            self.optimizers.before_step(stepped, deep=self._is_looking)
+
+    def _stepped(self, stepped: Stepped) -> None:
+        if self.session.is_silent or is_tracing():
+            return
+        with self._safely(), observing():
+            step = self.optimizers.after_step(
+                stepped,
+                deep=self._is_looking,
+                training_step=self.session.training.count,
+                losses=tuple(self._losses),
+                forwards=tuple(self._calls),
+                seconds=time.perf_counter() - self._since,
+                activations=self.activity.take(),
+                run=self.diagnosis.run,
+            )
+            self._losses, self._calls = [], []
+            self.diagnosis.stepped(step)
+            for stepper in self.steppers:
+                stepper(step)
+        self._close_step()
+
+    def _close_step(self) -> None:
+        now = time.perf_counter()
+        own, self._own = self._own, 0.0
+        self.budget.stepped(now - self._since, own, was_look=self._is_looking)
+        self._since = now
+        with self._safely():
+            self._look_next()
+
+    def _look_next(self) -> None:
+        """Decide about the step that begins now, and put taps on the layers if it is to be looked at."""
+        self._is_looking = self.budget.wants_look()
+        if not self._is_looking:
+            self._layers.clear()
+            return
+        models = [model for model in self.session.models if not model.compiled]
+        leaves = {
+            id(module): (path, module)
+            for model in models
+            for path, module in ((self.session.models.full_path(model, p), m) for p, m in model.names)
+            if next(module.children(), None) is None and not isinstance(module, nn.TransformerEncoderLayer)
+        }
+        self._paths = {key: path for key, (path, _) in leaves.items()}
+        self._layers.apply({key: (module, {Phase.EXIT: ()}) for key, (_, module) in leaves.items()})
+
+    # --- what goes wrong with ourselves ---
+
+    def _safely(self) -> _Timed:
+        return _Timed(self)
+
+    def _found(self, finding: Finding) -> None:
+        for listener in list(self.listeners):
+            listener(finding)
+
+    def _rule_failed(self, rule: Rule, error: Exception) -> None:
+        text = f"the rule {rule.name} failed and is off: {type(error).__name__}: {error}"
+        self.session.say(Notice(text[:300], level="warn"))
+
+
+class _Timed:
+    """Takes the time of the doctor's own work. A bug in it detaches and lets the run go on."""
+
+    __slots__ = ("_begun", "_doctor")
+
+    def __init__(self, doctor: Doctor) -> None:
+        self._doctor = doctor
+        self._begun = 0.0
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        self._doctor._own += time.perf_counter() - self._begun
+        if isinstance(error, Exception):
+            self._doctor.session.fail(error)
+            return True
+        return False
+
+
+def _ignore(*_: Any) -> None:
+    """Ignore the other reports of a tap."""
