@@ -9,12 +9,15 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from layerstep import __version__
 from layerstep.config import is_disabled
 from layerstep.errors import Quit, UserError
 from layerstep.visible import visible
+
+if TYPE_CHECKING:
+    from layerstep.program import Program
 
 __all__ = ["main"]
 
@@ -33,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="`layerstep train.py` is `layerstep run train.py`.",
     )
     parser.add_argument("--version", action="version", version=f"layerstep {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="run | open | demo", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="run | doctor | open | demo", required=True)
     run = commands.add_parser(
         "run",
         help="run a script under the debugger",
@@ -54,6 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     run.add_argument("script", nargs="?", help="the script to run")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    _add_doctor(
+        commands.add_parser(
+            "doctor", help="watch a training and say what is wrong with it", usage=_DOCTOR_USAGE
+        )
+    )
     opening = commands.add_parser("open", help="open a core file that `dump` wrote")
     _add_common(opening)
     opening.add_argument("--model", metavar="NAME", help="package.module:function that makes the model")
@@ -62,7 +70,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_COMMANDS = ("run", "open", "demo")
+_DOCTOR_USAGE = "layerstep doctor [options] (script.py | -m module) [args …]"
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--level",
+        choices=("basic", "advanced", "extreme"),
+        default="basic",
+        help="how much of a training step it may take: 2, 10 or 25 %%",
+    )
+    parser.add_argument("--steps", metavar="N", type=int, help="end the program after N training steps")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write steps and findings as lines of JSON; - is stdout"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
+    parser.add_argument("script", nargs="?", help="the script to run")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+
+
+_COMMANDS = ("run", "doctor", "open", "demo")
 
 
 def _with_command(argv: Sequence[str]) -> Sequence[str]:
@@ -94,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from layerstep.demo.tour import play
 
             return play()
-        return _open(options) if options.command == "open" else _run(options)
+        return {"open": _open, "doctor": _doctor, "run": _run}[options.command](options)
     except UserError as error:
         print(visible(f"layerstep: {error}"), file=sys.stderr)
         return error.exit_code
@@ -102,20 +130,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(leaving.code or 0)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _program(options: argparse.Namespace) -> Program:
     if not options.module and not options.script:
-        raise UserError("nothing to run", "layerstep run script.py, or layerstep run -m module")
+        word = options.command
+        raise UserError("nothing to run", f"layerstep {word} script.py, or layerstep {word} -m module")
     if options.script and not os.path.exists(options.script):  # before torch is imported, which takes a while
         raise UserError(f"cannot read {options.script}", os.strerror(errno.ENOENT))
     from layerstep.program import ModuleProgram, Program
 
-    program = Program(options.script, options.args) if not options.module else ModuleProgram(options.module)
+    return Program(options.script, options.args) if not options.module else ModuleProgram(options.module)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    if options.steps is not None and options.steps < 1:
+        raise UserError(f"--steps {options.steps}", "a number of training steps, 1 or more")
+    page = _file_to_write(options.html)
+    program = _program(options)
+    if is_disabled():
+        return program.run()
+    from layerstep.checkup import Checkup, diagnose
+    from layerstep.doctor.budget import Level
+    from layerstep.frontends.choose import open_session
+
+    with _json_file(options.json) as json:
+        session, _ = open_session(batch=True)
+        return diagnose(program, session, Checkup(Level(options.level), options.steps, json, page))
+
+
+def _run(options: argparse.Namespace) -> int:
+    program = _program(options)
     if is_disabled():
         return program.run()
     from layerstep.frontends.choose import open_session
     from layerstep.program import Stay, debug, debug_afterwards
 
-    lines, dump_to = _commands(options.given), _dump_to(options.dump)
+    lines, dump_to = _commands(options.given), _file_to_write(options.dump)
     with _json_file(options.json) as json:
         use_pipe = not lines or not os.environ.get("CI")
         session, _ = open_session(commands=lines, json=json, use_pipe=use_pipe, batch=options.batch)
@@ -144,7 +193,7 @@ def _open(options: argparse.Namespace) -> int:
         return look_around(opened, session)
 
 
-def _dump_to(name: str | None) -> Path | None:
+def _file_to_write(name: str | None) -> Path | None:
     if name is None:
         return None
     path = Path(os.path.expanduser(name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 
 from layerstep.doctor.facts import EvaluationFacts, StepFacts
@@ -35,12 +35,13 @@ class Diagnosis:
     def __init__(
         self,
         rules: Iterable[Rule],
+        silenced: Set[str],
         found: Callable[[Finding], None],
         failed: Callable[[Rule, Exception], None],
     ) -> None:
         self.rules = list(rules)
         self.run = RunFacts()
-        self.silenced: set[str] = set()
+        self._silenced = silenced
         """The names of rules that are off."""
         self._found = found
         self._failed = failed
@@ -86,7 +87,7 @@ class Diagnosis:
             self._take(rule, lambda rule=rule: rule.ended(self.run), self.run.training_step)  # type: ignore[misc]
 
     def _active(self) -> list[Rule]:
-        return [rule for rule in self.rules if rule.name not in self.silenced]
+        return [rule for rule in self.rules if rule.name not in self._silenced]
 
     def _take(
         self, rule: Rule, ask: Callable[[], Iterable[Sign]], step: int, *, is_look: bool = False

@@ -22,7 +22,7 @@ class Watch:
     @property
     def findings(self) -> list[Finding]:
         """Causes first, what each explains right behind it."""
-        return self.doctor.diagnosis.findings
+        return self.doctor.findings
 
 
 @contextlib.contextmanager

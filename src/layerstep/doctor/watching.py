@@ -28,6 +28,7 @@ from layerstep.doctor.measuring import criterion_facts
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
 from layerstep.doctor.source_of_loss import line_of, where_made
+from layerstep.doctor.views import finding_view
 from layerstep.engine.backward_calls import BackwardCalls
 from layerstep.engine.events import Phase
 from layerstep.engine.instrument import Instrument
@@ -57,8 +58,10 @@ class Doctor(Instrument):
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.is_on = False
+        self.is_on = self.was_on = False
         self.level = Level.BASIC
+        self.silenced: set[str] = set()
+        """The names of rules that are off."""
         self.listeners: list[Callable[[Finding], None]] = []
         """Told of each finding when it arises."""
         self.steppers: list[Callable[[StepFacts], None]] = []
@@ -72,7 +75,7 @@ class Doctor(Instrument):
 
     def _start_anew(self) -> None:
         self.diagnosis = Diagnosis(
-            [make_rule(entry) for entry in all_rules()], self._found, self._rule_failed
+            [make_rule(entry) for entry in all_rules()], self.silenced, self._found, self._rule_failed
         )
         self.budget = Budget(self.level)
         self.forwards = Forwards(self.session.models)
@@ -93,9 +96,14 @@ class Doctor(Instrument):
         self.stop()
         self.level = level
         self._start_anew()
-        self.is_on = True
+        self.is_on = self.was_on = True
         if self.session.is_attached:
             self.apply()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Causes first, what each explains right behind it."""
+        return self.diagnosis.findings
 
     def stop(self) -> None:
         """Take everything off the run; what was found is kept."""
@@ -284,6 +292,7 @@ class Doctor(Instrument):
         return _Timed(self)
 
     def _found(self, finding: Finding) -> None:
+        self.session.say(finding_view(finding), "finding")
         for listener in list(self.listeners):
             listener(finding)
 

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from layerstep.arguments import Form, Given, Word
+from layerstep.doctor.budget import Level
+from layerstep.doctor.health import health_of
+from layerstep.doctor.views import report_view
+from layerstep.doctor.watching import Doctor, doctor_of
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
+from layerstep.registry import all_rules, command, find_rule, near
+from layerstep.views import Notice, View
+
+
+def _rules(session: Session) -> list[str]:
+    return [entry.code for entry in all_rules()]
+
+
+def _levels_and_rules(session: Session) -> list[str]:
+    return [*Level, *_rules(session)]
+
+
+@command(
+    "doctor",
+    group="train",
+    args=(
+        Form(""),
+        Form("on", Word("LEVEL|RULE", optional=True, completes=_levels_and_rules)),
+        Form("off", Word("RULE", optional=True, completes=_rules)),
+        Form("report"),
+    ),
+    examples=("doctor on", "doctor", "doctor report", "doctor off R6", "doctor on R6", "doctor off"),
+)
+def doctor(session: Session, given: Given) -> View:
+    """Watch the training, and say what is wrong with it.
+
+    `doctor on` watches from the next step on and shows a finding when it arises, once. The level is a budget:
+    `basic` takes at most 2 % of a step, `advanced` 10 %, `extreme` 25 %. The doctor measures its own time and
+    looks at fewer steps to stay within; it looks at the first ten in any case.
+    `doctor report` shows the loss, the gradient norm and all findings, causes first. `findings` lists them,
+    `explain RULE` says why one matters and how to mend it.
+    `doctor off RULE` silences one rule, `doctor on RULE` lets it speak again. `doctor off` takes everything
+    off the run and keeps what was found. `layerstep doctor train.py` does all this without a prompt.
+    """
+    watcher = doctor_of(session)
+    if given.form == "on":
+        return _on(watcher, given.level_rule)
+    if given.form == "off":
+        return _off(watcher, given.rule)
+    if not watcher.was_on:
+        return Notice("the doctor is off", "`doctor on` watches the training")
+    run, findings = watcher.diagnosis.run, watcher.findings
+    return report_view(run, findings, health_of(findings, run.training_step), watcher.cost())
+
+
+def _on(watcher: Doctor, word: str | None) -> Notice:
+    if word is not None and word not in list(Level):
+        name = _rule_named(word)
+        watcher.silenced.discard(name)
+        return Notice(f"the rule {name} is on", level="good")
+    level = Level(word or Level.BASIC)
+    watcher.start(level)
+    hint = f"it takes at most {level.share:.0%} of a step; `findings`, `doctor report`"
+    return Notice(f"the doctor watches from the next step on, level {level}", hint, level="good")
+
+
+def _off(watcher: Doctor, word: str | None) -> Notice:
+    if word is not None:
+        name = _rule_named(word)
+        watcher.silenced.add(name)
+        return Notice(f"the rule {name} is off", f"`doctor on {word}` turns it on again", level="good")
+    if not watcher.is_on:
+        return Notice("the doctor is off")
+    watcher.stop()
+    return Notice("the doctor is off; what was found is kept", "`findings`", level="good")
+
+
+def _rule_named(word: str) -> str:
+    entry = find_rule(word)
+    if entry is None:
+        names = [name for each in all_rules() for name in (each.code, each.name)]
+        close = near(word, names)
+        raise BadArguments(
+            f"no level or rule {word!r}",
+            f"did you mean {close[0]}?" if close else "`explain` lists the rules",
+        )
+    return entry.name

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from layerstep.arguments import Given
+from layerstep.doctor.views import findings_view
+from layerstep.doctor.watching import doctor_of
+from layerstep.engine.session import Session
+from layerstep.registry import command
+from layerstep.views import Notice, View
+
+
+@command("findings", group="train", args=(), examples=("findings",))
+def findings(session: Session, given: Given) -> View:
+    """List what the doctor has found, causes first.
+
+    What a finding explains stands below it. `explain RULE` says why it matters and how to mend it.
+    """
+    watcher = doctor_of(session)
+    if not watcher.was_on:
+        return Notice("the doctor is off", "`doctor on` watches the training")
+    return findings_view(watcher.findings)

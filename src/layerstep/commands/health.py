@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from layerstep.arguments import Given
+from layerstep.doctor.health import health_of
+from layerstep.doctor.views import health_view
+from layerstep.doctor.watching import doctor_of
+from layerstep.engine.session import Session
+from layerstep.registry import command
+from layerstep.views import Notice, View
+
+
+@command("health", group="train", args=(), examples=("health",))
+def health(session: Session, given: Given) -> View:
+    """Show the health of the training: 100 minus what the findings cost.
+
+    A critical finding costs 60 points, an error 30, a warning 10. What another finding explains costs nothing
+    more. Before 20 training steps there is no health.
+    """
+    watcher = doctor_of(session)
+    if not watcher.was_on:
+        return Notice("the doctor is off", "`doctor on` watches the training")
+    steps = watcher.diagnosis.run.training_step
+    return health_view(health_of(watcher.findings, steps), steps)

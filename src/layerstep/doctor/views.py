@@ -1,0 +1,153 @@
+"""Findings, the report and the health as views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from layerstep.doctor.finding import Finding, Number, Severity
+from layerstep.doctor.health import ENOUGH, Health
+from layerstep.doctor.run_facts import OptimizerRun, RunFacts
+from layerstep.doctor.series import Series
+from layerstep.tensors.format import number
+from layerstep.views import Column, Fields, Group, Notice, Plot, Role, Span, Table, Text, View
+
+__all__ = ["finding_line", "finding_view", "findings_view", "health_view", "report_view"]
+
+_ROLE: dict[Severity, Role] = {
+    Severity.INFO: "dim",
+    Severity.WARNING: "warn",
+    Severity.ERROR: "bad",
+    Severity.CRITICAL: "bad",
+}
+MOST_POINTS = 400
+MOST_NUMBERS = 8
+
+
+def _title(finding: Finding) -> tuple[Span, ...]:
+    return (
+        Span(f"{finding.severity} ", _ROLE[finding.severity]),
+        Span(f"{finding.code} {finding.rule}", "key"),
+        Span(f"  {finding.text}"),
+    )
+
+
+def finding_line(finding: Finding) -> str:
+    """The finding in one line."""
+    place = str(finding.where)
+    return f"{finding.severity} {finding.code} {finding.rule}  {finding.text}" + (
+        f"  {place}" if place else ""
+    )
+
+
+def finding_view(finding: Finding, *, effects: Sequence[Finding] = (), whole: bool = False) -> Fields:
+    """A finding when it arises; `whole` adds the evidence and how sure it is, for a report."""
+    items: list[tuple[str, View]] = []
+    if str(finding.where):
+        items.append(("where", Text(str(finding.where))))
+    items.append(("since", Text(_since(finding))))
+    if whole:
+        shown = "  ".join(f"{key} {_shown(value)}" for key, value in finding.evidence.items())
+        if shown:
+            items.append(("evidence", Text(shown)))
+    if effects:
+        items.append(("explains", Text(", ".join(f"{each.code} {each.rule}" for each in effects))))
+    if finding.advice:
+        items.append(("mend", Text("; ".join(finding.advice[:3]))))
+    if finding.confirm:
+        items.append(("confirm", Text(f"`{finding.confirm}`")))
+    if whole:
+        items.append(("silence", Text(f"`{finding.silence}`")))
+    return Fields(_title(finding), tuple(items))
+
+
+def _since(finding: Finding) -> str:
+    sure = "a fact" if finding.confidence == "exact" else "a judgement on the numbers so far"
+    gone = "" if finding.is_active else ", not seen of late"
+    return f"{finding.steps}, seen {finding.count} times{gone}; {sure}"
+
+
+def _shown(value: Number) -> str:
+    if isinstance(value, tuple):
+        more = " …" if len(value) > MOST_NUMBERS else ""
+        return " ".join(number(each) for each in value[:MOST_NUMBERS]) + more
+    return value if isinstance(value, str) else number(float(value))
+
+
+def findings_view(findings: Sequence[Finding]) -> View:
+    """A table of findings, causes first, what they explain below them."""
+    if not findings:
+        return Notice("nothing was found", "`doctor report` has the curves", level="good")
+    rows = tuple(
+        (
+            each.severity.value,
+            f"└ {each.code}" if each.caused_by else each.code,
+            each.rule,
+            _steps(each),
+            str(each.where),
+            each.text,
+        )
+        for each in findings
+    )
+    columns = (
+        Column("severity", "warn"),
+        Column("rule", "key"),
+        Column("name"),
+        Column("steps"),
+        Column("where", "path"),
+        Column("what"),
+    )
+    return Table(columns, rows, note="`explain RULE` says why it matters and how to mend it")
+
+
+def _steps(finding: Finding) -> str:
+    one = finding.first_step == finding.last_step
+    return str(finding.first_step) if one else f"{finding.first_step}-{finding.last_step}"
+
+
+def health_view(health: Health, steps: int) -> View:
+    """The score, and what each finding costs."""
+    if health.score is None:
+        return Notice(f"health n/a: {steps} of {ENOUGH} training steps", "let it run some more")
+    if not health.costs:
+        return Notice(f"health {health.score} of 100 after {steps:,} training steps", level="good")
+    rows = tuple((f"-{cost}", each.code, each.rule, each.text) for each, cost in health.costs)
+    columns = (Column("points", right=True), Column("rule", "key"), Column("name"), Column("what"))
+    return Table(columns, rows, title=f"health {health.score} of 100 after {steps:,} training steps")
+
+
+def report_view(run: RunFacts, findings: Sequence[Finding], health: Health, cost: Sequence[str]) -> View:
+    """The closing report: the curves, then the findings ranked by cause."""
+    parts: list[View] = []
+    for each in run.optimizers.values():
+        parts += _curves(each, several=len(run.optimizers) > 1)
+    causes = [each for each in findings if not each.caused_by]
+    for cause in causes:
+        effects = [each for each in findings if each.caused_by == cause.rule]
+        parts.append(finding_view(cause, effects=effects, whole=True))
+    if not causes:
+        parts.append(Notice("nothing is wrong with this training", level="good"))
+    parts.append(health_view(health, run.training_step))
+    parts += [Text(each) for each in cost]
+    return Group(tuple(parts))
+
+
+def _curves(optimizer: OptimizerRun, *, several: bool) -> list[View]:
+    name = f" of {optimizer.kind} {optimizer.number}" if several else ""
+    found: list[View] = []
+    if len(optimizer.loss) > 1:
+        found.append(_curve(optimizer.loss, f"loss{name}"))
+    if len(optimizer.grad_norm) > 1:
+        found.append(_curve(optimizer.grad_norm, f"gradient norm{name}"))
+    return found
+
+
+def _curve(series: Series, title: str) -> Plot:
+    points = list(series)
+    points = points[:: max(1, -(-len(points) // MOST_POINTS))]
+    values = tuple(value if math.isfinite(value) else math.nan for _, value in points)
+    positive = [value for value in values if value > 0]
+    spans = bool(positive) and len(positive) == len(values) and max(positive) > 100 * min(positive)
+    return Plot(
+        "line", (values,), title=title, x=tuple(float(step) for step, _ in points), x_label="step", log=spans
+    )
