@@ -23,14 +23,11 @@ def explain(session: Session, given: Given) -> View:
     Without a rule, lists all of them.
     """
     if given.rule is None:
-        rows = tuple(
-            (each.code, each.name, each.severity, each.confidence, each.summary) for each in all_rules()
-        )
+        rows = tuple((each.code, each.name, each.severity, each.summary) for each in all_rules())
         columns = (
             Column("rule", "key"),
             Column("name"),
             Column("severity", "warn"),
-            Column("is"),
             Column("what"),
         )
         return Table(columns, rows, note="`explain RULE` says more, `doctor off RULE` silences one")

@@ -26,9 +26,9 @@ MOST_NUMBERS = 8
 
 def _title(finding: Finding) -> tuple[Span, ...]:
     return (
-        Span(f"{finding.severity} ", _ROLE[finding.severity]),
+        Span(finding.severity.value, _ROLE[finding.severity]),
         Span(f"{finding.code} {finding.rule}", "key"),
-        Span(f"  {finding.text}"),
+        Span(finding.text),
     )
 
 
@@ -64,7 +64,8 @@ def finding_view(finding: Finding, *, effects: Sequence[Finding] = (), whole: bo
 def _since(finding: Finding) -> str:
     sure = "a fact" if finding.confidence == "exact" else "a judgement on the numbers so far"
     gone = "" if finding.is_active else ", not seen of late"
-    return f"{finding.steps}, seen {finding.count} times{gone}; {sure}"
+    times = "once" if finding.count == 1 else f"{finding.count} times"
+    return f"{finding.steps}, seen {times}{gone}; {sure}"
 
 
 def _shown(value: Number) -> str:

@@ -39,5 +39,5 @@ class StaleGradients(Rule):
             yield Sign(
                 "the gradients of the step before are still there when backward() adds to them",
                 Place(step.kept_gradients, file=at.file, line=at.line),
-                {"grad_norm": step.grad_norm or 0.0},
+                {"grad_norm": step.grad_norm} if step.grad_norm is not None else {},
             )
