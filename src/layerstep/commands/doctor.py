@@ -24,7 +24,7 @@ def _levels_and_rules(session: Session) -> list[str]:
     group="train",
     args=(
         Form(""),
-        Form("on", Word("LEVEL|RULE", optional=True, completes=_levels_and_rules)),
+        Form("on", Word("LEVEL|RULE", name="word", optional=True, completes=_levels_and_rules)),
         Form("off", Word("RULE", optional=True, completes=_rules)),
         Form("report"),
     ),
@@ -43,7 +43,7 @@ def doctor(session: Session, given: Given) -> View:
     """
     watcher = doctor_of(session)
     if given.form == "on":
-        return _on(watcher, given.level_rule)
+        return _on(watcher, given.word)
     if given.form == "off":
         return _off(watcher, given.rule)
     if not watcher.was_on:
@@ -52,8 +52,8 @@ def doctor(session: Session, given: Given) -> View:
     return report_view(run, findings, health_of(findings, run.training_step), watcher.cost())
 
 
-def _on(watcher: Doctor, word: str | None) -> Notice:
-    if word is not None and word not in list(Level):
+def _on(watcher: Doctor, word: str) -> Notice:
+    if word and word not in list(Level):
         name = _rule_named(word)
         watcher.silenced.discard(name)
         return Notice(f"the rule {name} is on", level="good")
@@ -63,8 +63,8 @@ def _on(watcher: Doctor, word: str | None) -> Notice:
     return Notice(f"the doctor watches from the next step on, level {level}", hint, level="good")
 
 
-def _off(watcher: Doctor, word: str | None) -> Notice:
-    if word is not None:
+def _off(watcher: Doctor, word: str) -> Notice:
+    if word:
         name = _rule_named(word)
         watcher.silenced.add(name)
         return Notice(f"the rule {name} is off", f"`doctor on {word}` turns it on again", level="good")

@@ -18,11 +18,11 @@ def _rules(session: Session) -> list[str]:
     examples=("explain", "explain R2", "explain stale-gradients"),
 )
 def explain(session: Session, given: Given) -> View:
-    """Say what a rule of the doctor looks for, why it matters, and how to mend it.
+    """Explain a rule of the doctor.
 
-    Without a rule, lists all of them.
+    Says what the rule looks for, why it matters, and how to mend it. Without a rule, lists all of them.
     """
-    if given.rule is None:
+    if not given.rule:
         rows = tuple((each.code, each.name, each.severity, each.summary) for each in all_rules())
         columns = (
             Column("rule", "key"),

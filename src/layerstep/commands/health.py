@@ -11,10 +11,10 @@ from layerstep.views import Notice, View
 
 @command("health", group="train", args=(), examples=("health",))
 def health(session: Session, given: Given) -> View:
-    """Show the health of the training: 100 minus what the findings cost.
+    """Show the health of the training.
 
-    A critical finding costs 60 points, an error 30, a warning 10. What another finding explains costs nothing
-    more. Before 20 training steps there is no health.
+    It is 100 minus what the findings cost. A critical finding costs 60 points, an error 30, a warning 10.
+    What another finding explains costs nothing more. Before 20 training steps there is no health.
     """
     watcher = doctor_of(session)
     if not watcher.was_on:

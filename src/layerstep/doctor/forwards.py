@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from layerstep.doctor.facts import EvaluationFacts, ForwardFacts, InputFacts
 from layerstep.doctor.measuring import input_facts, is_readable, rows_of
@@ -20,6 +19,7 @@ from layerstep.tensors.shapes import dtype_name
 __all__ = ["Forwards"]
 
 MOST_INPUTS = 6
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 TOKENS = 1 << 20
 """Whole numbers of an input that are copied to be compared with the labels."""
 ROWS_OF_EVALUATION = 4096
@@ -86,7 +86,7 @@ class Forwards:
                 (path, module)
                 for path, module in root.named_modules()
                 if isinstance(module, _BatchNorm)
-                or (isinstance(module, _DropoutNd) and module.p > 0)
+                or (isinstance(module, _DROPOUTS) and module.p > 0)
                 or (
                     getattr(module, "dropout", 0) not in (0, 0.0)
                     and isinstance(module, nn.MultiheadAttention | nn.LSTM | nn.GRU)

@@ -127,9 +127,9 @@ class Optimizers:
                 self._scalers.append(weakref.ref(thing))
 
     def look_at_schedulers(self, run: RunFacts) -> None:
-        """How often each scheduler was stepped so far. Its constructor counts as one step."""
+        """How often each scheduler was stepped so far."""
         run.schedulers = [
-            (kind, number, max(0, int(getattr(scheduler, "_step_count", 1)) - 1))
+            (kind, number, int(getattr(scheduler, "last_epoch", 0)))
             for reference, kind, number in self._schedulers
             if (scheduler := reference()) is not None
         ] or run.schedulers
