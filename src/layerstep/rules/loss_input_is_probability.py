@@ -10,6 +10,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["LossInputIsProbability"]
+
 _WRONG = {
     ("cross_entropy", "softmax"): "cross_entropy applies softmax itself: give it logits",
     (

@@ -10,6 +10,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["StaleGradients"]
+
 
 @rule("R2", "stale-gradients", severity="error", cost="always")
 class StaleGradients(Rule):
