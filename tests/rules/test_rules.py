@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import importlib.util
 import linecache
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from layerstep import registry
 from layerstep.doctor.finding import Finding, Severity
 from layerstep.doctor.watch import watching
-from layerstep.registry import RuleEntry, all_rules
+from layerstep.registry import RuleEntry, all_rules, find_rule
 
 CASES = Path(__file__).parent / "cases"
 
@@ -80,3 +83,19 @@ def test_what_rules_explain_is_a_rule_and_has_no_circle() -> None:
         assert last, f"these rules explain each other in a circle: {sorted(left)}"
         for name in last:
             del left[name]
+
+
+def test_a_new_rule_is_one_file_and_its_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two files of the contributor guide, dropped beside the others, are a rule that finds its fault."""
+    guide = (Path(__file__).parents[2] / "docs" / "contributing" / "adding-a-rule.md").read_text()
+    rule_file, case_file = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    (tmp_path / "batch_of_one.py").write_text(case_file)
+    monkeypatch.setattr(sys.modules[__name__], "CASES", tmp_path)
+    monkeypatch.setattr(registry, "_rules", dict(registry._rules))
+    made = ModuleType("layerstep.rules.batch_of_one")
+    exec(compile(rule_file, "batch_of_one.py", "exec"), made.__dict__)
+    entry = find_rule("X1")
+    assert entry is not None
+    test_a_rule_names_its_fault_first_and_where_it_is(entry)
+    test_the_healthy_twin_of_a_case_hears_nothing(entry)
+    test_a_rule_says_why_and_how_to_fix(entry)
