@@ -37,18 +37,26 @@ class Forwards:
         self._evaluation: EvaluationFacts | None = None
 
     def begins(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, deep: bool
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        deep: bool,
+        with_grad: bool,
+        autocast: torch.dtype | None,
     ) -> ForwardFacts | None:
-        """A model is called; None if it is a loss or another helper without parameters."""
+        """A model is called; None if it is a loss or another helper without parameters.
+
+        Whether gradients and autocast are on is to be asked outside of `observing`, which turns both off.
+        """
         model = self._models.by_root(module)
         if model is None or model.is_helper:
             return None
         named = _named(args, kwargs)
-        with_grad = torch.is_grad_enabled()
         if with_grad:
             self._tokens = [_copy(t) for _, t in named if _is_tokens(t)] if deep else []
         modal = self._modal(module)
-        device = "cuda" if torch.is_autocast_enabled("cuda") else "cpu"
         return ForwardFacts(
             model.name,
             samples=next((int(t.shape[0]) for _, t in named if t.ndim), 1),
@@ -59,9 +67,7 @@ class Forwards:
             else (),
             has_modes=bool(modal),
             inputs=tuple(self._input(name, t, deep=deep, with_grad=with_grad) for name, t in named),
-            autocast=dtype_name(torch.get_autocast_dtype(device))
-            if torch.is_autocast_enabled(device)
-            else "",
+            autocast=dtype_name(autocast) if autocast is not None else "",
         )
 
     def _input(self, name: str, tensor: Tensor, *, deep: bool, with_grad: bool) -> InputFacts:

@@ -168,8 +168,16 @@ class Doctor(Instrument):
                 self._left(module, output)
 
     def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        with_grad, autocast = torch.is_grad_enabled(), autocast_in_use()
         with observing():
-            call = self.forwards.begins(module, args, kwargs, deep=self._is_looking)
+            call = self.forwards.begins(
+                module,
+                args,
+                kwargs,
+                deep=self._is_looking,
+                with_grad=with_grad,
+                autocast=next(iter(autocast.values()), None),
+            )
         if call is None:
             return
         if call.with_grad:
@@ -179,9 +187,13 @@ class Doctor(Instrument):
             self.forwards.add_to_evaluation(call, self.diagnosis.run.training_step)
 
     def _left(self, module: nn.Module, output: Any) -> None:
-        if self._is_looking and self._calls and torch.is_grad_enabled():
+        if self._is_looking and self._calls and torch.is_grad_enabled() and self._is_model(module):
             with observing():
                 self._calls[-1] = self.forwards.with_output(self._calls[-1], output)
+
+    def _is_model(self, module: nn.Module) -> bool:
+        model = self.session.models.by_root(module)
+        return model is not None and not model.is_helper
 
     def _end_evaluation(self) -> None:
         evaluation = self.forwards.take_evaluation()
@@ -319,6 +331,12 @@ class _Timed:
             self._doctor.session.fail(error)
             return True
         return False
+
+
+def autocast_in_use() -> dict[str, torch.dtype]:
+    """The dtype of autocast on each device where it is on."""
+    on = (device for device in ("cuda", "cpu") if torch.is_autocast_enabled(device))
+    return {device: torch.get_autocast_dtype(device) for device in on}
 
 
 def _ignore(*_: Any) -> None:
