@@ -269,6 +269,28 @@ def test_another_thread_is_left_alone(tmp_path: Path) -> None:
     assert "work() did not run in the thread that is followed" in screen
 
 
+@pytest.mark.skipif(hasattr(sys, "monitoring"), reason="later Pythons follow all threads")
+@pytest.mark.parametrize("step", ["step line", "next line", "until 9", "until", "finish"])
+def test_a_step_by_lines_is_refused_in_a_thread_that_is_not_followed(tmp_path: Path, step: str) -> None:
+    source = """\
+        import threading
+        import layerstep
+
+        def work():
+            layerstep.set_trace()
+            a = 1
+            return a
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        print("joined")
+    """
+    screen = played(tmp_path, source, "break prog.py:12", "continue", step, "continue", "continue")
+    assert stops(screen) == ["prog.py:5", "prog.py:12"] and "joined" in screen
+    assert "lines are followed in one thread, and it is another" in screen
+
+
 def test_a_step_stays_in_its_thread(tmp_path: Path) -> None:
     source = """\
         import threading, time
