@@ -5,7 +5,6 @@ from layerstep.engine.events import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
-from layerstep.source_lines.watcher import SourceLines
 
 
 @command("finish", "r", "return", group="run", args=(), examples=("finish",), repeats=True, needs_pause=True)
@@ -23,7 +22,6 @@ def finish(session: Session, given: Given) -> Resume:
             raise UserError(f"{inner.path} returns already", "`next line` goes on in its caller")
         if inner.within.f_code.co_name == "<module>":
             raise UserError("no function is running here", "`continue` runs on")
-        session.instruments.get(SourceLines).check_thread()
         return Resume(Kind.RETURN)
     if pause.phase is not None and pause.phase.is_end and pause.depth <= 1:
         name = pause.stack[0].path

@@ -5,7 +5,6 @@ from layerstep.engine.events import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
-from layerstep.source_lines.watcher import SourceLines
 
 __all__ = ["COUNT", "step_ops"]
 
@@ -51,6 +50,5 @@ def step(session: Session, given: Given) -> Resume:
     if given.form == "op":
         return step_ops(session, Kind.OP, given.n)
     if given.form == "line":
-        session.instruments.get(SourceLines).check_thread()
         return Resume(Kind.LINE, given.n)
     return Resume(Kind.STEP, given.n)

@@ -10,7 +10,6 @@ from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import BadArguments, BadCondition, UnknownPath
 from layerstep.points.setting import place_named
 from layerstep.registry import command
-from layerstep.source_lines.watcher import SourceLines
 
 
 @command(
@@ -64,10 +63,8 @@ def _line(session: Session, rest: str) -> Resume | None:
     running = session.pause.frame if session.pause is not None else None
     at_line = running is not None and running.at_line
     if not rest and at_line and running is not None and running.within is not None:
-        session.instruments.get(SourceLines).check_thread()
         return Resume(Kind.UNTIL_LINE, line=running.within.f_lineno + 1)
     if rest.isdigit() and (at_line or (running is not None and not session.models.ending_in(rest))):
-        session.instruments.get(SourceLines).check_thread()
         return Resume(Kind.UNTIL_LINE, line=int(rest))
     place = place_named(session, rest)
     if place is None:

@@ -9,6 +9,7 @@ import linecache
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -313,9 +314,18 @@ def forget_locals(frame: FrameType) -> None:
     """
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return
+    if threading.gettrace() is not None and not _is_running_here(frame):
+        return  # Python may be about to write the snapshot back in that thread, after a trace function
     snapshot = frame.f_locals
     if isinstance(snapshot, dict) and sys.getrefcount(snapshot) <= _REFERENCES:
         snapshot.clear()
+
+
+def _is_running_here(frame: FrameType) -> bool:
+    here: FrameType | None = sys._getframe(1)
+    while here is not None and here is not frame:
+        here = here.f_back
+    return here is not None
 
 
 _REFERENCES = 3  # the frame's own, the variable `snapshot`, the argument of getrefcount

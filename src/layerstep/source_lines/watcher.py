@@ -15,7 +15,6 @@ from layerstep.engine.instrument import Instrument
 from layerstep.engine.program_frames import is_inline, program_frames
 from layerstep.engine.stack import is_program_file
 from layerstep.engine.stop import Match
-from layerstep.errors import UserError
 from layerstep.source_lines.monitoring import Monitoring, free_tool
 from layerstep.source_lines.places import Place
 from layerstep.source_lines.statements import begins_in, read_source
@@ -109,14 +108,9 @@ class SourceLines(Instrument):
             self._is_resting = False
 
     @property
-    def follows_one_thread(self) -> bool:
-        """Are lines of other threads left out?"""
+    def follows_new_threads_only(self) -> bool:
+        """Are threads left out that ran already when lines were first asked for?"""
         return isinstance(self._tracer, SetTrace)
-
-    def check_thread(self) -> None:
-        """Refuse a step by lines in a thread that is not followed."""
-        if self._tracer_now().is_elsewhere:
-            raise UserError("lines are followed in one thread, and it is another", "Python 3.12 follows all")
 
     def resuming(self, pause: Pause, resume: Resume) -> None:
         """Note where a step by lines may end."""
