@@ -20,37 +20,52 @@ __all__ = ["Results", "SeenCalls"]
 class SeenCalls:
     """Inputs and outputs of modules that a pause or a step has passed, bounded in bytes.
 
-    Keeping is on the way of every module while one steps, so it stores references only; `trim`
-    counts the bytes, at a pause and now and then.
+    Keeping is on the way of every module while one steps, so it stores references only. `trim` counts the
+    bytes of what has come since: at a pause, and as soon as calls as large as the largest so far would not
+    fit any more.
     """
 
-    EVERY = 256
+    MOST_UNCOUNTED = 256
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self._calls: OrderedDict[int, tuple[Any, Any, Any]] = OrderedDict()
-        self._since = 0
+        self._sizes: dict[int, int] = {}
+        self._uncounted: list[int] = []
+        self._fitting = 1
+        """So many calls may come before they are counted."""
+        self._total = 0
+        self._largest = 0
 
     def keep(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        self._calls[id(module)] = (args, kwargs, output)
-        self._calls.move_to_end(id(module))
-        self._since += 1
-        if self._since >= self.EVERY:
+        key = id(module)
+        self._calls[key] = (args, kwargs, output)
+        self._calls.move_to_end(key)
+        self._total -= self._sizes.pop(key, 0)
+        self._uncounted.append(key)
+        if len(self._uncounted) >= self._fitting:
             with modes_off():
                 self.trim()
 
     def trim(self) -> None:
         """Let go of the oldest until the rest fits the budget."""
-        self._since = 0
-        left = self.budget
-        for key in reversed(list(self._calls)):
-            left -= _nbytes(self._calls[key])
-            if left < 0:
-                del self._calls[key]
+        uncounted, self._uncounted = self._uncounted, []
+        for key in uncounted:
+            if key not in self._sizes and (call := self._calls.get(key)) is not None:
+                self._sizes[key] = size = _nbytes(call)
+                self._total += size
+                self._largest = max(self._largest, size)
+        while self._total > self.budget and self._calls:
+            key, _ = self._calls.popitem(last=False)
+            self._total -= self._sizes.pop(key, 0)
+        fitting = (self.budget - self._total) // self._largest if self._largest else 1
+        self._fitting = min(max(fitting, 1), self.MOST_UNCOUNTED)
 
     def clear(self) -> None:
         self._calls.clear()
-        self._since = 0
+        self._sizes.clear()
+        self._uncounted.clear()
+        self._total = 0
 
     def get(self, module: nn.Module) -> tuple[Any, Any, Any] | None:
         return self._calls.get(id(module))
