@@ -28,7 +28,10 @@ from layerstep._torch import (
     will_run,
 )
 
-__all__ = ["Backward", "Call", "State"]
+__all__ = ["BEGAN_BEFORE", "Backward", "Call", "State"]
+
+BEGAN_BEFORE = "it ran already when the point was set; the next call is followed"
+"""The first autograd node of such a call is not known."""
 
 Key = tuple[str, int, int]
 """An input as an edge of the graph: a node by its number and output, or a leaf by its id."""
@@ -142,7 +145,9 @@ class Backward:
         """It has returned these; one that raised has left its call open, and is dropped here."""
         open_calls = self._open.calls
         if not any(call.module is module for call in open_calls):
-            return  # it began before calls were noted
+            late = Call(module, 0, autograd_count(), None, 1, (), unseen=BEGAN_BEFORE)
+            self.calls.append(late)
+            return
         while open_calls[-1].module is not module:
             open_calls.pop()
         call = open_calls.pop()

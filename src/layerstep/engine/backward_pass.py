@@ -12,7 +12,7 @@ from torch import nn
 from layerstep._torch import is_in_backward, is_wrapper, unwrap
 from layerstep._torch.tensors import version_of
 from layerstep.engine import stepper
-from layerstep.engine.backward import Backward, Call, State
+from layerstep.engine.backward import BEGAN_BEFORE, Backward, Call, State
 from layerstep.engine.causes import InBackward
 from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.stack import backward_stack, caller_of
@@ -38,6 +38,8 @@ class BackwardPass:
         self.passes = 0
         """Backward passes that were followed to their end."""
         self._stepped = False
+        self._is_partial = False
+        """The last stop was in a pass through a forward that was not followed from its beginning."""
 
     def note(self, phase: Phase, module: nn.Module, values: Any, frame: FrameType) -> None:
         """A call begins or ends in a forward."""
@@ -64,7 +66,7 @@ class BackwardPass:
         """Why the backward pass was not seen at a module; empty if it was, or may still be."""
         calls = [call for call in self.graph.calls if call.module is module]
         if not calls:
-            return "it was not called in the last forward" if self._followed_whole(module) else ""
+            return self._why_not_called(module)
         if any(call.state is not State.WAITING for call in calls):
             return ""
         unseen = next((call.unseen for call in calls if call.unseen), "")
@@ -72,11 +74,16 @@ class BackwardPass:
             return unseen
         return "no gradient came: the loss does not depend on it, or its output, a view, was written to later"
 
-    def _followed_whole(self, module: nn.Module) -> bool:
-        """Was a forward of its model noted from its beginning?"""
+    def _why_not_called(self, module: nn.Module) -> str:
+        """A word if a forward of its model was noted at its beginning or at least at its end."""
         owner = self._session.models.owner_of(module)
         root = owner.root if owner is not None else None
-        return root is not None and any(call.module is unwrap(root) for call in self.graph.calls)
+        if root is None:
+            return ""
+        outermost = [call for call in self.graph.calls if call.module is unwrap(root)]
+        if any(call.unseen != BEGAN_BEFORE for call in outermost):
+            return "it was not called in the last forward"
+        return "it was not called since the point was set" if outermost else ""
 
     def seen(self, module: nn.Module) -> int:
         """How many calls of a module the backward pass has gone through."""
@@ -128,6 +135,8 @@ class BackwardPass:
                     stack = backward_stack(call, session.models, phase=phase)
                     session.stop_in(stack, event, match, cause=InBackward(call, self.is_ready))
                 self._stepped = session.installation.sink.listening
+                outermost = list(call.stack())[-1]
+                self._is_partial = session.models.by_root(outermost.module) is None
         except Exception as error:
             session.fail(error)
 
@@ -140,9 +149,10 @@ class BackwardPass:
 
     def _ended(self) -> None:
         self.passes += 1
-        steps = (Kind.STEP, Kind.NEXT, Kind.INTO, Kind.FINISH)
+        steps = (Kind.STEP, Kind.NEXT, Kind.INTO, Kind.FINISH, Kind.KERNEL)
         if self._stepped and self._session.intent.kind in steps:
-            self._session.say(Notice("the backward pass has ended"))
+            passed = "modules that were called before the point was set were passed over"
+            self._session.say(Notice("the backward pass has ended", passed if self._is_partial else ""))
         self._stepped = False
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from layerstep.engine.backward import BEGAN_BEFORE
 from layerstep.engine.session import Session
 from layerstep.gradients.log import GradientLog
 from layerstep.gradients.recorder import NamedParameter, named_parameters
@@ -68,7 +69,8 @@ def _followed(session: Session, path: str) -> tuple[bool, str]:
     """Did a backward pass reach a module, and if not, why not? "" if no whole forward was followed."""
     backpass, module = session.backward_pass, session.models.at(path)
     roots = {id(model.root) for model in session.models}
-    is_whole = any(call.parent is None and id(call.module) in roots for call in backpass.graph.calls)
+    whole = (call for call in backpass.graph.calls if call.parent is None and call.unseen != BEGAN_BEFORE)
+    is_whole = any(id(call.module) in roots for call in whole)
     if module is None or not (is_whole and backpass.passes):
         return False, ""
     return backpass.seen(module) > 0, backpass.why_unseen(module)
