@@ -22,7 +22,7 @@ from layerstep.tensors.grid import grid_of
 from layerstep.tensors.kinds import dense_values
 from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
-from layerstep.views import Column, Group, Level, Notice, Plot, Table, View
+from layerstep.views import Column, Figure, Group, Level, Notice, Plot, Table, View
 
 MOST_SHOWN = 4
 """Attentions of one answer, and heads drawn where none is chosen."""
@@ -212,17 +212,21 @@ def _described(seen: Attention, pattern: Pattern) -> str:
 _COLUMNS = ("head", "entropy", "spread", "first", "own", "prev", "future", "padding", "like", "cosine")
 
 
+def _percent(share: float) -> Figure:
+    return Figure(f"{share:.0%}" if share in (0.0, 1.0) else f"{share:.1%}", 100 * share, "%")
+
+
 def _table(heads: list[Head], notes: list[str], seen: Attention) -> Table:
     rows = [
         (
             str(head.index if seen.head is None else seen.head),
             number(head.entropy),
             *(
-                "-" if value is None else f"{value:.0%}" if value in (0.0, 1.0) else f"{value:.1%}"
+                "-" if value is None else _percent(value)
                 for value in (head.spread, head.first, head.own, head.previous, head.future, head.padding)
             ),
             "-" if head.nearest is None else str(head.nearest),
-            "-" if head.cosine is None else f"{head.cosine:.3f}",
+            "-" if head.cosine is None else Figure(f"{head.cosine:.3f}", head.cosine),
         )
         for head in heads[:MOST_HEADS]
     ]

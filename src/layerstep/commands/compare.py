@@ -22,7 +22,7 @@ from layerstep.tensors.format import number, place, share
 from layerstep.tensors.observing import observing
 from layerstep.tensors.present import module_line, tensor_view
 from layerstep.tensors.shapes import tensors_in
-from layerstep.views import Column, Fields, Group, Level, Notice, Table, Text, View
+from layerstep.views import Column, Fields, Figure, Group, Level, Notice, Table, Text, View
 
 MOST_TENSORS = 10_000
 COLUMNS = (
@@ -192,7 +192,7 @@ def _near_one(value: float | None) -> str:
     """The distance from 1 is the news: 1 - 3e-9."""
     if value is None:
         return "-"
-    return f"1 - {number(1 - value)}" if 1e-12 < 1 - value < 1e-4 else f"{value:.6g}"
+    return Figure(f"1 - {number(1 - value)}" if 1e-12 < 1 - value < 1e-4 else f"{value:.6g}", value)
 
 
 def _table(session: Session, a: _Side, b: _Side) -> Table:
@@ -243,6 +243,8 @@ def _listed(session: Session, found: list[tuple[str, Comparison]], note: str, *,
 
 
 def _row(name: str, found: Comparison) -> tuple[str, ...]:
-    ulp = "-" if found.max_ulp is None else f"{found.max_ulp:,}" if found.max_ulp < 100_000 else ">99,999"
+    ulp = "-"
+    if found.max_ulp is not None:
+        ulp = Figure(f"{found.max_ulp:,}" if found.max_ulp < 100_000 else ">99,999", found.max_ulp)
     figures = (number(found.max_abs), number(found.mean_abs), ulp, _near_one(found.cosine))
     return (name, *figures, found.words)

@@ -12,7 +12,7 @@ from layerstep.profile.flops import Flops, count_flops
 from layerstep.registry import command
 from layerstep.tensors.format import number, share
 from layerstep.tensors.observing import observing
-from layerstep.views import Column, Table, View
+from layerstep.views import Column, Figure, Table, View
 
 ROWS = 20
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -89,5 +89,5 @@ def _flop(count: int) -> str:
         return "-"
     for unit, letter in _UNITS:
         if count >= unit:
-            return f"{number(count / unit)} {letter}"
-    return str(count)
+            return Figure(f"{number(count / unit)} {letter}", count, "FLOP")
+    return Figure(str(count), count, "FLOP")

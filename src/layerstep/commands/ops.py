@@ -20,7 +20,7 @@ from layerstep.tensors.format import dims
 from layerstep.tensors.observing import observing
 from layerstep.tensors.present import short
 from layerstep.tensors.shapes import tensors_in
-from layerstep.views import Column, Group, Notice, Table, View
+from layerstep.views import Column, Figure, Group, Notice, Table, View
 
 MOST_SHAPES = 4
 FRAME_LINES = 6
@@ -177,7 +177,11 @@ def _grouped(group: list[_Seen]) -> tuple[str, ...]:
     times = f" × {len(group)}" if len(group) > 1 else ""
     took = sum(seen.seconds for seen in group) * 1e6
     path = _common([seen.path for seen in group])
-    return (path, first.name + times, first.shapes, f"{took:,.0f}", first.place.name)
+    return (path, first.name + times, first.shapes, _micros(took), first.place.name)
+
+
+def _micros(took: float) -> str:
+    return Figure(f"{took:,.0f}", took, "µs")
 
 
 def _common(paths: list[str]) -> str:

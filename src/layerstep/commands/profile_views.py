@@ -7,9 +7,9 @@ from layerstep.profile.advice import Advice
 from layerstep.profile.compare import LEAST_EFFECT, ProfileComparison, TimeChange
 from layerstep.profile.report import BETWEEN, Measured, Row, StepSpread, by_type
 from layerstep.profile.state import ProfileState
-from layerstep.views import Column, Fields, Group, Node, Notice, Span, Table, Text, Tree, View
+from layerstep.views import Column, Fields, Figure, Group, Node, Notice, Span, Table, Text, Tree, View
 
-__all__ = ["SORTS", "advice_view", "comparison", "flame", "milliseconds", "report", "tree"]
+__all__ = ["SORTS", "advice_view", "comparison", "flame", "milliseconds", "percent", "report", "tree"]
 
 SORTS: dict[str, Callable[[Measured, Row], float]] = {
     "own": lambda measured, row: measured.typical(row.own),
@@ -35,17 +35,25 @@ def milliseconds(seconds: float) -> str:
     """As few characters as tell two modules apart."""
     value = 1e3 * seconds
     if value < 0.0995:
-        return f"{value:.2g}" if value >= 0.001 else f"{value:.1g}" if value >= 0.0001 else "0"
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+        text = f"{value:.2g}" if value >= 0.001 else f"{value:.1g}" if value >= 0.0001 else "0"
+    else:
+        text = f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return Figure(text, value, "ms")
 
 
-def count(value: float) -> str:
+def count(value: float, what: str = "") -> str:
     """1.05M: at most four characters and a unit."""
+    rest = value
     for unit in ("", "k", "M", "G", "T"):
-        if value < 999.5:
-            return f"{value:.3g}{unit}" if value else ""
-        value /= 1000
-    return f"{value:.3g}P"
+        if rest < 999.5:
+            return Figure(f"{rest:.3g}{unit}" if rest else "", value, what)
+        rest /= 1000
+    return Figure(f"{rest:.3g}P", value, what)
+
+
+def percent(part: float) -> str:
+    """A share of one without its sign, which the column has."""
+    return Figure(f"{100 * part:.1f}", 100 * part, "%")
 
 
 def report(state: ProfileState, *, by: str, sort: str, wide: bool = False) -> View:
@@ -120,18 +128,17 @@ def _cells(measured: Measured, row: Row, names: list[str]) -> tuple[str, ...]:
     spread = (own.high - own.low) / 2 / typical(row.own) if typical(row.own) else 0.0
     known = {
         "own ms": milliseconds(typical(row.own)),
-        "±": f"{spread:.0%}" if spread < 10 else ">999%",
-        "%": f"{100 * measured.share(row):.1f}",
+        "±": Figure(f"{spread:.0%}" if spread < 10 else ">999%", 100 * spread, "%"),
+        "%": percent(measured.share(row)),
     }
     if not row.is_outside:
         known["fwd"] = milliseconds(typical(row.forward))
         known["bwd"] = milliseconds(typical(row.backward))
         known["total"] = milliseconds(typical(row.total))
-        known["n"] = f"{typical(row.calls):.3g}"
-        known["saved"], known["peak"] = count(row.saved), count(row.needed)
-        known["params"], known["FLOP"], known["FLOP/s"] = map(
-            count, (row.parameters, row.flops, measured.rate(row))
-        )
+        known["n"] = Figure(f"{typical(row.calls):.3g}", typical(row.calls))
+        known["saved"], known["peak"] = count(row.saved, "B"), count(row.needed, "B")
+        known["params"], known["FLOP"] = count(row.parameters), count(row.flops, "FLOP")
+        known["FLOP/s"] = count(measured.rate(row), "FLOP/s")
     return (row.path, *(known.get(name, "") for name in names))
 
 
@@ -175,7 +182,7 @@ def _by_op(state: ProfileState) -> View:
     whole = sum(seconds for _, seconds in found.values())
     ordered = sorted(found.items(), key=lambda each: -each[1][1])[: state.session.config.max_lines]
     rows = tuple(
-        (name, milliseconds(seconds), f"{100 * seconds / whole:.1f}", str(calls))
+        (name, milliseconds(seconds), percent(seconds / whole), str(calls))
         for name, (calls, seconds) in ordered
     )
     columns = (Column("op", "code"), *(Column(name, right=True) for name in ("ms", "%", "calls")))
@@ -319,7 +326,8 @@ def _largest(parts: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "∞"
+    value = 100 * (ratio - 1)
+    return Figure(f"{value:+.1f} %" if math.isfinite(ratio) else "∞", value, "%")
 
 
 def _change(name: str, change: TimeChange) -> tuple[str, ...]:

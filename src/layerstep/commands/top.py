@@ -10,7 +10,7 @@ from layerstep.tensors.format import place
 from layerstep.tensors.observing import observing
 from layerstep.tensors.places import extremes
 from layerstep.tensors.present import tensor_view
-from layerstep.views import Column, Group, Table, View
+from layerstep.views import Column, Figure, Group, Table, View
 
 
 @command(
@@ -36,7 +36,7 @@ def top(session: Session, given: Given) -> View:
     for i in range(max(map(len, ends))):
         cells: list[str] = []
         for end in ends:
-            cells += [f"{end[i][1]:.6g}", place(end[i][0])] if i < len(end) else ["", ""]
+            cells += [Figure(f"{end[i][1]:.6g}", end[i][1]), place(end[i][0])] if i < len(end) else ["", ""]
         rows.append(tuple(cells))
     columns = (
         Column("largest", right=True),

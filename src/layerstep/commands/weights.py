@@ -18,7 +18,7 @@ from layerstep.tensors.bars import sparkline
 from layerstep.tensors.finite import is_finite
 from layerstep.tensors.format import dims, human_bytes, number, share
 from layerstep.tensors.observing import observing
-from layerstep.views import Column, Table
+from layerstep.views import Column, Figure, Table
 
 MOST_MEASURED = 2_500
 FEW = 40  # rows: more of them are folded where they look the same
@@ -209,7 +209,7 @@ def _explained(rows: list[_Row]) -> list[str]:
 
 def _cells(row: _Row, *, has_zero: bool, has_dead: bool) -> tuple[str, ...]:
     first = row.weights[0]
-    mean = "-" if math.isnan(row.mean()) else f"{row.mean():.1g}"
+    mean = "-" if math.isnan(row.mean()) else Figure(f"{row.mean():.1g}", row.mean())
     figures = (mean, _figure(row.std()), _figure(row.peak()))
     zero, count = row.zeros()
     more = [share(zero, count) if zero else ""] if has_zero else []
