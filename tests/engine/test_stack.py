@@ -24,6 +24,7 @@ from layerstep.engine.stack import (
     caller_of,
     forget_locals,
     function_label,
+    is_library_file,
     is_ours,
     is_program_file,
 )
@@ -348,3 +349,10 @@ def test_the_locals_that_a_function_holds_itself_stay() -> None:
         return held if value else {}
 
     assert function()["value"] == 1
+
+
+def test_a_package_is_a_library_wherever_it_is_installed() -> None:
+    """An environment may take its packages from another one, as with `--system-site-packages`."""
+    assert is_library_file("/opt/other/lib/python3.11/site-packages/torch/nn/modules/module.py")
+    assert is_library_file("/usr/lib/python3/dist-packages/numpy/__init__.py")
+    assert is_library_file(contextlib.__file__) and not is_library_file("/home/me/my-site-packages.py")

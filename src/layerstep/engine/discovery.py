@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import sysconfig
 import weakref
 from collections.abc import Callable
 from types import FrameType
@@ -18,13 +16,9 @@ from torch import nn
 from layerstep._torch import is_replica, is_tracing, unwrap
 from layerstep._torch.compiling import is_compilers_graph
 from layerstep._torch.outermost_calls import ThreadInCall, reporting_call
-from layerstep.engine.stack import call_text, caller_of, forget_locals, is_ours
+from layerstep.engine.stack import call_text, caller_of, forget_locals, is_library_file, is_ours
 
 __all__ = ["Discovery", "name_of", "owner_of"]
-
-_LIBRARIES = tuple(
-    {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"], os.path.dirname(os.__file__)}
-)
 
 
 class Discovery:
@@ -97,7 +91,8 @@ def _user_frames(frame: FrameType | None) -> list[FrameType]:
     """The frames outside of installed libraries, innermost first."""
     found = []
     while frame is not None:
-        if not is_ours(frame) and not frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen")):
+        file = frame.f_code.co_filename
+        if not (is_ours(frame) or is_library_file(file) or file.startswith("<frozen")):
             found.append(frame)
         frame = frame.f_back
     return found

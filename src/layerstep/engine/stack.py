@@ -44,6 +44,7 @@ __all__ = [
     "forget_locals",
     "function_label",
     "is_deeper",
+    "is_library_file",
     "is_ours",
     "is_program_file",
     "location_at",
@@ -172,9 +173,14 @@ def is_ours(frame: FrameType) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
+def is_library_file(file: str) -> bool:
+    """Is this a file of Python's own library or of an installed package, wherever that is installed?"""
+    return file.startswith(_LIBRARIES) or _SITE.search(file) is not None
+
+
 def is_program_file(file: str) -> bool:
     """Is this a file of the program itself: of no library, not even of Python's own?"""
-    if not file or file.startswith(_LIBRARIES) or _SITE.search(file):
+    if not file or is_library_file(file):
         return False
     if file.startswith("<"):
         return file.startswith(("<stdin>", "<ipython"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from layerstep._torch import call_frames
 from layerstep.engine.events import Kind
 from layerstep.engine.op_frame import running_modules
-from layerstep.engine.stack import forget_locals, is_ours
+from layerstep.engine.stack import forget_locals, is_library_file, is_ours
 from layerstep.engine.stepper import Intent
 from layerstep.process.thread_frames import frames_of_threads
 from layerstep.views import Notice
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Place", "Turns", "places", "thread_name"]
 
 _STEPS = (Kind.STEP, Kind.NEXT, Kind.INTO, Kind.FINISH, Kind.OP, Kind.KERNEL)
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 LOOK_SECONDS = 0.02
 STANDS_AFTER = 25
 """After so many looks at which it has not moved, a thread that is stepped is taken to wait for another."""
@@ -152,7 +150,7 @@ def _place(session: Session, ident: int, frame: FrameType) -> Place:
         forget_locals(call)
     path = session.models.path_of(modules[0]) if modules else ""
     own: FrameType | None = frame
-    while own is not None and (is_ours(own) or own.f_code.co_filename.startswith(_LIBRARIES)):
+    while own is not None and (is_ours(own) or is_library_file(own.f_code.co_filename)):
         own = own.f_back
     return Place(thread_name(ident), path, _state(session, ident), own)
 
