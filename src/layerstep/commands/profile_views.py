@@ -276,8 +276,10 @@ def _bar(share: float) -> str:
 
 def advice_view(found: list[Advice], state: ProfileState) -> View:
     """`profile advice`."""
+    beside = state.measured().beside
+    aside = f"{', '.join(beside)} worked too, so waiting for data is not judged" if beside else ""
     if not found:
-        return Notice("the numbers ask for nothing", "`profile report` shows them", "good")
+        return Notice("the numbers ask for nothing", aside or "`profile report` shows them", "good")
     views: list[View] = []
     for advice in found[:8]:
         title = (Span(advice.name, "warn"), Span(advice.path, "path"))
@@ -286,6 +288,8 @@ def advice_view(found: list[Advice], state: ProfileState) -> View:
             items.append(("line", Text(str(advice.place))))
         items += [("because", Text(advice.says)), ("gain", Text(advice.gain)), ("check", Text(advice.check))]
         views.append(Fields(tuple(span for span in title if span.text), tuple(items)))
+    if aside:
+        views.append(Notice(aside))
     if state.looked.trouble:
         views.append(Notice(f"operations were not looked at: {state.looked.trouble}"))
     return Group(tuple(views))
