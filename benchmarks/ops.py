@@ -54,11 +54,11 @@ def _endless(case: Case, *, kind: Kind) -> Iterator[Run]:
     session = new_session()
     session.add_model(case.model)
     with attached(session, discover=False):
-        session.intent = Intent(kind, count=ENOUGH, depth=0, thread=threading.get_ident())
+        session.run.intent = Intent(kind, count=ENOUGH, depth=0, thread=threading.get_ident())
         session.rearm()
         session.instruments.get(OpSteps).settle()
         yield case.run
-        assert session.intent.kind is kind and session.intent.count < ENOUGH
+        assert session.run.intent.kind is kind and session.run.intent.count < ENOUGH
 
 
 OPS = (

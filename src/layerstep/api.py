@@ -108,7 +108,7 @@ class DebugConsole:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None and self.session.is_attached:
+            if kind is None and self.session.run.is_attached:
                 tell_silent_points(self.session)
             if isinstance(error, Exception) and not is_disabled():
                 self.session.instruments.get(Crashes).left(error)
@@ -131,9 +131,9 @@ def set_trace() -> None:
     if _current is None:
         _current, _ = open_session()
         _current.attach()
-    was_attached = _current.is_attached
+    was_attached = _current.run.is_attached
     _current.stop_here(sys._getframe(1), "set_trace()")
-    if was_attached and _current.prompt.frontend is None and not _current.is_attached:
+    if was_attached and _current.prompt.frontend is None and not _current.run.is_attached:
         _current.say(Notice("there is no terminal to ask at, so the run goes on", level="warn"))
 
 

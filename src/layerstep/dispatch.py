@@ -29,9 +29,9 @@ class Dispatcher:
 
     def interpret(self, session: Session, line: str) -> View | Resume | None:
         """Answer one line, and say of names where they are from if it is not the function that runs here."""
-        session.scope.borrowed.clear()
+        session.run.scope.borrowed.clear()
         answer = self._interpret(session, line)
-        borrowed = session.scope.borrowed
+        borrowed = session.run.scope.borrowed
         if not borrowed or answer is None or isinstance(answer, Resume):
             return answer
         words = ", ".join(f"{name} from {origin}" for name, origin in list(borrowed.items())[:4])
@@ -81,15 +81,15 @@ def find(session: Session, text: str) -> tuple[Command | None, str]:
         return None, text
     if exact is not None:
         return exact, without_comment(rest).strip()
-    if session.scope.knows(word) or (rest and not rest[0].isspace()) or keyword.iskeyword(word):
+    if session.run.scope.knows(word) or (rest and not rest[0].isspace()) or keyword.iskeyword(word):
         return None, text
     found = find_command(word)
     return (found, without_comment(rest).strip()) if found is not None else (None, text)
 
 
 def _run(session: Session, command: Command, rest: str) -> View | Resume | None:
-    if command.needs_pause and (session.pause is None or not session.pause.stack):
-        hint = "`continue` starts the run" if session.pause is not None else "it answers at a stop"
+    if command.needs_pause and (session.run.pause is None or not session.run.pause.stack):
+        hint = "`continue` starts the run" if session.run.pause is not None else "it answers at a stop"
         raise UserError(f"{command.name}: nothing has stopped yet", hint)
     try:
         answer: View | Resume | None = command.function(session, command.parse(rest))
@@ -148,7 +148,7 @@ def _evaluate(session: Session, text: str, *, is_forced: bool) -> View | None:
     if printed:
         views.append(Text(printed.rstrip("\n"), is_printed=True))
     if value is not None:
-        number = session.prompt.results.keep(value)
+        number = session.run.results.keep(value)
         shown = present(value)
         label = f"${number}" if number is not None else "="
         views.append(Fields((), ((label, shown),)))

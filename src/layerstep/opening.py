@@ -106,7 +106,7 @@ def _run_again(opened: OpenedCore, session: Session, given: dict[str, Any]) -> N
     assert opened.rerun is not None
     opened.use_code(session)
     result = opened.rerun.run(
-        given, silently=session.evaluating, raised=session.instruments.get(Crashes).raised
+        given, silently=session.run.evaluating, raised=session.instruments.get(Crashes).raised
     )
     _tell(session, result)
 

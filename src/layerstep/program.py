@@ -59,7 +59,7 @@ def debug(program: Program, session: Session, *, stay: Stay = Stay.NEVER) -> int
         if session.prompt.frontend is None and session.prompt.wrong_lines:
             return UserError.exit_code  # what was asked for cannot be had: running without it proves nothing
         code = program.run(session.instruments.get(Crashes).uncaught)
-        if session.is_attached or session.prompt.frontend is None:  # batch work ends by detaching
+        if session.run.is_attached or session.prompt.frontend is None:  # batch work ends by detaching
             tell_silent_points(session)
             tell_unread(session)
         if stay is Stay.ALWAYS or (stay is Stay.IF_SILENT and _was_silent(session)):
@@ -82,20 +82,20 @@ def _batch_code(session: Session, code: int) -> int:
 def _was_silent(session: Session) -> bool:
     """Were breakpoints set, and none reached? Then the user has seen nothing."""
     points = [point for point in session.points.shown if point.kind is PointKind.BREAK]
-    return session.is_attached and bool(points) and not any(point.hits for point in points)
+    return session.run.is_attached and bool(points) and not any(point.hits for point in points)
 
 
 def _stay(program: Program, session: Session, code: int) -> None:
     """The prompt after the end: the program's globals are at hand, and there is nothing to resume."""
-    session.scope.globals = program.globals
+    session.run.scope.globals = program.globals
     name = os.path.basename(program.script)
     session.say(
         Notice(f"{name} has ended with exit code {code}", "its globals and models can be seen; `quit` leaves")
     )
     try:
-        session.hold(Pause(session.scope, Stop(AtLine(), reason="the end"), is_over=True))
+        session.hold(Pause(session.run.scope, Stop(AtLine(), reason="the end"), is_over=True))
     finally:
-        session.scope.globals = None
+        session.run.scope.globals = None
 
 
 def debug_afterwards(program: Program, session: Session) -> int:

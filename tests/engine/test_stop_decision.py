@@ -36,7 +36,7 @@ class Asked:
     def point(self, kind: PointKind = PointKind.BREAK, condition: str = "", **options: object) -> Point:
         asked = Expression.parse(condition) if condition else None
         point = self.session.points.add(kind, Where.parse("0"), condition=asked, **options)
-        self.session.points.resolve(self.session.models)
+        self.session.points.resolve(self.session.run.models)
         return point
 
     def ask(self, *points: Point, out: float = 0.0) -> Match | None:
@@ -244,7 +244,7 @@ def test_a_point_at_one_path_of_a_shared_module_passes_its_other_calls_by() -> N
     model = Twice(ask)
     session.add_model(model, "net")
     point = session.points.add(PointKind.BREAK, Where.parse("second"))
-    session.points.resolve(session.models)
+    session.points.resolve(session.run.models)
     model(torch.zeros(1))
     assert model.answers == [None, Match(point)]
     assert point.hits == 1
@@ -273,7 +273,7 @@ def test_what_a_feature_has_found_fulfils_the_condition_where_it_is(
 ) -> None:
     asked = Asked()
     point = watchpoint(asked, condition)
-    place = Frame(asked.session.models, asked.layer)
+    place = Frame(asked.session.run.models, asked.layer)
     assert asked.session.decision.meets(point, place) == (Match(point) if stops else None)
     assert (point.tried, point.hits) == (1, hits)
 

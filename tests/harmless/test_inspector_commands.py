@@ -184,7 +184,7 @@ def test_copies_that_were_recorded_go_with_the_session() -> None:
     console, _ = console_on(model, ["record ** --tensors", "break head", "continue", "continue"])
     with console:
         model(torch.ones(2, 6))
-        copies = [weakref.ref(entry.value) for entry in console.session.recordings.everything()]
+        copies = [weakref.ref(entry.value) for entry in console.session.run.recordings.everything()]
         assert len(copies) == 8 and all(copy() is not None for copy in copies)
     del console
     gc.collect()

@@ -43,7 +43,7 @@ def again(session: Session, given: Given) -> Notice | Resume:
     opened = opened_in(session)
     if opened is not None:
         return _of_file(opened, replaced)
-    pause = session.pause
+    pause = session.run.pause
     frame = _call_around(pause)
     if pause is None or frame is None or frame.module is None or frame.call is not None:
         raise UserError("no module call is at hand here", "stop in the forward of a module")

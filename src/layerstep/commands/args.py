@@ -19,9 +19,9 @@ def args(session: Session, given: Given) -> Fields:
 
     At a module they are those of its forward, by their names; at a line, those of the function.
     """
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     assert frame is not None
-    limit = session.config.sample_above
+    limit = session.run.config.sample_above
     if frame.module is not None and frame.call is None and not frame.at_line:
         title, values = frame.path, _of_module(frame)
     elif frame.python is not None:

@@ -145,7 +145,7 @@ def _value(session: Session, text: str) -> Any:
     if reference is None:
         return value_of(session, text)
     head = text.partition(".")[0]
-    is_known = session.scope.knows(head) or bool(session.models.ending_in(head))
+    is_known = session.run.scope.knows(head) or bool(session.run.models.ending_in(head))
     if os.path.isfile(reference.path) or not is_known:
         return read_tensors(reference)
     try:
@@ -234,7 +234,7 @@ def _listed(session: Session, found: list[tuple[str, Comparison]], note: str, *,
     rest.sort(
         key=lambda item: (item[1].max_abs is not None, item[1].is_close or False, -(item[1].max_abs or 0))
     )
-    most = max(1, session.config.max_lines - 4)
+    most = max(1, session.run.config.max_lines - 4)
     rows = tuple(_row(name, each) for name, each in rest[:most])
     notes = [f"{len(found) - len(rest):,} of {len(found):,} tensors are equal"]
     if len(rest) > most:

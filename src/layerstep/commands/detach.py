@@ -13,6 +13,6 @@ def detach(session: Session, given: Given) -> Resume:
 
     Ctrl-D at the prompt and the end of a pipe do the same.
     """
-    if session.pause is None:
+    if session.run.pause is None:
         raise UserError("nothing is paused", "a library user calls `.detach()`")
     return Resume(Kind.DETACH)

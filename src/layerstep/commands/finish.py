@@ -14,7 +14,7 @@ def finish(session: Session, given: Given) -> Resume:
     After a module has finished that is the one that called it; at its entry it is the module itself. At a
     line of another function: until that function returns, with the value that it returns.
     """
-    pause = session.pause
+    pause = session.run.pause
     assert pause is not None
     inner = pause.stack[0]
     if inner.at_line and inner.module is None and inner.within is not None:

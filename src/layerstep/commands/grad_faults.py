@@ -24,7 +24,7 @@ RELUS = "type:*ReLU*"
 
 def none(session: Session) -> View:
     """`grad none`."""
-    if session.models.main is None:
+    if session.run.models.main is None:
         raise UserError("no model has run yet", "`continue` starts the run")
     missing = missing_gradients(session, log_of(session))
     notes = []
@@ -42,7 +42,7 @@ def none(session: Session) -> View:
         groups.setdefault((each.kind, each.reason), []).append(each.name)
     rows = [(kind, listed(names, 6), why) for (kind, why), names in groups.items()]
     columns = (Column("why", "key"), Column("parameters"), Column(""))
-    return Table(columns, tuple(rows[: session.config.max_lines]), note="\n".join(notes))
+    return Table(columns, tuple(rows[: session.run.config.max_lines]), note="\n".join(notes))
 
 
 def dead(session: Session, where: str) -> View:
@@ -144,10 +144,10 @@ def check(session: Session, path: str) -> View:
 
 
 def _call(session: Session, name: str) -> LayerCall:
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     if frame is not None and frame.call is not None:
-        path, module = session.models.find(name or frame.path.partition("|")[0])
-        kept = session.seen_calls.get(module)
+        path, module = session.run.models.find(name or frame.path.partition("|")[0])
+        kept = session.run.seen_calls.get(module)
         if kept is None:
             raise UserError(f"the input of {path} is not at hand in the backward pass", f"`break {path}`")
         return LayerCall(path, module, *kept, CallProgress.AFTER)

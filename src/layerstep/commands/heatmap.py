@@ -52,7 +52,7 @@ def heatmap(session: Session, given: Given) -> View:
         log=given.log,
         cell=grid.block,
     )
-    return Group((tensor_view(tensor, limit=session.config.sample_above), plot))
+    return Group((tensor_view(tensor, limit=session.run.config.sample_above), plot))
 
 
 def _dims(tensor: torch.Tensor, dims: tuple[int, int] | None) -> tuple[int, int]:

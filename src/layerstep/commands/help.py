@@ -62,7 +62,7 @@ def help_(session: Session, given: Given) -> View:
         return _overview()
     word = rest.split()[0]
     found = find_command(word, prefix=False)
-    if found is None and not session.scope.knows(word):
+    if found is None and not session.run.scope.knows(word):
         found = find_command(word)
     if found is not None:
         return _command(found)
@@ -116,10 +116,10 @@ def _explained(session: Session, text: str, value: Any) -> Fields:
     items: list[tuple[str, View]] = []
     if text in _NAMES:
         items.append(("", Text(_NAMES[text])))
-    paths = session.models.paths_of(value) if isinstance(value, nn.Module) else []
+    paths = session.run.models.paths_of(value) if isinstance(value, nn.Module) else []
     if paths:
         items.append(("path", Text(", ".join(paths[:4]))))
-    items.append(("value", present(value, limit=session.config.sample_above)))
+    items.append(("value", present(value, limit=session.run.config.sample_above)))
     if callable(value) or type(value).__module__ != "builtins":
         lines = documentation(value if _has_own_doc(value) else type(value)).splitlines()
         shown = lines[:MOST_DOC] + (["…"] if len(lines) > MOST_DOC else [])

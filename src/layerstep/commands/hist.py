@@ -35,7 +35,7 @@ def hist(session: Session, given: Given) -> View:
     name, tensor = one_tensor(session, given.x)
     with observing():
         found = spread(tensor, bins=given.bins, exact=given.exact)
-    line = tensor_view(tensor, limit=session.config.sample_above)
+    line = tensor_view(tensor, limit=session.run.config.sample_above)
     if found is None:
         return Group((line, Plot("histogram", (), name)))
     plot = Plot(

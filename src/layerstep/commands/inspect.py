@@ -40,14 +40,14 @@ def inspect(session: Session, given: Given) -> View:
     """
     rest: str = given.x
     value = value_of(session, rest)
-    session.prompt.results.keep(value)
+    session.run.results.keep(value)
     if is_tensor(value):
         title = (Span(rest or "out", "code"),)
-        line = tensor_view(value, limit=session.config.sample_above)
+        line = tensor_view(value, limit=session.run.config.sample_above)
         before, note = as_it_was(session, rest, value)
         lines: list[tuple[str, View]] = [("", line)]
         if before is not value:
-            line = tensor_view(before, limit=session.config.sample_above)
+            line = tensor_view(before, limit=session.run.config.sample_above)
             lines = [("was", line), ("now", lines[0][1])]
         lines += [("in place", Text(note))] if note else []
         return Fields(title, (*lines, *_facts(session, value)))
@@ -94,7 +94,7 @@ def _sharing(session: Session, tensor: torch.Tensor) -> str:
     if not storage.nbytes() or is_lazy_clone(tensor):  # asking for its address would copy it in the run
         return ""
     where, names = storage.data_ptr(), list[str]()
-    for root in (root for model in session.models if (root := model.root) is not None):
+    for root in (root for model in session.run.models if (root := model.root) is not None):
         for name, other in (
             *root.named_parameters(remove_duplicate=False),
             *root.named_buffers(remove_duplicate=False),

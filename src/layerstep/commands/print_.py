@@ -22,5 +22,5 @@ def print_(session: Session, given: Given) -> View:
     A tensor shows as its line, and one of few elements with its values; `inspect` says more.
     """
     value = value_of(session, given.expr)
-    number = session.prompt.results.keep(value)
+    number = session.run.results.keep(value)
     return Fields((), ((f"${number}" if number is not None else "=", present(value)),))

@@ -50,7 +50,7 @@ def stats(session: Session, given: Given) -> View:
     `--params` of the parameters. `--sort` takes a column. Tensors of more than 268 million elements are
     sampled, and say so; `--exact` reads all.
     """
-    text, exact, sort, most = given.x, given.exact, given.sort, session.config.max_lines
+    text, exact, sort, most = given.x, given.exact, given.sort, session.run.config.max_lines
     if given.params:
         return _table(_parameters(session, text or "**"), sort, exact=exact, most=most)
     if text and not is_expression(text) and Where.parse(text).kind is not WhereKind.PATH and " " not in text:
@@ -80,7 +80,7 @@ def _tensors(value: object, text: str) -> list[Leaf]:
 
 def _parameters(session: Session, where: str) -> list[Leaf]:
     seen: dict[int, tuple[str, torch.Tensor]] = {}
-    for path, module in Where.parse(where).look_up(session.models):
+    for path, module in Where.parse(where).look_up(session.run.models):
         for name, parameter in module.named_parameters():
             seen.setdefault(id(parameter), (f"{path}.{name}", parameter))
     if not seen:

@@ -14,7 +14,7 @@ COUNT = Number("N", least=1, default=1, what="count")
 
 def step_ops(session: Session, kind: Kind, count: int) -> Resume:
     """To the N-th next op of the module that the run is stopped in, or to its end."""
-    pause = session.pause
+    pause = session.run.pause
     if pause is None or not pause.stack:
         raise UserError("nothing has stopped yet", "`break WHERE enter`, then `continue`")
     frame = pause.stack[0]

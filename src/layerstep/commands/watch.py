@@ -42,7 +42,7 @@ def watch(session: Session, given: Given) -> View:
     if not text:
         raise BadArguments("which tensor?", "watch --stop head.weight")
     Expression.parse(as_expression(text))
-    point = Watchpoint(text=text, budget=session.config.keep_bytes)
+    point = Watchpoint(text=text, budget=session.run.config.keep_bytes)
     hint = _settle(session, point)
     session.points.take(point)
     session.rearm()
@@ -54,13 +54,13 @@ def _settle(session: Session, point: Watchpoint) -> str:
     try:
         point.settle(find_home(session, point.text))
     except UserError as error:
-        if len(session.models):
+        if len(session.run.models):
             raise
         point.trouble = error.message
         return "it waits for the first model"
     if point.steps:
         return "it is large: a part of its elements is compared (`config keep_bytes`)"
-    return "" if session.is_attached else "it takes effect with the run"
+    return "" if session.run.is_attached else "it takes effect with the run"
 
 
 def _listed(session: Session) -> Table:

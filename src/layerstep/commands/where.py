@@ -21,7 +21,7 @@ def where(session: Session, given: Given) -> Stack:
     choose another one to look from. After `step op` the op is on top. In the backward pass: the gradients
     that came and those that go on, and the line of the forward that made the call.
     """
-    pause = session.pause
+    pause = session.run.pause
     assert pause is not None
     frames = tuple(
         stack_row(index, frame, selected=index == pause.selected) for index, frame in enumerate(pause.stack)

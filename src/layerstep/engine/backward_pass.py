@@ -46,7 +46,7 @@ class BackwardPass:
         if is_in_backward() and self._is_known(module):
             return  # recomputed for its values: the graph of the forward itself is the one that runs
         if phase is Phase.ENTER:
-            owner = self._session.models.owner_of(module)
+            owner = self._session.run.models.owner_of(module)
             self.graph.enter(module, tensors_of(values), forward=owner.forwards if owner is not None else 0)
         else:
             caller = caller_of(frame)
@@ -74,7 +74,7 @@ class BackwardPass:
 
     def _followed_whole(self, module: nn.Module) -> bool:
         """Was a forward of its model noted from its beginning?"""
-        owner = self._session.models.owner_of(module)
+        owner = self._session.run.models.owner_of(module)
         root = owner.root if owner is not None else None
         return root is not None and any(call.module is unwrap(root) for call in self.graph.calls)
 
@@ -91,17 +91,17 @@ class BackwardPass:
         self.graph.open(call, self._at_node)
 
     def _began(self) -> None:
-        roots = [root for model in self._session.models if (root := model.root) is not None]
+        roots = [root for model in self._session.run.models if (root := model.root) is not None]
         self._gradients = {id(p): _stamp(p) for root in roots for p in root.parameters()}
 
     def _at_node(self, call: Call, name: str, gradients: tuple[Any, ...]) -> None:
         session = self._session
-        if session.is_silent or session.intent.kind is not Kind.INTO:
+        if session.run.is_silent or session.run.intent.kind is not Kind.INTO:
             return
         try:
             if self._step(call, Phase.BACKWARD_ENTER):
                 here = dataclasses.replace(call, grad_out=list(gradients), grad_in=[])
-                stack = backward_stack(here, session.models, phase=Phase.BACKWARD_ENTER)
+                stack = backward_stack(here, session.run.models, phase=Phase.BACKWARD_ENTER)
                 stack[0].state = f"at {name}"
                 with session.pausing():
                     event = Event(Phase.BACKWARD_ENTER, call.module, (), {}, None, call)
@@ -118,14 +118,14 @@ class BackwardPass:
     def _consider(self, call: Call, phase: Phase) -> None:
         session = self._session
         points = session.installation.at_backward.get(id(call.module), ()) if phase is Phase.BACKWARD else ()
-        if session.is_silent or not (points or session.installation.sink.listening):
+        if session.run.is_silent or not (points or session.installation.sink.listening):
             return
         try:
             event = Event(phase, call.module, (), {}, None, call)
             match = session.decision.ask(points, event, None) if points else None
             if (session.installation.sink.listening and self._step(call, phase)) or match is not None:
                 with session.pausing():
-                    stack = backward_stack(call, session.models, phase=phase)
+                    stack = backward_stack(call, session.run.models, phase=phase)
                     session.stop_in(stack, event, match, cause=InBackward(call, self.is_ready))
                 self._stepped = session.installation.sink.listening
         except Exception as error:
@@ -133,15 +133,15 @@ class BackwardPass:
 
     def _step(self, call: Call, phase: Phase) -> bool:
         session = self._session
-        thread = session.intent.thread or threading.get_ident()
+        thread = session.run.intent.thread or threading.get_ident()
         moment = stepper.Moment(phase, thread, call.depth)
-        stop, session.intent = stepper.decide(session.intent, moment)
+        stop, session.run.intent = stepper.decide(session.run.intent, moment)
         return stop
 
     def _ended(self) -> None:
         self.passes += 1
         steps = (Kind.STEP, Kind.NEXT, Kind.INTO, Kind.FINISH)
-        if self._stepped and self._session.intent.kind in steps:
+        if self._stepped and self._session.run.intent.kind in steps:
             self._session.say(Notice("the backward pass has ended"))
         self._stepped = False
 

@@ -62,7 +62,7 @@ class Installation:
         if pause is not None:
             self._enclosing = [weakref.ref(frame.module) for frame in pause.stack if frame.module is not None]
         enclosing = [module for each in self._enclosing if (module := each()) is not None]
-        models = self._session.models
+        models = self._session.run.models
         has_modes = any(each.has_modes for each in self._session.instruments)
         plan = make_plan(
             models, self._session.points, intent=intent, enclosing=enclosing, has_modes=has_modes
@@ -117,10 +117,10 @@ class Installation:
     @property
     def has_compiled_code(self) -> bool:
         """Has the program compiled anything that runs eagerly then?"""
-        return bool(self._session.compiled) or any(model.compiled for model in self._session.models)
+        return bool(self._session.compiled) or any(model.compiled for model in self._session.run.models)
 
     def _tell_eager(self) -> None:
-        if any(model.compiled for model in self._session.models):
+        if any(model.compiled for model in self._session.run.models):
             self._tell("compiled model: it runs eagerly while something is armed", "the numbers are eager's")
         for function in self._session.compiled.with_models:
             text = f"compiled function {function}: it runs eagerly while something is armed"

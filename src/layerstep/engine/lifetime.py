@@ -22,7 +22,7 @@ def leave_forked_children(session: Session) -> None:
 
     def in_child() -> None:
         child = reference()
-        if child is not None and child.is_attached:
+        if child is not None and child.run.is_attached:
             child.prompt.frontend = None
             child.turns = Turns(child)  # another thread may have held one, and it is not in the child
             child.detach()
@@ -40,7 +40,7 @@ def leave_at_exit(session: Session) -> None:
 
     def at_exit() -> None:
         ending = reference()
-        if ending is not None and ending.is_attached:
+        if ending is not None and ending.run.is_attached:
             with contextlib.suppress(Exception):
                 ending.detach()
 

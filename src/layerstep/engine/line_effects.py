@@ -113,7 +113,7 @@ def watching_line(session: Session, line: str, *, deep: bool) -> Iterator[Outcom
     marks = _marks_before(session) if deep else None
     outcome = Outcome()
     try:
-        with undisturbed(session.models, deep=deep) as outcome:
+        with undisturbed(session.run.models, deep=deep) as outcome:
             yield outcome
     finally:  # a line that raises has written what it has written
         if marks is not None:
@@ -127,14 +127,14 @@ def _marks_before(session: Session) -> Marks:
     with observing():
         reach = in_reach(session)
     if session.prompt.baseline is None:
-        session.prompt.baseline = Baseline(session.models, reach)
+        session.prompt.baseline = Baseline(session.run.models, reach)
     return Marks(reach, budget=LINE_BYTES, every=False)
 
 
 def in_reach(session: Session) -> Reach:
     """What a line at this pause can get at, the state of the models aside, which is looked at by itself."""
-    reach, pause = Reach(), session.pause
-    for _, tensor in state_of(session.models):
+    reach, pause = Reach(), session.run.pause
+    for _, tensor in state_of(session.run.models):
         reach.skip(tensor)
     for number, frame in enumerate(pause.stack if pause is not None else ()):
         reach.place = "" if number == 0 else f" of {frame.path}"
@@ -145,16 +145,16 @@ def in_reach(session: Session) -> Reach:
             reach.add("grad_out", frame.call.grad_out)
             reach.add("grad_in", frame.call.grad_in)
     reach.place = ""
-    for path, module in session.models.everything():
-        kept = session.seen_calls.get(module)
+    for path, module in session.run.models.everything():
+        kept = session.run.seen_calls.get(module)
         if kept is not None:
             reach.add(f"{path}.output", kept[2])
             reach.add(f"{path}.input", kept[0])
     _add_frames(reach, pause.python if pause is not None else None)
-    for stepped in session.training.optimizers:
+    for stepped in session.run.training.optimizers:
         if (optimizer := stepped.optimizer) is not None:
             reach.add(f"{stepped.kind}.state", optimizer.state)
-    for model in session.models:
+    for model in session.run.models:
         if (root := model.root) is not None:
             reach.add_module(model.name, root)
     return reach

@@ -39,25 +39,25 @@ class ModelIntake:
 
     def count(self, module: nn.Module) -> None:
         """One more forward of a model; what was kept of the one before is let go."""
-        model = self._session.models.by_root(module)
+        model = self._session.run.models.by_root(module)
         if model is not None:
             model.begin_forward()
             if not model.is_helper:
-                self._session.seen_calls.clear()
+                self._session.run.seen_calls.clear()
                 self._session.backward_pass.begin_forward()
 
     def meet(self, module: nn.Module, frame: FrameType) -> None:
         """A module that the program called by itself, for the first time."""
         session = self._session
-        if len(session.models) >= MOST_MODELS:
+        if len(session.run.models) >= MOST_MODELS:
             self._tell_full()
             return
-        one_before = session.models.main is not None and not session.models.are_several
-        model = session.models.add(module, name_of(module, frame))
+        one_before = session.run.models.main is not None and not session.run.models.are_several
+        model = session.run.models.add(module, name_of(module, frame))
         if not model.is_helper:
             self._found += 1
             self._tell_found(model)
-            if one_before and session.models.are_several and not self._is_quiet:
+            if one_before and session.run.models.are_several and not self._is_quiet:
                 session.say(Notice("paths now begin with the model's name", f"{model.name}.…"))
         self.resolve_points()
         if not model.is_helper:
@@ -106,7 +106,7 @@ class ModelIntake:
         """Set the points that waited for a model, and say so."""
         session = self._session
         waiting = {point for point in session.points if point.is_pending}
-        for point, count in session.points.resolve(session.models):
+        for point, count in session.points.resolve(session.run.models):
             if point.kind is not PointKind.UNTIL:
                 what = point.targets[0][0] if len(point.targets) == 1 else f"{count} modules"
                 word = "is now set at" if point in waiting else "also takes"
@@ -119,14 +119,14 @@ def set_or_leave_pending(session: Session, point: Point) -> None:
     """Look a new point up. It stays pending only while models may still come."""
     assert point.where is not None
     try:
-        found = point.where.look_up(session.models)
+        found = point.where.look_up(session.run.models)
     except UnknownPath as error:
         ambiguous = "is the end of" in error.message
-        if ambiguous or (not session.discovery.is_on and len(session.models)):
+        if ambiguous or (not session.discovery.is_on and len(session.run.models)):
             session.points.delete(point)
             raise
-        if session.models.main is not None and not ambiguous:
+        if session.run.models.main is not None and not ambiguous:
             point.trouble = str(error)
         return
-    point.place(found, session.models)
+    point.place(found, session.run.models)
     session.rearm()

@@ -60,11 +60,11 @@ class OverwrittenInputs:
 
     def note(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A call begins. Never raises: a bug of ours detaches."""
-        if self._session.is_silent or not self._session.is_attached:
+        if self._session.run.is_silent or not self._session.run.is_attached:
             return
         try:
             with observing():
-                self._note(module, args, kwargs, limit=self._session.config.copy_input_bytes)
+                self._note(module, args, kwargs, limit=self._session.run.config.copy_input_bytes)
         except Exception as error:
             self._session.fail(error)
 
@@ -120,11 +120,11 @@ _INPUT = re.compile(r"\s*(?:inp|kwargs)\b|.*\.(?:input|kwargs)\b")
 
 def as_it_was(session: Session, text: str, value: Any) -> tuple[Any, str]:
     """The value of an expression that names an input, before the call; and what is to be said about that."""
-    frames = session.pause.stack if session.pause is not None else []
+    frames = session.run.pause.stack if session.run.pause is not None else []
     known = [each for frame in frames for each in frame.overwritten]
     if not known or not _INPUT.match(text):
         return value, ""
-    return before_call(tuple(known), value, limit=session.config.copy_input_bytes, name=text.strip())
+    return before_call(tuple(known), value, limit=session.run.config.copy_input_bytes, name=text.strip())
 
 
 def before_call(known: tuple[Overwritten, ...], value: Any, *, limit: int, name: str) -> tuple[Any, str]:

@@ -13,7 +13,6 @@ from layerstep.engine.guard import Outcome, undisturbed
 from layerstep.engine.line_effects import Baseline
 from layerstep.engine.messages import Frontend, Interpreter, Watch
 from layerstep.engine.pause import POLL_SECONDS, Inbox, Pause, describe
-from layerstep.engine.seen_values import Results
 from layerstep.engine.stop import Shown, Stop
 from layerstep.errors import UserError
 from layerstep.imports import our_imports
@@ -49,7 +48,6 @@ class Prompt:
         self.history: list[str] = []
         self.aliases: dict[str, str] = {}
         self.watches: dict[int, Watch] = {}
-        self.results = Results(session.config.keep_bytes)
         self.shown: View | None = None
         """The last answer that can be exported."""
         self.transcript: str | None = None
@@ -104,17 +102,17 @@ class Prompt:
         return resume_or_none or Resume(Kind.DETACH)
 
     def _show(self, pause: Pause) -> None:
-        with self._session.evaluating():
+        with self._session.run.evaluating():
             notices = [notice for said in self._session.instruments.at("stopped") for notice in said()]
         view, watched = self._described(pause)
         for number, now in watched.items():
             self.watches[number].last = now
         shown = Group((*notices, view)) if notices else view
-        self._session.say(shown, "stop", stop=pause.facts(self._session.training.count))
+        self._session.say(shown, "stop", stop=pause.facts(self._session.run.training.count))
 
     def show(self, stop: Stop) -> None:
         """Say what a stop would say, without one."""
-        self._session.say(self._described(Pause(self._session.scope, stop))[0])
+        self._session.say(self._described(Pause(self._session.run.scope, stop))[0])
 
     def _described(self, pause: Pause) -> tuple[View, dict[int, str]]:
         """A stop as a view, and how each watched expression looks.
@@ -123,11 +121,11 @@ class Prompt:
         """
         session = self._session
         try:
-            quiet = undisturbed(session.models, deep=False)
-            with session.evaluating(), quiet, session.interrupts.cancellable():
-                watched = {n: watch.now(session.scope) for n, watch in session.prompt.watches.items()}
+            quiet = undisturbed(session.run.models, deep=False)
+            with session.run.evaluating(), quiet, session.interrupts.cancellable():
+                watched = {n: watch.now(session.run.scope) for n, watch in session.prompt.watches.items()}
                 rows = [(f"watch {n}", session.prompt.watches[n].row(now)) for n, now in watched.items()]
-                shown = Shown(session.config.sample_above, session.config.copy_input_bytes, rows)
+                shown = Shown(session.run.config.sample_above, session.run.config.copy_input_bytes, rows)
                 return describe(pause, shown), watched
         except Exception:
             raise
@@ -142,7 +140,7 @@ class Prompt:
     @property
     def at_end(self) -> str:
         """What the end of input will do."""
-        pause = self._session.pause
+        pause = self._session.run.pause
         if self.interacting:
             return "`interact` ends"
         if pause is None or pause.is_over:
@@ -178,7 +176,7 @@ class Prompt:
             self._session.say(back, "answer", "" if line == END_OF_INPUT else line, origin=origin)
             return back, None
         if line == END_OF_INPUT:
-            starting = self._session.pause is not None and self._session.pause.is_start
+            starting = self._session.run.pause is not None and self._session.run.pause.is_start
             return None, Resume(Kind.CONTINUE if starting else Kind.DETACH)
         answer = self._answer(f"!{line}" if self.interacting and line.strip() else line)
         if isinstance(answer, Resume):
@@ -193,7 +191,7 @@ class Prompt:
         session = self._session
         session.interrupts.came_late = False
         try:
-            with our_imports(), session.evaluating(), undisturbed(session.models, deep=False):
+            with our_imports(), session.run.evaluating(), undisturbed(session.run.models, deep=False):
                 return self._interpreter.interpret(session, line)
         except UserError as error:
             return Notice(_bounded(error.message), _bounded(error.hint), level="error")
@@ -214,7 +212,7 @@ class Prompt:
         """Hand in a line from any thread; the paused thread answers, or this one if nothing is paused."""
         session = self._session
         while True:  # a pause may begin or end meanwhile
-            pause = session.pause
+            pause = session.run.pause
             is_elsewhere = pause is not None and pause.thread != threading.get_ident()
             if is_elsewhere and (posted := self._inbox.post(line)) is not None:
                 return posted

@@ -21,28 +21,26 @@ from layerstep.engine.causes import AtLine, AtModule
 from layerstep.engine.compiled import CompiledFunctions
 from layerstep.engine.discovery import Discovery
 from layerstep.engine.events import Event, Phase, Resume
-from layerstep.engine.guard import Evaluation, Evaluations, Outcome
+from layerstep.engine.guard import Outcome
 from layerstep.engine.installation import Installation
 from layerstep.engine.instrument import Instruments
 from layerstep.engine.lifetime import leave_at_exit, leave_forked_children
 from layerstep.engine.line_effects import watching_line
 from layerstep.engine.messages import Interpreter, Message, NoCommands, is_lost
 from layerstep.engine.model_intake import ModelIntake
-from layerstep.engine.models import Model, Models
+from layerstep.engine.models import Model
 from layerstep.engine.overwritten_inputs import OverwrittenInputs
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Point, Points
 from layerstep.engine.program_frames import line_stack
 from layerstep.engine.prompt import Prompt
-from layerstep.engine.recordings import Recordings
-from layerstep.engine.scope import Scope, run_python
-from layerstep.engine.seen_values import SeenCalls
+from layerstep.engine.run import Run
+from layerstep.engine.scope import run_python
 from layerstep.engine.stack import Frame, build_stack, is_ours
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop import Caught, Cause, Match, Nothing, Stop
 from layerstep.engine.stop_decision import StopDecision
 from layerstep.engine.threads import Turns
-from layerstep.engine.training import Steps
 from layerstep.errors import describe_bug
 from layerstep.imports import our_imports
 from layerstep.process.interrupts import Interrupts, is_from_a_signal, not_now
@@ -57,19 +55,9 @@ class Session:
     """One debugger on one process."""
 
     def __init__(self, interpreter: Interpreter | None = None, config: Config | None = None) -> None:
-        self.config = config or Config()
-        self.models = Models()
+        self.run = Run(config or Config(), self.fail)
         self.points = Points()
         self.prompt = Prompt(self, interpreter or NoCommands())
-        self.seen_calls = SeenCalls(self.config.keep_bytes)
-        self.training = Steps(self.fail)
-        self.recordings = Recordings(
-            most_tensors=self.config.max_tracked_tensors, budget=self.config.track_bytes
-        )
-        self.scope = self.scope_at(None)
-        self.pause: Pause | None = None
-        self.intent = stepper.GO
-        self.is_attached = False
         self.quitting: threading.Thread | None = None
         self.caught: list[str] = []
         """What catchpoints have caught; in batch work the exit code tells."""
@@ -80,25 +68,15 @@ class Session:
         self.instruments = Instruments(self)
         self.discovery = Discovery(self._arrived, self._raised)
         self.standstill = Standstill(self)
-        self.interrupts = Interrupts(self.standstill.interrupted, has_pause=lambda: self.pause is not None)
+        self.interrupts = Interrupts(
+            self.standstill.interrupted, has_pause=lambda: self.run.pause is not None
+        )
         self.decision = StopDecision(self)
         self._listeners: list[Callable[[Message], None]] = []
         self.turns = Turns(self)
         self.compiled = CompiledFunctions(lambda _: self.rearm(), self.fail)
-        self._here = Evaluations()
         leave_forked_children(self)
         leave_at_exit(self)
-
-    def scope_at(self, frame: Frame | None) -> Scope:
-        """The names at a place in the run."""
-        return Scope(
-            self.models,
-            frame,
-            kept=self.seen_calls,
-            results=self.prompt.results,
-            recordings=self.recordings,
-            training=self.training,
-        )
 
     def listen(self, listener: Callable[[Message], None]) -> None:
         self._listeners.append(listener)
@@ -122,8 +100,8 @@ class Session:
 
     def attach(self, *, discover: bool = False) -> None:
         """Let points take effect; `discover` also finds models as they are called."""
-        self.is_attached = True
-        self.training.start()
+        self.run.is_attached = True
+        self.run.training.start()
         self.compiled.start()
         if discover:
             self.discovery.start()
@@ -137,15 +115,15 @@ class Session:
             self._take_off()
 
     def _take_off(self) -> None:
-        self.is_attached = False
+        self.run.is_attached = False
         self.discovery.stop()
         self.compiled.stop()
         self.interrupts.stop()
         self.installation.clear()
         self.backward_pass.graph.forget()
-        self.training.stop()
-        self.seen_calls.clear()
-        self.intent = stepper.GO
+        self.run.training.stop()
+        self.run.seen_calls.clear()
+        self.run.intent = stepper.GO
         self.points.forget_until()
 
     def close(self) -> None:
@@ -155,7 +133,7 @@ class Session:
 
     def add_model(self, root: nn.Module, name: str = "") -> Model:
         """Take in a model and set the points that waited for it."""
-        model = self.models.add(root, name)
+        model = self.run.models.add(root, name)
         self.intake.resolve_points()
         self.rearm()
         return model
@@ -163,10 +141,10 @@ class Session:
     def rearm(self) -> None:
         """Make the taps what the points and the intent need."""
         with not_now(), self.turns.arming:
-            if self.is_attached:
+            if self.run.is_attached:
                 for prepare in self.instruments.at("prepare"):
                     prepare()
-                self.installation.apply(self.intent, self.pause)
+                self.installation.apply(self.run.intent, self.run.pause)
 
     def report(
         self,
@@ -182,7 +160,7 @@ class Session:
 
         Never raises but to quit: a bug of ours detaches and lets the run go on.
         """
-        if self._here.depth or not self.is_attached:
+        if self.run.evaluations.depth or not self.run.is_attached:
             return
         try:
             sink = self.installation.sink
@@ -216,7 +194,7 @@ class Session:
         if self.installation.sink.noting:
             values = (args, kwargs) if phase is Phase.ENTER else output
             self.backward_pass.note(phase, module, values, frame)
-        if recomputed and not self.config.recompute:
+        if recomputed and not self.run.config.recompute:
             for point in points:
                 point.recomputed += 1
             return True
@@ -252,9 +230,9 @@ class Session:
         for arriving in self.instruments.at("arriving"):
             arriving(event, frame)
         with self.pausing():
-            self.models.refresh()
-            self.seen_calls.trim()
-            stack = build_stack(frame, self.models, event=event)
+            self.run.models.refresh()
+            self.run.seen_calls.trim()
+            stack = build_stack(frame, self.run.models, event=event)
             if event.phase is Phase.EXIT and stack:
                 stack[0].overwritten = self.overwritten_inputs.overwritten(event.module)
             self.stop_in(stack, event, match, cause=AtModule(), trouble=trouble)
@@ -269,10 +247,10 @@ class Session:
             self.say(Notice(describe_bug(error), "detached; the run goes on untouched", level="error"))
 
     def _arrived(self, module: nn.Module, frame: FrameType, is_new: bool) -> None:
-        if self._here.depth or not self.is_attached:
+        if self.run.evaluations.depth or not self.run.is_attached:
             return
         try:
-            if is_new and self.models.owner_of(module) is None:  # a checkpoint calls parts by themselves
+            if is_new and self.run.models.owner_of(module) is None:  # a checkpoint calls parts by themselves
                 self.intake.meet(module, frame)
             self.intake.count(module)
         except Exception as error:
@@ -291,9 +269,9 @@ class Session:
         self, stack: list[Frame], event: Event, match: Match | None, *, cause: Cause, trouble: str = ""
     ) -> None:
         """Stop at an event, in the module calls that it is in."""
-        owner = self.models.owner_of(event.module)
+        owner = self.run.models.owner_of(event.module)
         if event.phase is Phase.EXIT:
-            self.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
+            self.run.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
         self.stop(
             Stop(
                 cause,
@@ -323,14 +301,14 @@ class Session:
             frame = frame.f_back
         if frame is None:
             return
-        self.models.refresh()
-        stack = line_stack(frame, self.models)
+        self.run.models.refresh()
+        stack = line_stack(frame, self.run.models)
         modules = [each.module for each in stack if each.module is not None]
-        if modules and self.models.owner_of(modules[-1]) is None:
+        if modules and self.run.models.owner_of(modules[-1]) is None:
             self.add_model(modules[-1])
         if output:
             stack[0].output, stack[0].state = output[0], "returns"
-        owner = self.models.owner_of(modules[0]) if modules else None
+        owner = self.run.models.owner_of(modules[0]) if modules else None
         stop = Stop(
             AtLine(),
             stack,
@@ -345,7 +323,7 @@ class Session:
 
     def start(self, *, ask: bool) -> None:
         """Take the lines that come before the run; `ask` for more when the given ones run out."""
-        self.hold(Pause(self.scope, Stop(Nothing()), is_start=True, asks=ask))
+        self.hold(Pause(self.run.scope, Stop(Nothing()), is_start=True, asks=ask))
 
     def stop(self, stop: Stop) -> None:
         """Stand still until a line resumes the run; a second thread waits its turn."""
@@ -363,17 +341,8 @@ class Session:
         for settle in self.instruments.at("settle"):
             settle()  # outside of the guards: they put back what they found
 
-    @property
-    def is_silent(self) -> bool:
-        """Is this thread in an evaluation, so that nothing stops in it?"""
-        return self._here.depth > 0
-
-    def evaluating(self) -> Evaluation:
-        """Meanwhile taps in this thread stay silent: an expression that runs the model does not re-enter."""
-        return Evaluation(self._here)
-
     def evaluate(self, text: str, *, deep: bool = True) -> tuple[Any, str, Outcome]:
         """Python in the paused frame: its value, what it printed, and what it did to the run."""
         with watching_line(self, text, deep=deep) as outcome:
-            value, printed = run_python(text, self.scope)
+            value, printed = run_python(text, self.run.scope)
         return value, printed, outcome

@@ -30,13 +30,13 @@ class Standstill:
 
     def stop(self, stop: Stop) -> None:
         """Stand still at a stop until a line resumes the run."""
-        self.hold(Pause(self._session.scope, stop))
+        self.hold(Pause(self._session.run.scope, stop))
 
     def hold(self, pause: Pause) -> Resume | None:
         """Stand still in this thread until a line resumes, and say how; a second thread waits its turn."""
         session = self._session
         with session.turns.taken(pause) as is_wanted:
-            if not (is_wanted and (session.is_attached or pause.is_start or pause.is_over)):
+            if not (is_wanted and (session.run.is_attached or pause.is_start or pause.is_over)):
                 pause.release()
                 return None
             if pause.point is not None and pause.point.temporary:
@@ -44,20 +44,20 @@ class Standstill:
             if pause.point is not None and pause.is_caught:
                 session.caught.append(f"{pause.point.what} in {pause.stack[0].path or 'the program'}")
             resume = self._serve(pause, session.turns.begin(pause))
-        if session.interrupts.came_late and session.is_attached:
+        if session.interrupts.came_late and session.run.is_attached:
             self._stop_soon()  # it came while a line that resumes was on its way
         return resume
 
     def _serve(self, pause: Pause, step: stepper.Intent | None) -> Resume:
         """Serve a pause to its end; then a `step` of another thread goes on."""
         session = self._session
-        session.pause = pause
+        session.run.pause = pause
         session.interrupts.forget()
         session.points.forget_until()
-        session.intent = stepper.GO
+        session.run.intent = stepper.GO
         session.prompt.baseline = None
-        session.scope.stack = pause.stack
-        session.scope.frame = pause.frame
+        session.run.scope.stack = pause.stack
+        session.run.scope.frame = pause.frame
         try:
             with our_imports(), contextlib.ExitStack() as resting:
                 for rest in session.instruments.at("resting"):
@@ -67,8 +67,8 @@ class Standstill:
             return resume
         finally:
             pause.release()
-            session.prompt.results.let_go()
-            session.pause = None
+            session.run.results.let_go()
+            session.run.pause = None
             session.prompt.end()
 
     def _leave(self, pause: Pause, resume: Resume, step: stepper.Intent | None = None) -> None:
@@ -96,11 +96,12 @@ class Standstill:
         )
         if resume.kind is Kind.FINISH and any(f.depth == intent.depth and not f.hooked for f in pause.stack):
             intent = replace(intent, everywhere=True)
-        session.intent = step if step and resume.kind is Kind.CONTINUE else intent
+        session.run.intent = step if step and resume.kind is Kind.CONTINUE else intent
         if resume.kind is Kind.INTO and pause.event is not None and pause.event.call is not None:
             session.backward_pass.open(pause.event.call)
         if resume.kind is Kind.CONTINUE and not any(point.action for point in session.points):
-            session.seen_calls.clear()  # what a recording has put in view stays there until the next forward
+            # What a recording has put in view stays there until the next forward.
+            session.run.seen_calls.clear()
         session.rearm()
 
     def interrupted(self) -> bool:
@@ -109,9 +110,9 @@ class Standstill:
         if session.quitting is not None:
             session.quitting.join(timeout=2)  # let it unwind: a thread that exit cuts off aborts in torch
             raise Quit
-        if not session.is_attached:
+        if not session.run.is_attached:
             return False
-        if session.pause is None:
+        if session.run.pause is None:
             self._stop_soon()
         elif not session.interrupts.cancel():
             session.interrupts.came_late = True
@@ -119,6 +120,6 @@ class Standstill:
 
     def _stop_soon(self) -> None:
         session = self._session
-        session.intent = stepper.interrupt()
+        session.run.intent = stepper.interrupt()
         session.rearm()
         session.say(Notice("stopping at the next module", "Ctrl-C again interrupts the program"))

@@ -83,8 +83,8 @@ class Borders:
     """Told of outermost calls and of optimizers' steps; says which of them are borders."""
 
     def __init__(self, session: Session) -> None:
-        self._models: Models = session.models
-        self._training: Steps = session.training
+        self._models: Models = session.run.models
+        self._training: Steps = session.run.training
         self.start()
 
     def start(self) -> None:

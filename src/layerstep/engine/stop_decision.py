@@ -67,17 +67,17 @@ class StopDecision:
         if phase is Phase.EXIT:
             names["out"] = output
         if "name" in needs:
-            paths = session.models.paths_of(module)
+            paths = session.run.models.paths_of(module)
             if len(paths) != 1:
                 return False
             names["name"] = paths[0]
         if "step" in needs:
-            names["step"] = session.training.count
+            names["step"] = session.run.training.count
         if "forward" in needs:
-            owner = session.models.owner_of(module) or session.models.main
+            owner = session.run.models.owner_of(module) or session.run.models.main
             names["forward"] = owner.forwards if owner is not None else 0
         try:
-            with session.evaluating(), modes_off():
+            with session.run.evaluating(), modes_off():
                 return not condition.evaluate(names)
         except Exception as error:
             if is_from_a_signal(error):
@@ -99,7 +99,7 @@ class StopDecision:
         if point.condition is None:
             return Match(point) if self._counts(point) else None
         with modes_off():
-            return self._decide(point, self._session.scope_at(place), Match(point))
+            return self._decide(point, self._session.run.scope_at(place), Match(point))
 
     def _ask_one(self, point: Point, event: Event, frame: FrameType | None) -> Match | None:
         if not point.enabled or (point.op and event.op is None):
@@ -116,7 +116,7 @@ class StopDecision:
                 if caught is None:
                     return None
                 match = Match(point, caught=caught)
-            scope = self._session.scope_at(place)
+            scope = self._session.run.scope_at(place)
             try:
                 return self._decide(point, scope, match)
             finally:
@@ -139,7 +139,7 @@ class StopDecision:
             return None
         if point.action is not None:
             if scope.frame is not None:
-                with self._session.evaluating(), observing():
+                with self._session.run.evaluating(), observing():
                     point.action(scope.frame)
             return None
         return match
@@ -154,7 +154,7 @@ class StopDecision:
         return True
 
     def _place(self, event: Event, frame: FrameType | None) -> Frame:
-        models = self._session.models
+        models = self._session.run.models
         if event.op is not None:
             return op_frame(event, models)
         if event.call is not None:
@@ -179,7 +179,7 @@ class StopDecision:
 
     def _holds(self, condition: Expression, scope: Scope) -> tuple[bool, str]:
         try:
-            with self._session.evaluating(), self._quietly(condition.may_act):
+            with self._session.run.evaluating(), self._quietly(condition.may_act):
                 return bool(condition.evaluate(scope)), ""
         except Exception as error:
             if _is_to_come(error, scope.frame):
@@ -189,36 +189,38 @@ class StopDecision:
 
     def _log(self, point: Point, scope: Scope) -> None:
         assert point.template is not None
-        with self._session.evaluating(), self._quietly(point.template.may_act):
+        with self._session.run.evaluating(), self._quietly(point.template.may_act):
             text = point.template.format(scope)
         self._session.say(Text(text), "log")
 
     def _quietly(self, may_act: bool) -> contextlib.AbstractContextManager[Any]:
         """A condition that only reads needs no guard; another could draw random numbers, say."""
-        return undisturbed(self._session.models, deep=False) if may_act else contextlib.nullcontext()
+        return undisturbed(self._session.run.models, deep=False) if may_act else contextlib.nullcontext()
 
     def has_arrived(self, event: Event, frame: FrameType) -> bool:
         """Is this where the run was on its way to?"""
-        session, intent = self._session, self._session.intent
+        session, intent = self._session, self._session.run.intent
         if event.phase is Phase.EXIT:
-            session.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
+            session.run.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
         is_root, forward = False, 0
         if intent.kind in (Kind.FORWARD, Kind.TRAINED):
-            model = session.models.by_root(event.module)
+            model = session.run.models.by_root(event.module)
             is_root, forward = model is not None and not model.is_helper, model.forwards if model else 0
         if intent.kind in _BY_DEPTH and is_deeper(frame, intent.depth):
             return False  # so are most calls on the way of a `next`
         depth = call_depth(frame) if intent.needs_depth else 0
         moment = stepper.Moment(
-            event.phase, threading.get_ident(), depth, is_root, forward, session.training.count
+            event.phase, threading.get_ident(), depth, is_root, forward, session.run.training.count
         )
         stop, after = stepper.decide(intent, moment)
-        if session.intent is not intent:  # Ctrl-C has come meanwhile, or another thread has stopped for it
+        if (
+            session.run.intent is not intent
+        ):  # Ctrl-C has come meanwhile, or another thread has stopped for it
             return stop and intent.kind is not Kind.INTERRUPT
         if not (
             stop and intent.thread
         ):  # a thread keeps its step until it stands, or another would come first
-            session.intent = after
+            session.run.intent = after
         return stop
 
 

@@ -68,7 +68,7 @@ class Turns:
         at = None
         while True:
             has_waited |= not self.lock.acquire(blocking=False) and self.lock.acquire()
-            intent = self._session.intent
+            intent = self._session.run.intent
             if not _is_step_elsewhere(intent):
                 return has_waited
             now = _position(intent.thread)
@@ -88,7 +88,7 @@ class Turns:
     def begin(self, pause: Pause) -> Intent | None:
         """A stop: the step of another thread, if one is under way, which goes on when this stop is left."""
         self._name(pause)
-        intent = self._session.intent
+        intent = self._session.run.intent
         if not _is_step_elsewhere(intent):
             return None
         if _position(intent.thread) is None:
@@ -139,7 +139,7 @@ class Place:
 
 def places(session: Session) -> list[Place]:
     """Every thread but ours, the paused one first."""
-    pause = session.pause
+    pause = session.run.pause
     frames = frames_of_threads()
     ours = {t.ident for t in threading.enumerate() if t.name.startswith("layerstep")}
     order = sorted(frames, key=lambda ident: (pause is None or ident != pause.thread, ident))
@@ -150,7 +150,7 @@ def _place(session: Session, ident: int, frame: FrameType) -> Place:
     modules = running_modules(frame)
     for call in call_frames(frame):
         forget_locals(call)
-    path = session.models.path_of(modules[0]) if modules else ""
+    path = session.run.models.path_of(modules[0]) if modules else ""
     own: FrameType | None = frame
     while own is not None and (is_ours(own) or own.f_code.co_filename.startswith(_LIBRARIES)):
         own = own.f_back
@@ -158,7 +158,7 @@ def _place(session: Session, ident: int, frame: FrameType) -> Place:
 
 
 def _state(session: Session, ident: int) -> str:
-    pause = session.pause
+    pause = session.run.pause
     if pause is not None and pause.thread == ident:
         return "paused here"
     waiting = session.turns.waiting.get(ident)

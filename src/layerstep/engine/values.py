@@ -18,7 +18,7 @@ __all__ = ["one_tensor", "value_of"]
 def value_of(session: Session, text: str) -> Any:
     """Evaluate the argument of a look command; what it names at this stop if it is left out."""
     if not text:
-        frame = session.pause.frame if session.pause is not None else None
+        frame = session.run.pause.frame if session.run.pause is not None else None
         if frame is None or frame.module is None:
             raise UserError("nothing has stopped yet", "name an expression")
         text = "out" if frame.has_output else "inp"
@@ -30,7 +30,7 @@ def one_tensor(session: Session, text: str) -> tuple[str, torch.Tensor]:
     """The tensor that an argument names, the first one of a container; with the expression for it."""
     value = value_of(session, text)
     if not text:
-        frame = session.pause.frame if session.pause is not None else None
+        frame = session.run.pause.frame if session.run.pause is not None else None
         text = "out" if frame is not None and frame.has_output else "inp"
     leaves = tensors_in(value, most=1)
     if not leaves:

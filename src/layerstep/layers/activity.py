@@ -70,7 +70,7 @@ class Activity:
         leaves = tensors_in(frame.output, most=1)
         if not leaves or frame.module is None:
             return
-        owner = self._session.models.owner_of(frame.module)
+        owner = self._session.run.models.owner_of(frame.module)
         forward = owner.forwards if owner is not None else 0
         if forward != self._forward:
             self._forward = forward

@@ -41,7 +41,7 @@ class Now:
 
 
 def look(session: Session) -> Now:
-    return look_at(session.models, session.training)
+    return look_at(session.run.models, session.run.training)
 
 
 def look_at(models: Models, training: Steps | None = None) -> Now:

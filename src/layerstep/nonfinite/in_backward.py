@@ -101,7 +101,7 @@ def origin_of_node(session: Session, blamed: BadNode, ledger: Ledger, *, seen: s
         op=f"the derivative of {entry.name if entry is not None else _function_of(blamed.name)}",
         detail=blamed.name,
         place=entry.place if entry is not None else _last_place(blamed.traceback),
-        path=session.models.path_of(module) if module is not None else "",
+        path=session.run.models.path_of(module) if module is not None else "",
         kind=type(module).__name__ if module is not None else "",
         bad=bad,
         operands=(*blamed.saved, *grads),

@@ -132,7 +132,7 @@ def origin_of_link(session: Session, chain: tuple[Link, ...], *, seen: str, forw
         op=last.name,
         detail=last.kernel if not last.node else f"{last.kernel} in {last.node}",
         place=last.place,
-        path=session.models.path_of(last.module) if last.module is not None else "",
+        path=session.run.models.path_of(last.module) if last.module is not None else "",
         kind=type(last.module).__name__ if last.module is not None else "",
         bad=last.bad,
         source=text,

@@ -65,7 +65,7 @@ class LiveCheck:
 
     def _around(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         trail = self._trail
-        if trail is None or self._search.session.is_silent:
+        if trail is None or self._search.session.run.is_silent:
             return run_kernel(func, args, kwargs)
         return trail.run(func, args, kwargs)
 

@@ -67,7 +67,7 @@ class LossAndBackward:
     def listen(self, sides: set[str]) -> None:
         """Install what these sides need, and no more."""
         self._replace_backward(wanted=bool(sides & {"backward", "forward"}))
-        training = self._session.training
+        training = self._session.run.training
         training.listen(training.before, self._is_about_to_step, bool(sides))
         training.listen(training.after, self._stepped, "param" in sides)
 
@@ -119,7 +119,7 @@ class LossAndBackward:
             self._mode = mode if mode.open() else None
 
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._ledger is None or self._session.is_silent:
+        if self._ledger is None or self._session.run.is_silent:
             return run_kernel(func, args, kwargs)
         return self._ledger.beside(func, args, kwargs)
 
@@ -135,7 +135,7 @@ class LossAndBackward:
         run = self._torch_backward
         given = tensors if isinstance(tensors, tuple | list) else (tensors,)
         losses = [each for each in given if is_tensor(each)]  # or edges of the graph
-        if graph_task() != -1 or self._session.is_silent or not self._search.active:
+        if graph_task() != -1 or self._session.run.is_silent or not self._search.active:
             for nodes in self._watching:  # a graph inside the graph: reentrant checkpointing
                 nodes.watch(nodes_between((t.grad_fn for t in losses), (), most=MOST_LOSS_NODES) or ())
             return run(tensors, *args, **kwargs)
@@ -256,7 +256,7 @@ class LossAndBackward:
         self._close_ledger()
 
     def _stepped(self, stepped: Stepped) -> None:
-        if self._session.is_silent or self._search.has_told:
+        if self._session.run.is_silent or self._search.has_told:
             return
         named = self._search.parameters()
         wrong = not_finite(parameter for _, parameter in named)

@@ -109,7 +109,7 @@ class OpSteps(Instrument):
     @property
     def wants_ops(self) -> bool:
         """Does a point or a step ask for ops now?"""
-        return bool(self._points) or self._session.intent.kind in _STEPS
+        return bool(self._points) or self._session.run.intent.kind in _STEPS
 
     @property
     def lying(self) -> list[Phase]:
@@ -120,7 +120,7 @@ class OpSteps(Instrument):
         """Take note of the points as they are now."""
         self._points = tuple(p for p in self._session.points if p.op and p.enabled and not p.is_pending)
         self._wanted_by = {level: {} for level in _LEVELS}
-        kind = self._session.intent.kind  # Ctrl-C stops at the next op, where ops are seen
+        kind = self._session.run.intent.kind  # Ctrl-C stops at the next op, where ops are seen
         self._asks = (kind in (Kind.OP, Kind.INTERRUPT), kind in (Kind.KERNEL, Kind.INTERRUPT))
 
     def clear(self) -> None:
@@ -179,7 +179,7 @@ class OpSteps(Instrument):
         if event.phase is Phase.ENTER:
             self._here.is_entering = self.entered((), event.module, frame)
         elif self._stepped_into is not None and self._stepped_into is event.module:
-            path = self._session.models.path_of(self._stepped_into)
+            path = self._session.run.models.path_of(self._stepped_into)
             self._session.say(Notice(f"no op was seen in {path}", why_no_ops(self._stepped_into)))
         self._stepped_into = None
 
@@ -208,7 +208,7 @@ class OpSteps(Instrument):
             idle.discard(Phase.KERNEL)
         self._take_out(idle)
         was_laid, self.is_laid = self.is_laid, bool(self._here.laid)
-        if was_laid and not self.is_laid and self._session.pause is None:
+        if was_laid and not self.is_laid and self._session.run.pause is None:
             self._session.rearm()  # the taps that waited for this are not needed any more
 
     def _may_lay_kernels(self) -> bool:
@@ -223,9 +223,9 @@ class OpSteps(Instrument):
 
     def _wanted_here(self) -> set[Phase]:
         session = self._session
-        if not session.is_attached:
+        if not session.run.is_attached:
             return set()
-        wanted = {_STEPS[session.intent.kind]} if session.intent.kind in _STEPS else set()
+        wanted = {_STEPS[session.run.intent.kind]} if session.run.intent.kind in _STEPS else set()
         if self._points:
             running = running_modules(sys._getframe(1))
             wanted |= {point.level for point in self._points if self._is_inside(point, running)}
@@ -259,7 +259,7 @@ class OpSteps(Instrument):
             root.handles.append(node.register_prehook(self._at_node))
 
     def _at_node(self, gradients: Any) -> None:
-        if self._session.is_attached and self._session.intent.kind is Kind.KERNEL:
+        if self._session.run.is_attached and self._session.run.intent.kind is Kind.KERNEL:
             mode = self._here.laid.get(Phase.KERNEL)
             if mode is None or not is_on_stack(mode):
                 self._forget(graph_task())
@@ -300,12 +300,12 @@ class OpSteps(Instrument):
     def _consider(self, level: Phase, op: Op, points: tuple[Point, ...], frame: FrameType) -> None:
         """Never raises but to quit: a bug of ours detaches and lets the run go on."""
         session = self._session
-        if session.is_silent or not session.is_attached or is_tracing():
+        if session.run.is_silent or not session.run.is_attached or is_tracing():
             return
         try:
             running = running_modules(frame)
             in_backward = is_in_backward()
-            if in_backward and not session.config.recompute:
+            if in_backward and not session.run.config.recompute:
                 for point in points:
                     point.recomputed += 1
                 points = ()
@@ -314,7 +314,7 @@ class OpSteps(Instrument):
             module = running[0] if running else call.module if call is not None else None
             if module is None:
                 return
-            intent = session.intent
+            intent = session.run.intent
             op = op._replace(caller=user_frame(frame), node=node_name() if in_backward else "")
             if _STEPS.get(intent.kind) is level:
                 self._stepped_into = None
@@ -333,19 +333,19 @@ class OpSteps(Instrument):
 
     def _has_arrived(self, level: Phase, depth: int) -> bool:
         session = self._session
-        intent = session.intent
+        intent = session.run.intent
         if _STEPS.get(intent.kind) is not level and intent.kind is not Kind.INTERRUPT:
             return False
         stop, after = stepper.decide(intent, stepper.Moment(level, threading.get_ident(), depth))
         is_kept = stop and intent.thread  # by the thread, until it stands at the prompt
-        if session.intent is intent and not is_kept:  # else Ctrl-C has come meanwhile
-            session.intent = after
+        if session.run.intent is intent and not is_kept:  # else Ctrl-C has come meanwhile
+            session.run.intent = after
         return stop
 
     def _is_inside(self, point: Point, running: list[nn.Module]) -> bool:
         """Is one of these calls the one that a point is about: of its WHERE, or of any model?"""
         if point.where is None:
-            return any(self._session.models.owner_of(module) is not None for module in running)
+            return any(self._session.run.models.owner_of(module) is not None for module in running)
         keys = {key for _, key in point.targets}
         return any(id(module) in keys for module in running)
 
@@ -361,14 +361,14 @@ class OpSteps(Instrument):
 
     def _stop(self, event: Event, frame: FrameType, match: Match | None) -> None:
         session = self._session
-        session.models.refresh()
-        session.seen_calls.trim()
+        session.run.models.refresh()
+        session.run.seen_calls.trim()
         if event.call is None:
-            modules = build_stack(frame, session.models, event=None)
+            modules = build_stack(frame, session.run.models, event=None)
         else:
-            modules = backward_stack(event.call, session.models, phase=Phase.BACKWARD_ENTER)
+            modules = backward_stack(event.call, session.run.models, phase=Phase.BACKWARD_ENTER)
         depth = modules[0].depth + 1 if modules else 1
-        stack = [op_frame(event, session.models, depth=depth), *modules]
+        stack = [op_frame(event, session.run.models, depth=depth), *modules]
         session.stop_in(stack, event, match, cause=AfterOp())
 
 

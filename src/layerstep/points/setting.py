@@ -74,22 +74,22 @@ def place_named(session: Session, text: str) -> Place | None:
     """
     script = session.instruments.get(SourceLines).script
     here, at_line = script, False
-    if session.pause is not None and session.pause.frame is not None:
-        frame = session.pause.frame
+    if session.run.pause is not None and session.run.pause.frame is not None:
+        frame = session.run.pause.frame
         here, at_line = frame.python.f_code.co_filename if frame.python is not None else script, frame.at_line
-    if text.isdigit() and not at_line and (not len(session.models) or session.models.ending_in(text)):
+    if text.isdigit() and not at_line and (not len(session.run.models) or session.run.models.ending_in(text)):
         return None
     place = parse_place(text, here=here)
     if place is not None:
         find_place(place, script)
         return place
-    if session.models.ending_in(text) or session.models.at(text) is not None:
+    if session.run.models.ending_in(text) or session.run.models.at(text) is not None:
         return None
     return find_function(text, script)
 
 
 def _here(session: Session) -> str:
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     if frame is None or frame.module is None:
         raise BadArguments("WHERE is missing", "a path, a glob, /regex/ or type:Class")
     return frame.path.partition("|")[0]

@@ -43,7 +43,7 @@ def silence_of(session: Session, point: Point) -> str:
 
 
 def _silence_of_modules(session: Session, point: Point) -> str:
-    modules = [(path, session.models.at(path)) for path, _ in point.targets[:50]]
+    modules = [(path, session.run.models.at(path)) for path, _ in point.targets[:50]]
     if point.phase.is_backward and session.backward_pass.graph.calls:
         reasons = [session.backward_pass.why_unseen(module) for _, module in modules if module is not None]
     else:
@@ -52,14 +52,14 @@ def _silence_of_modules(session: Session, point: Point) -> str:
         return f"never fired, because {reasons[0]}"
     return (
         "never fired"
-        if session.models.main and session.models.main.forwards
+        if session.run.models.main and session.run.models.main.forwards
         else "never fired: no forward yet"
     )
 
 
 def why_uncalled(session: Session, module: nn.Module, path: str) -> str:
     """What keeps this module's hooks from being run; empty if nothing does."""
-    model = session.models.owner_of(module)
+    model = session.run.models.owner_of(module)
     kind = type(module).__name__
     if model is not None and (not_in_graph := _not_in_graph(model, module)):
         return not_in_graph

@@ -81,7 +81,7 @@ class StabilityChecker:
         model = self._model("check_operations() runs a model")
         session = self._session or self._open(model)
         hazards = Hazards(
-            session.models.path_of, thresholds=self.thresholds, has_gradients=torch.is_grad_enabled()
+            session.run.models.path_of, thresholds=self.thresholds, has_gradients=torch.is_grad_enabled()
         )
         watcher = Shadower(hazards.see, seconds=SECONDS)
         with modes_off():
@@ -114,7 +114,7 @@ class StabilityChecker:
             )
             set_or_leave_pending(session, point)
             session.attach()
-            session.training.before.append(self._is_about_to_step)
+            session.run.training.before.append(self._is_about_to_step)
         return self
 
     def detach(self) -> None:

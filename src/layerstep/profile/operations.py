@@ -128,7 +128,7 @@ def count_ops(
 ) -> OpCounts:
     """Rerun a model on copies of its arguments, and count its operations."""
     if any(map(is_whole, module.modules())):
-        return OpCounts(trouble=f"{session.models.path_of(unwrap(module))} is compiled, and is not rerun")
+        return OpCounts(trouble=f"{session.run.models.path_of(unwrap(module))} is compiled, and is not rerun")
     watcher = _Inspection()
     profile.clock.inspect = watcher
     try:

@@ -152,7 +152,7 @@ class SourceLines(Instrument):
     def reached(self, frame: FrameType) -> None:
         """A line is about to run. Never raises but to quit: a bug of ours detaches and lets the run go on."""
         session = self._session
-        if session.is_silent or not session.is_attached:
+        if session.run.is_silent or not session.run.is_attached:
             return
         try:
             begins = not is_inline(frame) and frame.f_lasti in self._begins_of(frame.f_code)
@@ -163,7 +163,11 @@ class SourceLines(Instrument):
 
     def returned(self, frame: FrameType, value: Any) -> None:
         """A function returns. Never raises but to quit."""
-        if self._session.is_silent or not self._session.is_attached or frame.f_trace is not self._origin:
+        if (
+            self._session.run.is_silent
+            or not self._session.run.is_attached
+            or frame.f_trace is not self._origin
+        ):
             return
         try:
             if self._has_arrived(LineMoment(threading.get_ident(), Side.ORIGIN, is_return=True)):

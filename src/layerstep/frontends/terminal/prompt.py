@@ -94,7 +94,7 @@ class Terminal:
             complete_while_typing=False,
             auto_suggest=AutoSuggestFromHistory(),
             lexer=LineLexer(),
-            style=DynamicStyle(lambda: style_named(session.config.theme)),
+            style=DynamicStyle(lambda: style_named(session.run.config.theme)),
             bottom_toolbar=self._toolbar,
             prompt_continuation="... ",
             multiline=Condition(lambda: not is_complete(self._typed_so_far())),
@@ -187,7 +187,7 @@ class Terminal:
 
 def status_of(session: Session) -> list[str]:
     """Where the run stands: path, direction, forward number, mode and points."""
-    pause = session.pause
+    pause = session.run.pause
     parts = ["not started"]
     if pause is not None and not pause.is_start:
         frame = pause.frame
