@@ -114,7 +114,7 @@ class DebugConsole:
                 self.session.instruments.get(Crashes).left(error)
         finally:
             self.detach()
-        if kind is KeyboardInterrupt and self.session.quitting is not None:
+        if kind is KeyboardInterrupt and self.session.standstill.quitting is not None:
             raise Quit from None  # `quit` in another thread, which interrupts this one
 
 
@@ -132,7 +132,7 @@ def set_trace() -> None:
         _current, _ = open_session()
         _current.attach()
     was_attached = _current.run.is_attached
-    _current.stop_here(sys._getframe(1), "set_trace()")
+    _current.standstill.stop_here(sys._getframe(1), "set_trace()")
     if was_attached and _current.prompt.frontend is None and not _current.run.is_attached:
         _current.say(Notice("there is no terminal to ask at, so the run goes on", level="warn"))
 

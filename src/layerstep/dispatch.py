@@ -141,7 +141,7 @@ def _python(session: Session, text: str, *, is_forced: bool = False) -> View | N
 
 def _evaluate(session: Session, text: str, *, is_forced: bool) -> View | None:
     try:
-        value, printed, outcome = session.evaluate(text, deep=may_act(text))
+        value, printed, outcome = session.prompt.evaluate(text, deep=may_act(text))
     except EvaluationFailed as failure:
         raise _clearer(text, failure, is_forced=is_forced) from None
     views: list[View] = []

@@ -77,7 +77,7 @@ def look_around(opened: OpenedCore, session: Session) -> int:
         while True:
             session.attach()
             with _one_line(opened):
-                resume = session.hold(pause)
+                resume = session.standstill.hold(pause)
             if resume is None or resume.kind is not Kind.AGAIN:
                 return 0
             _run_again(opened, session, resume.given)

@@ -73,7 +73,7 @@ def debug(program: Program, session: Session, *, stay: Stay = Stay.NEVER) -> int
 
 def _batch_code(session: Session, code: int) -> int:
     """In batch work the exit code tells what was caught, and that a line or a point was wrong."""
-    if session.caught:
+    if session.standstill.caught:
         return CAUGHT_EXIT_CODE
     is_wrong = session.prompt.wrong_lines or any(p.is_pending and p.trouble for p in session.points)
     return UserError.exit_code if is_wrong and not code else code
@@ -93,7 +93,7 @@ def _stay(program: Program, session: Session, code: int) -> None:
         Notice(f"{name} has ended with exit code {code}", "its globals and models can be seen; `quit` leaves")
     )
     try:
-        session.hold(Pause(session.run.scope, Stop(AtLine(), reason="the end"), is_over=True))
+        session.standstill.hold(Pause(session.run.scope, Stop(AtLine(), reason="the end"), is_over=True))
     finally:
         session.run.scope.globals = None
 

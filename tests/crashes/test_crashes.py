@@ -410,7 +410,9 @@ def test_catch_by_type() -> None:
     with Found("catch exception Exception", "continue", config=Config(catch_exceptions=False)) as found:
         found.session.start(ask=True)
         raised(lambda: Net()(torch.ones(2, 8)))
-    assert "raised RuntimeError" in found.text and found.session.caught == ["exception in second.fc2"]
+    assert "raised RuntimeError" in found.text and found.session.standstill.caught == [
+        "exception in second.fc2"
+    ]
 
 
 def test_catch_without_where_in_a_library_taps_the_root_only() -> None:

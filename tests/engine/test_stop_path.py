@@ -203,7 +203,7 @@ def test_a_stop_may_be_described_again_and_again(source: Source) -> None:
                     [(point.hits, point.tried, point.ignore) for point in session.points],
                     [(watch.expression.text, watch.last) for watch in session.prompt.watches.values()],
                     list(session.points),
-                    session.caught.copy(),
+                    session.standstill.caught.copy(),
                 )
             )
             session.prompt.show(session.run.pause.stop)
@@ -323,8 +323,8 @@ def test_what_a_catchpoint_has_caught_is_kept_for_the_exit_code(
 ) -> None:
     debugged = Debugged(line)
     debugged.run(program)
-    assert len(debugged.session.caught) == len(debugged.said("stop")) == 1
-    assert line.split()[1] in debugged.session.caught[0]
+    assert len(debugged.session.standstill.caught) == len(debugged.said("stop")) == 1
+    assert line.split()[1] in debugged.session.standstill.caught[0]
 
 
 def test_detach_ends_all_stops_and_leaves_no_hook() -> None:
@@ -336,7 +336,7 @@ def test_detach_ends_all_stops_and_leaves_no_hook() -> None:
 def test_a_stop_after_a_detach_is_none() -> None:
     debugged = Debugged("break head", at_stop=(LOOK, "detach"))
     assert debugged.run() == [AtModule]
-    debugged.session.stop_here(sys._getframe(), "late")
+    debugged.session.standstill.stop_here(sys._getframe(), "late")
     assert len(debugged.said("stop")) == 1 and debugged.session.run.pause is None
 
 

@@ -103,7 +103,7 @@ def _replaced(session: Session, text: str) -> dict[str, Any]:
         match = _GIVEN.fullmatch(piece)
         if match is None:
             raise BadArguments(f"{piece!r} replaces nothing")
-        found[match[1]] = session.evaluate(match[2])[0]
+        found[match[1]] = session.prompt.evaluate(match[2])[0]
     return found
 
 

@@ -264,7 +264,7 @@ def _fitting(tokens: list[str], count: int) -> tuple[str, ...]:
 
 
 def _tokens(session: Session, wish: Given) -> list[str]:
-    value: Any = value_of(session, wish.tokens)
+    value: Any = value_of(session.prompt, wish.tokens)
     if is_tensor(value):
         with below_everything():
             values = dense_values(value)

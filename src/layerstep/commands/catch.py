@@ -4,7 +4,6 @@ from layerstep.arguments import Choice, Flag, Form, Given, Keyword, Where, Word
 from layerstep.crashes.catch_checks import CHECKS
 from layerstep.crashes.catching import EXCEPTION, Crashes, exception_check
 from layerstep.engine.events import Phase
-from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where as WherePattern
@@ -86,14 +85,15 @@ def _at_modules(session: Session, given: Given) -> Point:
         phase=Phase.EXIT,
         set_by=f"catch {given.typed}",
     )
-    set_or_leave_pending(session, point)
+    session.intake.set_or_leave_pending(point)
     return point
 
 
 def _exception(session: Session, given: Given) -> Point:
     """`exception [TYPE] [in WHERE]`."""
     where = WherePattern.parse(given.inside) if given.inside else None
-    is_met = where is not None or session.discovery.is_on  # the outermost calls are met without a tap there
+    # Discovery meets the outermost calls without a tap there.
+    is_met = where is not None or session.intake.discovery.is_on
     point = session.points.add(
         PointKind.CATCH,
         where,
@@ -105,6 +105,6 @@ def _exception(session: Session, given: Given) -> Point:
     )
     session.instruments.get(Crashes)  # it notes in-place writes while such a point is set
     if where is not None:
-        set_or_leave_pending(session, point)
+        session.intake.set_or_leave_pending(point)
     session.rearm()
     return point

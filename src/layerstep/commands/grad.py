@@ -106,7 +106,7 @@ def grad(session: Session, given: Given) -> View:
             return _here(session)
     rest: str = given.x
     value = _named(session, rest)
-    value = value_of(session, rest) if value is None else value
+    value = value_of(session.prompt, rest) if value is None else value
     with observing():
         if isinstance(value, nn.Module):
             return _of_module(session, value, rest)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from layerstep.commands.grad_steps import log_of
 from layerstep.engine.events import Phase
-from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
@@ -62,7 +61,7 @@ def dead(session: Session, where: str) -> View:
         set_by=f"grad dead {where}".rstrip(),
     )
     try:
-        set_or_leave_pending(session, point)
+        session.intake.set_or_leave_pending(point)
     except UnknownPath:
         if where:
             raise

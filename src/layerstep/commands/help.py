@@ -69,7 +69,7 @@ def help_(session: Session, given: Given) -> View:
     if not is_expression(rest):
         raise UnknownCommand(f"no command {rest!r}", suggestions=near(rest, command_names()))
     try:
-        return _explained(session, rest, value_of(session, rest))
+        return _explained(session, rest, value_of(session.prompt, rest))
     except EvaluationFailed as failure:
         raise _unknown(rest, failure) from None
 

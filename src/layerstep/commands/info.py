@@ -148,7 +148,7 @@ def _models(session: Session) -> Table:
 
 
 def _threads(session: Session) -> Table:
-    found = places(session)
+    found = places(session.run, session.turns)
     most = session.run.config.max_lines
     rows = tuple(
         (
@@ -187,7 +187,7 @@ def _cost(session: Session) -> Table:
                 "about 1 µs a hook and call",
             )
         )
-    if session.discovery.is_on:
+    if session.intake.discovery.is_on:
         rows.append(
             (
                 "discovery",

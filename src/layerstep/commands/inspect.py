@@ -10,9 +10,8 @@ from torch.nn.parameter import is_lazy
 from layerstep._torch import below_everything, is_lazy_clone
 from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.arguments import Expr, Given
-from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
-from layerstep.engine.values import value_of
+from layerstep.engine.values import as_it_was, value_of
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import human_bytes, number
@@ -39,12 +38,12 @@ def inspect(session: Session, given: Given) -> View:
     it. X is any expression or path.
     """
     rest: str = given.x
-    value = value_of(session, rest)
+    value = value_of(session.prompt, rest)
     session.run.results.keep(value)
     if is_tensor(value):
         title = (Span(rest or "out", "code"),)
         line = tensor_view(value, limit=session.run.config.sample_above)
-        before, note = as_it_was(session, rest, value)
+        before, note = as_it_was(session.run, rest, value)
         lines: list[tuple[str, View]] = [("", line)]
         if before is not value:
             line = tensor_view(before, limit=session.run.config.sample_above)

@@ -4,7 +4,6 @@ from layerstep.arguments import Condition, Given, Quoted, Where
 from layerstep.commands.break_ import condition_of
 from layerstep.engine.events import Phase
 from layerstep.engine.expression import Template
-from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where as WherePattern
@@ -39,5 +38,5 @@ def log(session: Session, given: Given) -> Notice:
         condition=condition_of(given),
         template=Template.parse(given.text),
     )
-    set_or_leave_pending(session, point)
+    session.intake.set_or_leave_pending(point)
     return confirmation(point)

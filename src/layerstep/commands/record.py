@@ -9,7 +9,6 @@ import torch
 from layerstep.arguments import Condition, Flag, Given, Keyword, Number, Where
 from layerstep.commands.break_ import condition_of
 from layerstep.engine.events import Phase
-from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import PointKind
 from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session
@@ -62,7 +61,7 @@ def record(session: Session, given: Given) -> View:
         action=_recorder(session, every=given.every, with_tensors=given.tensors),
         options=" ".join([*options, *(["--tensors"] if given.tensors else [])]),
     )
-    set_or_leave_pending(session, point)
+    session.intake.set_or_leave_pending(point)
     return confirmation(point, f" {point.options}".rstrip())
 
 

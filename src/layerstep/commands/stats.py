@@ -4,9 +4,8 @@ import torch
 from torch import nn
 
 from layerstep.arguments import Choice, Expr, Flag, Given, Option
-from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
-from layerstep.engine.values import value_of
+from layerstep.engine.values import as_it_was, value_of
 from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import UserError
 from layerstep.layers.calls import layers_in_view
@@ -58,7 +57,7 @@ def stats(session: Session, given: Given) -> View:
     leaves: list[Leaf] = []
     notes: list[Notice] = []
     for piece in expressions(text) or [""]:
-        value, note = as_it_was(session, piece, value_of(session, piece))
+        value, note = as_it_was(session.run, piece, value_of(session.prompt, piece))
         notes += [Notice(note)] if note else []
         leaves += [((piece or "out") + inner, tensor) for inner, tensor in _tensors(value, piece)]
     if len(leaves) == 1 and not sort:

@@ -28,7 +28,7 @@ def top(session: Session, given: Given) -> View:
     pieces = expressions(given.x)
     if len(pieces) > 1:
         raise UserError(f"{pieces[1]!r} is too much", "one tensor, then a count")
-    _, value = one_tensor(session, pieces[0] if pieces else "")
+    _, value = one_tensor(session.prompt, pieces[0] if pieces else "")
     count = min(given.k, session.run.config.max_lines)
     with observing():
         ends = [extremes(value, count, largest=largest) for largest in (True, False)]

@@ -59,7 +59,7 @@ def why(session: Session, given: Given) -> View:
 
 def _bad_value(session: Session, text: str) -> tuple[torch.Tensor | None, Bad, str]:
     """The first tensor that is not finite, what is bad in it; and why one could not be read."""
-    value = value_of(session, text)
+    value = value_of(session.prompt, text)
     tensors = [tensor for _, tensor in tensors_in(value, most=1000)]
     if not tensors:
         raise UserError(f"{text} holds no tensor", "`why out`")

@@ -97,7 +97,7 @@ class Crashes(Instrument):
             stop = self._stop_at(crash, None)
             with modes_off():
                 if self._asks:
-                    session.hold(Pause(session.run.scope, stop, is_over=True))
+                    session.standstill.hold(Pause(session.run.scope, stop, is_over=True))
                 else:
                     session.prompt.show(stop)
         except Exception as bug:
@@ -204,7 +204,7 @@ class Crashes(Instrument):
         session = self._session
         self._told = next(iter(reversed(getattr(crash.error, "__notes__", ()))), None)
         session.run.seen_calls.trim()
-        session.stop(self._stop_at(crash, hit))
+        session.standstill.stop(self._stop_at(crash, hit))
 
     def _stop_at(self, crash: Crash, hit: Point | None) -> Stop:
         session = self._session

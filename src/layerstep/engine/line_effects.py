@@ -11,7 +11,7 @@ import os
 import weakref
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,13 +20,11 @@ from layerstep.engine.guard import Outcome, state_of, undisturbed
 from layerstep.engine.models import Models
 from layerstep.engine.random_streams import OtherThreads, RandomState
 from layerstep.engine.reachable import MOST, Reach
+from layerstep.engine.run import Run
 from layerstep.engine.stack import forget_locals, is_ours, is_program_file
 from layerstep.tensors.observing import checksum, observing, size_of, version_of
 
-if TYPE_CHECKING:
-    from layerstep.engine.session import Session
-
-__all__ = ["Baseline", "Marks", "in_reach", "watching_line"]
+__all__ = ["Baseline", "LineEffects", "Marks", "in_reach"]
 
 LINE_BYTES = 16 << 20
 """Values that are read around each line, for tensors without a count of writes."""
@@ -107,34 +105,46 @@ class Baseline:
         return self.state.unchecked + self.others.unchecked + more
 
 
-@contextlib.contextmanager
-def watching_line(session: Session, line: str, *, deep: bool) -> Iterator[Outcome]:
-    """Run a typed line undisturbing; what it did is written down. `deep`: also what it wrote on purpose."""
-    marks = _marks_before(session) if deep else None
-    outcome = Outcome()
-    try:
-        with undisturbed(session.run.models, deep=deep) as outcome:
-            yield outcome
-    finally:  # a line that raises has written what it has written
-        if marks is not None:
-            outcome.changed += [name for name in marks.changed() if name not in outcome.changed]
-            outcome.unchecked += marks.unchecked
-        if outcome.is_worth_telling:
-            session.prompt.disturbed.append((line, outcome))
+class LineEffects:
+    """What the lines of a session have done to its run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.disturbed: list[tuple[str, Outcome]] = []
+        """Each line that did something, with what it did."""
+        self.baseline: Baseline | None = None
+        """What `perturbed?` compares with: taken before the first line of a pause that could write."""
+
+    def begin_pause(self) -> None:
+        self.baseline = None
+
+    @contextlib.contextmanager
+    def watching(self, line: str, *, deep: bool) -> Iterator[Outcome]:
+        """Run a typed line undisturbing; what it did is kept. `deep`: also what it wrote on purpose."""
+        marks = self._marks_before() if deep else None
+        outcome = Outcome()
+        try:
+            with undisturbed(self._run.models, deep=deep) as outcome:
+                yield outcome
+        finally:  # a line that raises has written what it has written
+            if marks is not None:
+                outcome.changed += [name for name in marks.changed() if name not in outcome.changed]
+                outcome.unchecked += marks.unchecked
+            if outcome.is_worth_telling:
+                self.disturbed.append((line, outcome))
+
+    def _marks_before(self) -> Marks:
+        with observing():
+            reach = in_reach(self._run)
+        if self.baseline is None:
+            self.baseline = Baseline(self._run.models, reach)
+        return Marks(reach, budget=LINE_BYTES, every=False)
 
 
-def _marks_before(session: Session) -> Marks:
-    with observing():
-        reach = in_reach(session)
-    if session.prompt.baseline is None:
-        session.prompt.baseline = Baseline(session.run.models, reach)
-    return Marks(reach, budget=LINE_BYTES, every=False)
-
-
-def in_reach(session: Session) -> Reach:
+def in_reach(run: Run) -> Reach:
     """What a line at this pause can get at, the state of the models aside, which is looked at by itself."""
-    reach, pause = Reach(), session.run.pause
-    for _, tensor in state_of(session.run.models):
+    reach, pause = Reach(), run.pause
+    for _, tensor in state_of(run.models):
         reach.skip(tensor)
     for number, frame in enumerate(pause.stack if pause is not None else ()):
         reach.place = "" if number == 0 else f" of {frame.path}"
@@ -145,16 +155,16 @@ def in_reach(session: Session) -> Reach:
             reach.add("grad_out", frame.call.grad_out)
             reach.add("grad_in", frame.call.grad_in)
     reach.place = ""
-    for path, module in session.run.models.everything():
-        kept = session.run.seen_calls.get(module)
+    for path, module in run.models.everything():
+        kept = run.seen_calls.get(module)
         if kept is not None:
             reach.add(f"{path}.output", kept[2])
             reach.add(f"{path}.input", kept[0])
     _add_frames(reach, pause.python if pause is not None else None)
-    for stepped in session.run.training.optimizers:
+    for stepped in run.training.optimizers:
         if (optimizer := stepped.optimizer) is not None:
             reach.add(f"{stepped.kind}.state", optimizer.state)
-    for model in session.run.models:
+    for model in run.models:
         if (root := model.root) is not None:
             reach.add_module(model.name, root)
     return reach

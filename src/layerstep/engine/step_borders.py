@@ -10,7 +10,6 @@ import gc
 import weakref
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -18,9 +17,6 @@ from torch.optim.optimizer import Optimizer
 
 from layerstep.engine.models import Model, Models
 from layerstep.engine.training import Stepped, Steps
-
-if TYPE_CHECKING:
-    from layerstep.engine.session import Session
 
 __all__ = ["Borders", "Call", "Cycle", "End"]
 
@@ -82,9 +78,9 @@ class Cycle:
 class Borders:
     """Told of outermost calls and of optimizers' steps; says which of them are borders."""
 
-    def __init__(self, session: Session) -> None:
-        self._models: Models = session.run.models
-        self._training: Steps = session.run.training
+    def __init__(self, models: Models, training: Steps) -> None:
+        self._models = models
+        self._training = training
         self.start()
 
     def start(self) -> None:

@@ -24,7 +24,7 @@ class StepInstrument(Instrument):
         self.is_read = False
         """Were the results shown since it began?"""
         self._session = session
-        self._borders = Borders(session)
+        self._borders = Borders(session.run.models, session.run.training)
         self._sink = Sink(self._report, _ignore, _ignore)
         self._sink.listening = True
         self._taps = Taps(self._sink)

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from layerstep.engine.events import Event, Phase
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.op_frame import op_frame
 from layerstep.engine.operations import Op, user_frame
 from layerstep.engine.points import Point, PointKind
@@ -72,7 +71,7 @@ def catch_nonfinite(
     )
     search.add(NonfiniteCatch(point, what, sides, every_op=every_op))
     if where is not None:
-        set_or_leave_pending(session, point)
+        session.intake.set_or_leave_pending(point)
     session.rearm()
     return point
 
@@ -323,7 +322,7 @@ class NonfiniteSearch(Instrument):
         code = user_frame(frame)
         place = Frame(self.session.run.models, None, caller=code)
         if self.session.decision.meets(catch.point, place) is not None:
-            self.session.stop(self._stop(catch.point, origin, [place], code))
+            self.session.standstill.stop(self._stop(catch.point, origin, [place], code))
 
     def stop_in_call(self, point: Point, origin: Origin, here: Reached, boundary: FrameType | None) -> Stop:
         """The stop in the middle of a call, at the operation that made the value."""

@@ -82,4 +82,4 @@ class LiveCheck:
         with modes_off(), autograd_on():
             stop = search.stop_in_call(catch.point, origin, here, None)
             if search.session.decision.meets(catch.point, stop.stack[0]) is not None:
-                search.session.stop(stop)
+                search.session.standstill.stop(stop)

@@ -326,7 +326,7 @@ class OpSteps(Instrument):
             with _above(level):
                 match = session.decision.ask(points, event, frame) if points else None
             if match is not None or stepped:
-                with session.pausing(), _above(level):
+                with session.standstill.pausing(), _above(level):
                     self._stop(event, frame, match)
         except Exception as error:
             session.fail(error)
@@ -369,7 +369,7 @@ class OpSteps(Instrument):
             modules = backward_stack(event.call, session.run.models, phase=Phase.BACKWARD_ENTER)
         depth = modules[0].depth + 1 if modules else 1
         stack = [op_frame(event, session.run.models, depth=depth), *modules]
-        session.stop_in(stack, event, match, cause=AfterOp())
+        session.standstill.stop_in(stack, event, match, cause=AfterOp())
 
 
 def _above(level: Phase) -> contextlib.AbstractContextManager[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from layerstep.engine.events import Phase
 from layerstep.engine.expression import Expression
-from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import Point, PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
@@ -37,7 +36,7 @@ def set_breakpoint(
             PointKind.BREAK, at, phase=Phase.EXIT, op=name, condition=asked, temporary=temporary
         )
         if at is not None:
-            set_or_leave_pending(session, point)
+            session.intake.set_or_leave_pending(point)
         session.rearm()
         return point
     if inside:
@@ -55,7 +54,7 @@ def set_breakpoint(
     point = session.points.add(
         PointKind.BREAK, pattern, phase=Phase(phase), condition=asked, temporary=temporary
     )
-    set_or_leave_pending(session, point)
+    session.intake.set_or_leave_pending(point)
     return point
 
 

@@ -14,7 +14,6 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.config import is_disabled, load_config
 from layerstep.engine.events import Phase
 from layerstep.engine.messages import Message
-from layerstep.engine.model_intake import set_or_leave_pending
 from layerstep.engine.points import PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame
@@ -112,7 +111,7 @@ class StabilityChecker:
                 action=self._see,
                 set_by="StabilityChecker",
             )
-            set_or_leave_pending(session, point)
+            session.intake.set_or_leave_pending(point)
             session.attach()
             session.run.training.before.append(self._is_about_to_step)
         return self

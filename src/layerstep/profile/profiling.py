@@ -62,7 +62,7 @@ class Profile(Instrument):
         self.is_on = False
         self.wanted: int | None = None
         """How many steps; None: until it is switched off."""
-        self.borders = Borders(session)
+        self.borders = Borders(session.run.models, session.run.training)
         self.warming = 0
         self.left_out = 0
         """Steps with a stop or an error in them."""

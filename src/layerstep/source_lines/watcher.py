@@ -171,7 +171,7 @@ class SourceLines(Instrument):
             return
         try:
             if self._has_arrived(LineMoment(threading.get_ident(), Side.ORIGIN, is_return=True)):
-                self._session.stop_here(frame, "", output=(value,))
+                self._session.standstill.stop_here(frame, "", output=(value,))
         except Exception as error:
             self._session.fail(error)
 
@@ -184,7 +184,7 @@ class SourceLines(Instrument):
             match = self._session.decision.ask(points, Event(Phase.LINE, None, (), {}), frame)
         moment = LineMoment(threading.get_ident(), self._side(frame), line)
         if self._has_arrived(moment) or match is not None:
-            self._session.stop_here(frame, "", match=match)
+            self._session.standstill.stop_here(frame, "", match=match)
 
     def _side(self, frame: FrameType) -> Side:
         mark = frame.f_trace

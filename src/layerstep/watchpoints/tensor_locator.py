@@ -76,7 +76,7 @@ _NUMBERED = re.compile(r"\d+(\.\w+)+")
 
 def _evaluate(session: Session, text: str) -> Any:
     with session.run.evaluating():
-        return session.evaluate(as_expression(text), deep=False)[0]
+        return session.prompt.evaluate(as_expression(text), deep=False)[0]
 
 
 def _tensor(session: Session, text: str) -> Tensor:

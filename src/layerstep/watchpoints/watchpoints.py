@@ -263,7 +263,7 @@ class Watchpoints(Instrument):
     def _stop(self, write: Write, frame: FrameType) -> None:
         session = self._session
         user = user_frame(frame)
-        with session.pausing():
+        with session.standstill.pausing():
             session.run.models.refresh()
             stack = build_stack(frame, session.run.models, event=None)
             if stack:
@@ -272,7 +272,7 @@ class Watchpoints(Instrument):
                 stack = [Frame(session.run.models, None, caller=user)]
             match = session.decision.meets(write.point, stack[0])
             if match is not None:
-                session.stop(
+                session.standstill.stop(
                     Stop(
                         Written(write),
                         stack,
