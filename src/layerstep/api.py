@@ -15,6 +15,7 @@ from torch import nn
 from layerstep.config import is_disabled
 from layerstep.crashes.catching import Crashes
 from layerstep.engine.instrument import Measuring
+from layerstep.engine.points import Catch
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, UserError
 from layerstep.frontends.choose import is_child, open_session
@@ -202,7 +203,7 @@ def tell_unread(session: Session) -> None:
 
 def tell_silent_points(session: Session) -> None:
     """A point that never fired says so and why: silence is the worst bug."""
-    asked = [point for point in session.points.shown if point.check is None or point.is_pending]
+    asked = [point for point in session.points.shown if not isinstance(point, Catch) or point.is_pending]
     silent = [(point, reason) for point in asked if (reason := silence_of(session, point))]
     for point, reason in silent[:5]:
         if point.enabled:

@@ -20,7 +20,7 @@ from layerstep.api import tell_silent_points, tell_unread, use_session
 from layerstep.crashes.catching import Crashes
 from layerstep.engine.causes import AtLine
 from layerstep.engine.pause import Pause
-from layerstep.engine.points import PointKind
+from layerstep.engine.point import PointKind
 from layerstep.engine.session import Session
 from layerstep.engine.stack import is_ours
 from layerstep.engine.stop import Stop

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from layerstep.config import Config
-from layerstep.engine.session import Message
+from layerstep.engine.messages import Message
 from layerstep.render.screen import to_text
 from zoo import (
     MLP,

@@ -4,7 +4,7 @@ from layerstep.arguments import Choice, Condition, Given, Keyword, Where, Word
 from layerstep.commands.info import breaks
 from layerstep.engine.events import Phase
 from layerstep.engine.expression import Expression
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
 from layerstep.engine.session import Session
 from layerstep.points.description import confirmation
 from layerstep.points.setting import set_breakpoint

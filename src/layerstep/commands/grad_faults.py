@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from layerstep.commands.grad_steps import log_of
-from layerstep.engine.events import Phase
-from layerstep.engine.points import PointKind
+from layerstep.engine.points import Record
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import UnknownPath, UserError
@@ -54,11 +53,7 @@ def dead(session: Session, where: str) -> View:
         session.points.delete(point)
     activity = Activity(session)
     point = session.points.add(
-        PointKind.RECORD,
-        Where.parse(where or RELUS),
-        phase=Phase.EXIT,
-        action=activity.see,
-        set_by=f"grad dead {where}".rstrip(),
+        Record(Where.parse(where or RELUS), action=activity.see, set_by=f"grad dead {where}".rstrip())
     )
     try:
         session.intake.set_or_leave_pending(point)

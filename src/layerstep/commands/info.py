@@ -5,7 +5,8 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from layerstep.arguments import Choice, Given
 from layerstep.engine.events import Phase
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
+from layerstep.engine.points import Catch
 from layerstep.engine.session import Session
 from layerstep.engine.stack import function_label, location_of
 from layerstep.engine.threads import places
@@ -57,7 +58,8 @@ def breaks(session: Session) -> Table:
 
 def _point(session: Session, point: Point) -> tuple[str, ...]:
     phase = f" {point.phase}" if point.phase is not Phase.EXIT else ""
-    what = f"{point.kind}{f' {point.what}' if point.what else ''}{phase}{' once' if point.temporary else ''}"
+    caught = f" {point.what}" if isinstance(point, Catch) else ""
+    what = f"{point.kind}{caught}{phase}{' once' if point.temporary else ''}"
     notes = []
     if point.condition is not None:
         notes.append(f"if {point.condition.text}")

@@ -8,8 +8,7 @@ import torch
 
 from layerstep.arguments import Condition, Flag, Given, Keyword, Number, Where
 from layerstep.commands.break_ import condition_of
-from layerstep.engine.events import Phase
-from layerstep.engine.points import PointKind
+from layerstep.engine.points import Record
 from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame
@@ -54,12 +53,12 @@ def record(session: Session, given: Given) -> View:
         raise BadArguments("record needs WHERE")
     options = [f"every {given.every}"] if given.every > 1 else []
     point = session.points.add(
-        PointKind.RECORD,
-        WherePattern.parse(given.where),
-        phase=Phase.EXIT,
-        condition=condition_of(given),
-        action=_recorder(session, every=given.every, with_tensors=given.tensors),
-        options=" ".join([*options, *(["--tensors"] if given.tensors else [])]),
+        Record(
+            WherePattern.parse(given.where),
+            condition=condition_of(given),
+            action=_recorder(session, every=given.every, with_tensors=given.tensors),
+            options=" ".join([*options, *(["--tensors"] if given.tensors else [])]),
+        )
     )
     session.intake.set_or_leave_pending(point)
     return confirmation(point, f" {point.options}".rstrip())

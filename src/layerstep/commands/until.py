@@ -4,7 +4,7 @@ from layerstep.arguments import Expr, Form, Given, Number
 from layerstep.commands.break_ import PHASE
 from layerstep.engine.events import Kind, Phase, Resume
 from layerstep.engine.expression import Expression
-from layerstep.engine.points import PointKind
+from layerstep.engine.points import Until
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import BadArguments, BadCondition, UnknownPath
@@ -51,10 +51,10 @@ def until(session: Session, given: Given) -> Resume:
             if where.kind is not WhereKind.PATH or not _is_expression(session, text):
                 raise
         else:
-            point = session.points.add(PointKind.UNTIL, where, phase=Phase(given.phase))
+            point = session.points.add(Until(where, phase=Phase(given.phase)))
             point.place(targets, session.run.models)
             return Resume(Kind.CONTINUE)
-    session.points.add(PointKind.UNTIL, None, condition=Expression.parse(given.typed))
+    session.points.add(Until(condition=Expression.parse(given.typed)))
     return Resume(Kind.CONTINUE)
 
 
@@ -69,7 +69,7 @@ def _line(session: Session, rest: str) -> Resume | None:
     place = place_named(session, rest)
     if place is None:
         return None
-    session.points.add(PointKind.UNTIL, None, source_line=place, phase=Phase.LINE)
+    session.points.add(Until(source_line=place, phase=Phase.LINE))
     return Resume(Kind.CONTINUE)
 
 

@@ -44,7 +44,7 @@ def watch(session: Session, given: Given) -> View:
     Expression.parse(as_expression(text))
     point = Watchpoint(text=text, budget=session.run.config.keep_bytes)
     hint = _settle(session, point)
-    session.points.take(point)
+    session.points.add(point)
     session.rearm()
     return Notice(f"{point.label}: stops where {point.name} is written", hint, level="good")
 

@@ -30,7 +30,8 @@ from layerstep.engine.fused import with_kernels
 from layerstep.engine.guard import undisturbed
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.pause import Pause
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
+from layerstep.engine.points import Catch
 from layerstep.engine.stop import Caught, Stop
 from layerstep.tensors.shapes import shape_line
 from layerstep.visible import visible
@@ -112,7 +113,7 @@ class Crashes(Instrument):
 
     @property
     def _is_set(self) -> bool:
-        return any(point.enabled and point.what == EXCEPTION for point in self._session.points)
+        return any(point.enabled for point in self._catchpoints())
 
     def _kernels(self) -> str:
         """What a function mode would change: compiled code is compiled again, a fused layer taken apart."""
@@ -137,8 +138,11 @@ class Crashes(Instrument):
         return self._session.prompt.frontend is not None or bool(self._session.prompt.script)
 
     def _everywhere(self) -> tuple[Point, ...]:
-        points = self._session.points
-        return tuple(point for point in points if point.what == EXCEPTION and point.where is None)
+        return tuple(point for point in self._catchpoints() if point.where is None)
+
+    def _catchpoints(self) -> list[Catch]:
+        points = (point for point in self._session.points if isinstance(point, Catch))
+        return [point for point in points if point.what == EXCEPTION]
 
     def _meet(
         self, error: BaseException, points: tuple[Point, ...], *, by_default: bool, any_kind: bool = True

@@ -16,7 +16,7 @@ from layerstep.engine import stepper
 from layerstep.engine.backward import Backward, Call, State
 from layerstep.engine.causes import InBackward
 from layerstep.engine.events import Event, Kind, Phase
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
 from layerstep.engine.run import Run
 from layerstep.engine.stack import backward_stack, caller_of
 from layerstep.engine.standstill import Standstill

@@ -15,7 +15,7 @@ from torch import nn
 
 from layerstep.engine.events import Event, Phase, Resume
 from layerstep.engine.pause import Pause
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
 from layerstep.views import Notice
 
 __all__ = ["Instrument", "Instruments", "Measuring"]

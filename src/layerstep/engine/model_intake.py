@@ -10,7 +10,8 @@ from torch import nn
 from layerstep._torch import is_scripted
 from layerstep.engine.discovery import Discovery, name_of
 from layerstep.engine.models import Model
-from layerstep.engine.points import Point, PointKind, Points
+from layerstep.engine.point import Point, PointKind
+from layerstep.engine.points import Points
 from layerstep.engine.run import Run
 from layerstep.errors import UnknownPath
 from layerstep.views import Notice

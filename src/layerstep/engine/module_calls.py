@@ -17,7 +17,7 @@ from layerstep.engine.instrument import Instruments
 from layerstep.engine.messages import Messages
 from layerstep.engine.model_intake import ModelIntake
 from layerstep.engine.overwritten_inputs import OverwrittenInputs
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
 from layerstep.engine.random_streams import OtherThreads, RandomState
 from layerstep.engine.run import Run
 from layerstep.engine.stack import build_stack
@@ -124,7 +124,7 @@ class ModuleCalls:
         if caught.elsewhere is None:
             return match, caught.text
         with modes_off():
-            failed = caught.elsewhere(match.point, self._standstill.stop)
+            failed = caught.elsewhere(self._standstill.stop)
         return (match, f"{caught.text}; {failed}") if failed else (None, "")
 
     def _stop_at(self, event: Event, frame: FrameType, match: Match | None, trouble: str) -> None:

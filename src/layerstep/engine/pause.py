@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from layerstep.engine.events import Event, Phase, Resume
-from layerstep.engine.points import Point, PointKind
+from layerstep.engine.point import Point, PointKind
 from layerstep.engine.scope import Scope
 from layerstep.engine.stack import Frame, forget_locals
 from layerstep.engine.stop import Nothing, Shown, Stop

@@ -19,7 +19,7 @@ from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.instrument import Instruments
 from layerstep.engine.messages import Messages
 from layerstep.engine.pause import Pause
-from layerstep.engine.points import Points
+from layerstep.engine.points import Catch, Points, Record
 from layerstep.engine.program_frames import line_stack
 from layerstep.engine.prompt import Prompt
 from layerstep.engine.run import Run
@@ -146,7 +146,8 @@ class Standstill:
             if pause.point is not None and pause.point.temporary:
                 self._points.delete(pause.point)
             if pause.point is not None and pause.is_caught:
-                self.caught.append(f"{pause.point.what} in {pause.stack[0].path or 'the program'}")
+                what = pause.point.what if isinstance(pause.point, Catch) else ""
+                self.caught.append(f"{what} in {pause.stack[0].path or 'the program'}")
             resume = self._serve(pause, self._turns.begin(pause))
         if self._interrupts.came_late and self._run.is_attached:
             self._stop_soon()  # it came while a line that resumes was on its way
@@ -201,7 +202,7 @@ class Standstill:
         self._run.intent = step if step and resume.kind is Kind.CONTINUE else intent
         if resume.kind is Kind.INTO and pause.event is not None and pause.event.call is not None:
             self._open_call(pause.event.call)
-        if resume.kind is Kind.CONTINUE and not any(point.action for point in self._points):
+        if resume.kind is Kind.CONTINUE and not any(isinstance(point, Record) for point in self._points):
             # What a recording has put in view stays there until the next forward.
             self._run.seen_calls.clear()
         self._rearm()

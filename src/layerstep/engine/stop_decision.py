@@ -14,7 +14,8 @@ from layerstep.engine.expression import Expression
 from layerstep.engine.guard import undisturbed
 from layerstep.engine.messages import Messages
 from layerstep.engine.op_frame import op_frame
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
+from layerstep.engine.points import BreakAtOp, Catch, Log, Record
 from layerstep.engine.run import Run
 from layerstep.engine.scope import Scope
 from layerstep.engine.stack import Frame, call_depth, caller_of, forget_locals, is_deeper
@@ -44,10 +45,10 @@ class StopDecision:
         left: tuple[Point, ...] = ()
         for point in points:
             condition = point.condition
-            if point.is_shared or point.op or point.check is not None or not point.enabled:
+            if point.is_shared or point.has_question or not point.enabled:
                 left += (point,)
             elif condition is None:
-                if point.ignore > 0 and point.action is None and point.template is None:
+                if point.ignore > 0 and point.stops:
                     point.hits += 1
                     point.ignore -= 1
                 else:
@@ -102,7 +103,7 @@ class StopDecision:
             return self._decide(point, self._run.scope_at(place), Match(point))
 
     def _ask_one(self, point: Point, event: Event, frame: FrameType | None) -> Match | None:
-        if not point.enabled or (point.op and event.op is None):
+        if not point.enabled or (event.op is None and isinstance(point, BreakAtOp)):
             return None
         if point.is_plain:
             return Match(point) if self._counts(point) else None
@@ -111,7 +112,7 @@ class StopDecision:
             return None
         with modes_off():
             match = Match(point)
-            if point.check is not None:
+            if isinstance(point, Catch):
                 caught = point.check(event)
                 if caught is None:
                     return None
@@ -134,10 +135,10 @@ class StopDecision:
                 return None
         if not self._counts(point):
             return None
-        if point.template is not None:
+        if isinstance(point, Log):
             self._log(point, scope)
             return None
-        if point.action is not None:
+        if isinstance(point, Record):
             if scope.frame is not None:
                 with self._run.evaluating(), observing():
                     point.action(scope.frame)
@@ -187,8 +188,7 @@ class StopDecision:
             text = f"condition {condition.text!r} raised {type(error).__name__}: {error}"
             return False, text.partition("\n")[0]
 
-    def _log(self, point: Point, scope: Scope) -> None:
-        assert point.template is not None
+    def _log(self, point: Log, scope: Scope) -> None:
         with self._run.evaluating(), self._quietly(point.template.may_act):
             text = point.template.format(scope)
         self._messages.say(Text(text), "log")

@@ -24,7 +24,7 @@ from layerstep.engine.events import Phase
 from layerstep.engine.fused import FusedForward, has_kernel
 
 if TYPE_CHECKING:
-    from layerstep.engine.points import Point
+    from layerstep.engine.point import Point
 
 __all__ = ["Sink", "Taps", "Wanted", "replacing_forward", "watching_calls", "watching_output"]
 

@@ -10,7 +10,7 @@ import torch
 
 from layerstep._torch import below_everything
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame
 from layerstep.tensors.kinds import dense_values

@@ -20,7 +20,7 @@ from layerstep.engine.events import Event, Phase
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.op_frame import op_frame
 from layerstep.engine.operations import Op, user_frame
-from layerstep.engine.points import Point, PointKind
+from layerstep.engine.points import Catch
 from layerstep.engine.stack import Frame, build_stack
 from layerstep.engine.stop import Caught, Hold, Stop
 from layerstep.engine.where import Where
@@ -59,15 +59,16 @@ def catch_nonfinite(
     sides: tuple[str, ...] = ("forward", "backward"),
     every_op: bool = False,
     set_by: str = "",
-) -> Point:
+) -> Catch:
     """Set a catchpoint for values that are not finite: `nan`, `inf` or `nonfinite`."""
     search = search_of(session)
     point = session.points.add(
-        PointKind.CATCH,
-        where,
-        what=what,
-        root_phases=(Phase.ENTER, Phase.EXIT),
-        set_by=set_by or f"catch {what}",
+        Catch(
+            where,
+            what=what,
+            root_phases=(Phase.ENTER, Phase.EXIT),
+            set_by=set_by or f"catch {what}",
+        )
     )
     search.add(NonfiniteCatch(point, what, sides, every_op=every_op))
     if where is not None:
@@ -243,9 +244,9 @@ class NonfiniteSearch(Instrument):
         self.note(origin)
         if self.session.prompt.dump_to is not None:  # a core file of the whole call can be run again
             return Caught(f"{seen}; born in {origin.op} of {origin.path} at {origin.place}")
-        return Caught(seen, partial(self._stop_at_birth, snapshot, origin))
+        return Caught(seen, partial(self._stop_at_birth, catch.point, snapshot, origin))
 
-    def _stop_at_birth(self, snapshot: CallStart, origin: Origin, point: Point, hold: Hold) -> str:
+    def _stop_at_birth(self, point: Catch, snapshot: CallStart, origin: Origin, hold: Hold) -> str:
         """Stop in a third run, at the operation itself, where its variables are alive."""
 
         def stop(origin: Origin, here: Reached, boundary: FrameType | None) -> None:
@@ -256,7 +257,7 @@ class NonfiniteSearch(Instrument):
         return f"born in {origin.op} at {origin.place}, which a third run did not reach"
 
     def note(self, origin: Origin) -> None:
-        """It was found, and is told to who listens."""
+        """Keep what was found, and tell the listeners."""
         self.found, self.has_told = origin, True
         for listener in self.listeners:
             listener(origin)
@@ -324,7 +325,7 @@ class NonfiniteSearch(Instrument):
         if self.session.decision.meets(catch.point, place) is not None:
             self.session.standstill.stop(self._stop(catch.point, origin, [place], code))
 
-    def stop_in_call(self, point: Point, origin: Origin, here: Reached, boundary: FrameType | None) -> Stop:
+    def stop_in_call(self, point: Catch, origin: Origin, here: Reached, boundary: FrameType | None) -> Stop:
         """The stop in the middle of a call, at the operation that made the value."""
         models, code = self.session.run.models, user_frame(here.frame)
         stack = build_stack(here.frame, models, event=None, until=boundary)
@@ -333,7 +334,7 @@ class NonfiniteSearch(Instrument):
         event = Event(Phase.KERNEL, stack[0].module if stack else None, op.args, {}, op.result, op=op)
         return self._stop(point, origin, [op_frame(event, models, depth=len(stack)), *stack], code)
 
-    def _stop(self, point: Point, origin: Origin, stack: list[Frame], code: FrameType | None) -> Stop:
+    def _stop(self, point: Catch, origin: Origin, stack: list[Frame], code: FrameType | None) -> Stop:
         self.found = origin  # with its operands now
         return Stop(
             Born(origin, self.session.run.models),

@@ -6,7 +6,7 @@ import difflib
 
 from layerstep._torch import is_scripted
 from layerstep.engine.operations import is_whole, matches, plain_name
-from layerstep.engine.points import Point
+from layerstep.engine.points import BreakAtOp
 from layerstep.engine.session import Session
 from layerstep.ops.stepping import OpSteps
 
@@ -15,7 +15,7 @@ __all__ = ["why_silent"]
 MOST_NAMES = 4
 
 
-def why_silent(session: Session, point: Point) -> str:
+def why_silent(session: Session, point: BreakAtOp) -> str:
     """In one line; the names that were seen are the evidence."""
     main = session.run.models.main
     if main is None or not main.forwards:

@@ -39,7 +39,8 @@ from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.op_frame import node_name, op_frame, running_modules
 from layerstep.engine.operations import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
+from layerstep.engine.points import BreakAtOp
 from layerstep.engine.stack import backward_stack, build_stack
 from layerstep.engine.stop import Match
 from layerstep.ops.unseen import why_no_ops
@@ -76,10 +77,10 @@ class OpSteps(Instrument):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._here = _Here()
-        self._points: tuple[Point, ...] = ()
+        self._points: tuple[BreakAtOp, ...] = ()
         self._asks = (False, False)
         """May an op, or an aten op, end the step that is under way?"""
-        self._wanted_by: dict[Phase, dict[Any, tuple[Point, ...]]] = {level: {} for level in _LEVELS}
+        self._wanted_by: dict[Phase, dict[Any, tuple[BreakAtOp, ...]]] = {level: {} for level in _LEVELS}
         """The points that the name of each function meets; a function that is not in it was not seen yet."""
         self.names: dict[Phase, dict[str, None]] = {level: {} for level in _LEVELS}
         """The names that were seen while something asked for ops, in the order of their first call."""
@@ -118,7 +119,11 @@ class OpSteps(Instrument):
 
     def prepare(self) -> None:
         """Take note of the points as they are now."""
-        self._points = tuple(p for p in self._session.points if p.op and p.enabled and not p.is_pending)
+        self._points = tuple(
+            point
+            for point in self._session.points
+            if isinstance(point, BreakAtOp) and point.enabled and not point.is_pending
+        )
         self._wanted_by = {level: {} for level in _LEVELS}
         kind = self._session.run.intent.kind  # Ctrl-C stops at the next op, where ops are seen
         self._asks = (kind in (Kind.OP, Kind.INTERRUPT), kind in (Kind.KERNEL, Kind.INTERRUPT))
@@ -143,7 +148,8 @@ class OpSteps(Instrument):
             return False
         here, around = self._here, blocks_around(frame)
         before = set(here.laid)
-        asked = [point for point in points if point.op and self._is_inside(point, [module])]
+        at_ops = [point for point in points if isinstance(point, BreakAtOp)]
+        asked = [point for point in at_ops if self._is_inside(point, [module])]
 
         def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
             def forward_with_ops(*args: Any, **kwargs: Any) -> Any:
@@ -164,7 +170,7 @@ class OpSteps(Instrument):
             self.is_laid = bool(here.laid)
         return is_guarded
 
-    def _levels_of(self, points: list[Point]) -> set[Phase]:
+    def _levels_of(self, points: list[BreakAtOp]) -> set[Phase]:
         """Of those that are still set: at the entry the user may have taken them back."""
         return {point.level for point in points if point in self._points}
 
@@ -290,14 +296,14 @@ class OpSteps(Instrument):
             self._consider(Phase.KERNEL, Op(func, args, kwargs, result), points, sys._getframe(1))
         return result
 
-    def _look_up(self, level: Phase, func: Any) -> tuple[Point, ...]:
+    def _look_up(self, level: Phase, func: Any) -> tuple[BreakAtOp, ...]:
         name = name_of(func)
         self.names[level].setdefault(plain_name(name))
         found = tuple(p for p in self._points if p.level is level and matches(p.op, name))
         self._wanted_by[level][func] = found
         return found
 
-    def _consider(self, level: Phase, op: Op, points: tuple[Point, ...], frame: FrameType) -> None:
+    def _consider(self, level: Phase, op: Op, points: tuple[BreakAtOp, ...], frame: FrameType) -> None:
         """Never raises but to quit: a bug of ours detaches and lets the run go on."""
         session = self._session
         if session.run.is_silent or not session.run.is_attached or is_tracing():
@@ -342,7 +348,7 @@ class OpSteps(Instrument):
             session.run.intent = after
         return stop
 
-    def _is_inside(self, point: Point, running: list[nn.Module]) -> bool:
+    def _is_inside(self, point: BreakAtOp, running: list[nn.Module]) -> bool:
         """Is one of these calls the one that a point is about: of its WHERE, or of any model?"""
         if point.where is None:
             return any(self._session.run.models.owner_of(module) is not None for module in running)

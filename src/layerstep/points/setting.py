@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from layerstep.engine.events import Phase
 from layerstep.engine.expression import Expression
-from layerstep.engine.points import Point, PointKind
+from layerstep.engine.point import Point
+from layerstep.engine.points import Break, BreakAtLine, BreakAtOp
 from layerstep.engine.session import Session
 from layerstep.engine.where import Where
 from layerstep.errors import BadArguments
@@ -32,27 +33,23 @@ def set_breakpoint(
         _check_op(where, phase)
         at = Where.parse(inside) if inside else None
         name = where.removeprefix("op:")
-        point = session.points.add(
-            PointKind.BREAK, at, phase=Phase.EXIT, op=name, condition=asked, temporary=temporary
-        )
+        at_op = session.points.add(BreakAtOp(at, op=name, condition=asked, temporary=temporary))
         if at is not None:
-            session.intake.set_or_leave_pending(point)
+            session.intake.set_or_leave_pending(at_op)
         session.rearm()
-        return point
+        return at_op
     if inside:
         raise BadArguments(f"'in {inside}' is too much", "break op:NAME [in WHERE] [if EXPR]")
     line = place_named(session, where) if phase == "exit" or ":" in where else None
     if line is not None:
         if phase != "exit":
             raise BadArguments(f"a line has no {phase}", "break FILE:LINE [if EXPR]")
-        point = session.points.add(
-            PointKind.BREAK, None, source_line=line, phase=Phase.LINE, condition=asked, temporary=temporary
-        )
+        at_line = session.points.add(BreakAtLine(source_line=line, condition=asked, temporary=temporary))
         session.rearm()
-        return point
+        return at_line
     pattern = Where.parse(where or _here(session))
     point = session.points.add(
-        PointKind.BREAK, pattern, phase=Phase(phase), condition=asked, temporary=temporary
+        Break(pattern, phase=Phase(phase), condition=asked, temporary=temporary),
     )
     session.intake.set_or_leave_pending(point)
     return point

@@ -10,7 +10,8 @@ from torch import nn
 
 from layerstep._torch.compiling import graph_calls
 from layerstep.engine.models import Model
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
+from layerstep.engine.points import BreakAtOp, Catch
 from layerstep.engine.session import Session
 from layerstep.ops.silence import why_silent
 from layerstep.source_lines.places import Place
@@ -32,14 +33,16 @@ def silence_of(session: Session, point: Point) -> str:
         return why_line_silent(session, point.source_line)
     if point.is_pending:
         return f"pending: {point.trouble or 'no model has run yet' + _hidden_in_compiled(session)}"
-    if point.check is not None:
+    if isinstance(point, Catch):
         unread = f"; a value cannot be read here: {point.unread}" if point.unread else ""
         return f"nothing caught so far{unread}"
     if point.condition is not None and point.tried:
         return f"reached {point.tried} times, the condition never held"
     if point.recomputed:
         return "never fired, because it was only recomputed in backward; `config recompute on` stops there"
-    return why_silent(session, point) if point.op else _silence_of_modules(session, point)
+    if isinstance(point, BreakAtOp):
+        return why_silent(session, point)
+    return _silence_of_modules(session, point)
 
 
 def _silence_of_modules(session: Session, point: Point) -> str:

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from layerstep._torch import is_tracing, modes_off
 from layerstep._torch.tensors import is_tensor
 from layerstep.config import is_disabled, load_config
-from layerstep.engine.events import Phase
 from layerstep.engine.messages import Message
-from layerstep.engine.points import PointKind
+from layerstep.engine.points import Record
 from layerstep.engine.session import Session
 from layerstep.engine.stack import Frame
 from layerstep.engine.training import Stepped
@@ -104,13 +103,7 @@ class StabilityChecker:
         model = self._model("attach() watches a model")
         if self._session is None and not is_disabled():
             session = self._session = self._open(model)
-            point = session.points.add(
-                PointKind.RECORD,
-                Where.parse("**"),
-                phase=Phase.EXIT,
-                action=self._see,
-                set_by="StabilityChecker",
-            )
+            point = session.points.add(Record(Where.parse("**"), action=self._see, set_by="StabilityChecker"))
             session.intake.set_or_leave_pending(point)
             session.attach()
             session.run.training.before.append(self._is_about_to_step)

@@ -26,7 +26,7 @@ from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.pause import Pause
-    from layerstep.engine.points import Point
+    from layerstep.engine.point import Point
     from layerstep.engine.session import Session
 
 __all__ = ["SourceLines"]
