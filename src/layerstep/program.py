@@ -22,10 +22,10 @@ from layerstep.engine.causes import AtLine
 from layerstep.engine.pause import Pause
 from layerstep.engine.point import PointKind
 from layerstep.engine.session import Session
-from layerstep.engine.stack import is_ours
 from layerstep.engine.stop import Stop
 from layerstep.errors import Quit, UserError
 from layerstep.imports import start_in
+from layerstep.process.frames import is_ours
 from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Notice
 

@@ -16,10 +16,8 @@ from torch import Tensor, nn
 
 from layerstep.engine.events import Event, Phase
 from layerstep.engine.models import Models
-from layerstep.engine.stack import (
-    Frame,
-    build_stack,
-    call_depth,
+from layerstep.engine.stack import Frame, build_stack, call_depth
+from layerstep.process.frames import (
     call_text,
     caller_of,
     forget_locals,

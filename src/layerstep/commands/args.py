@@ -6,8 +6,9 @@ from typing import Any
 
 from layerstep.arguments import Given
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame, function_label
+from layerstep.engine.stack import Frame
 from layerstep.errors import UserError
+from layerstep.process.frames import function_label
 from layerstep.registry import command
 from layerstep.tensors.present import brief
 from layerstep.views import Fields, Span

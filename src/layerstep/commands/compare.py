@@ -15,7 +15,8 @@ from layerstep.engine.values import as_it_was, value_of
 from layerstep.errors import BadArguments, UserError
 from layerstep.line_syntax import MOST_WORDS, is_expression
 from layerstep.registry import command
-from layerstep.tensors.compare import Comparison, compare
+from layerstep.tensors.compare import compare
+from layerstep.tensors.comparison import Comparison
 from layerstep.tensors.files import FileReference, read_tensors
 from layerstep.tensors.format import number, place, share
 from layerstep.tensors.observing import observing

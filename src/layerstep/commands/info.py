@@ -8,11 +8,11 @@ from layerstep.engine.events import Phase
 from layerstep.engine.point import Point
 from layerstep.engine.points import Catch
 from layerstep.engine.session import Session
-from layerstep.engine.stack import function_label, location_of
 from layerstep.engine.threads import places
 from layerstep.errors import UserError
 from layerstep.points.description import described
 from layerstep.points.silence import defined, silence_of
+from layerstep.process.frames import function_label, location_of
 from layerstep.registry import command
 from layerstep.tensors.present import brief
 from layerstep.views import Column, Fields, Notice, Span, Table, Text, View

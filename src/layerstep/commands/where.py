@@ -4,8 +4,9 @@ from layerstep.arguments import Given
 from layerstep.engine.backward import Call
 from layerstep.engine.operations import Op
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame, location_at
+from layerstep.engine.stack import Frame
 from layerstep.ops.views import operands_of
+from layerstep.process.frames import location_at
 from layerstep.registry import command
 from layerstep.tensors.shapes import shape_line
 from layerstep.views import Stack, StackFrame

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from layerstep._torch import modes_off
 from layerstep.crashes.catch_checks import Check
 from layerstep.crashes.inplace_writes import Ledger
-from layerstep.crashes.raised import MARK, PassedCall, Raised
+from layerstep.crashes.raised import MARK, Raised
 from layerstep.crashes.traceback_calls import (
     Crash,
+    PassedCall,
     comes_from_module,
     crash_of,
     errors_behind,

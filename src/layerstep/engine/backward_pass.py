@@ -18,9 +18,10 @@ from layerstep.engine.causes import InBackward
 from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.point import Point
 from layerstep.engine.run import Run
-from layerstep.engine.stack import backward_stack, caller_of
+from layerstep.engine.stack import backward_stack
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop_decision import StopDecision
+from layerstep.process.frames import caller_of
 from layerstep.tensors.containers import tensors_of
 from layerstep.views import Notice
 

@@ -21,7 +21,7 @@ from layerstep.engine.models import Models
 from layerstep.engine.random_streams import OtherThreads, RandomState
 from layerstep.engine.reachable import MOST, Reach
 from layerstep.engine.run import Run
-from layerstep.engine.stack import forget_locals, is_ours, is_program_file
+from layerstep.process.frames import forget_locals, is_ours, is_program_file
 from layerstep.tensors.observing import checksum, observing, size_of, version_of
 
 __all__ = ["Baseline", "LineEffects", "Marks", "in_reach"]

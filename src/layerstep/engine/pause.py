@@ -17,9 +17,10 @@ from typing import Any
 from layerstep.engine.events import Event, Phase, Resume
 from layerstep.engine.point import Point, PointKind
 from layerstep.engine.scope import Scope
-from layerstep.engine.stack import Frame, forget_locals
+from layerstep.engine.stack import Frame
 from layerstep.engine.stop import Nothing, Shown, Stop
 from layerstep.errors import UserError
+from layerstep.process.frames import forget_locals
 from layerstep.views import Fields, Group, Notice, Span, View
 
 __all__ = ["Inbox", "Pause", "describe"]

@@ -20,14 +20,14 @@ from layerstep.engine.instrument import Instruments
 from layerstep.engine.messages import Messages
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Catch, Points, Record
-from layerstep.engine.program_frames import line_stack
 from layerstep.engine.prompt import Prompt
 from layerstep.engine.run import Run
-from layerstep.engine.stack import Frame, is_ours
+from layerstep.engine.stack import Frame, line_stack
 from layerstep.engine.stop import Cause, Match, Stop
 from layerstep.engine.threads import Turns
 from layerstep.errors import QUIT_EXIT_CODE, Quit
 from layerstep.imports import our_imports
+from layerstep.process.frames import is_ours
 from layerstep.process.interrupts import Interrupts, wake_main_thread
 from layerstep.views import Notice
 

@@ -18,8 +18,9 @@ from layerstep.engine.point import Point
 from layerstep.engine.points import BreakAtOp, Catch, Log, Record
 from layerstep.engine.run import Run
 from layerstep.engine.scope import Scope
-from layerstep.engine.stack import Frame, call_depth, caller_of, forget_locals, is_deeper
+from layerstep.engine.stack import Frame, call_depth, is_deeper
 from layerstep.engine.stop import Match
+from layerstep.process.frames import caller_of, forget_locals
 from layerstep.process.interrupts import is_from_a_signal
 from layerstep.tensors.observing import observing
 from layerstep.views import Text

@@ -16,8 +16,8 @@ from layerstep.engine.op_frame import running_modules
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Points
 from layerstep.engine.run import Run
-from layerstep.engine.stack import forget_locals, is_ours
 from layerstep.engine.stepper import Intent
+from layerstep.process.frames import forget_locals, is_ours
 from layerstep.process.thread_frames import frames_of_threads
 from layerstep.views import Notice
 

@@ -104,8 +104,8 @@ class NonfiniteSearch(Instrument):
         self._here = _Here()
         self._catches: list[NonfiniteCatch] = []
         self._tolerated: set[int] = set()
-        self._loss_and_backward = LossAndBackward(self)
         self.every_op = LiveCheck(self)
+        self._loss_and_backward = LossAndBackward(self, self.every_op)
 
     @property
     def has_told(self) -> bool:

@@ -12,10 +12,10 @@ from torch.func import functional_call
 
 from layerstep._torch import function_modes_on, run_backward
 from layerstep.engine.operations import Place
-from layerstep.engine.stack import OURS
 from layerstep.nonfinite.bad_nodes import BadNode, Ledger, Nodes, nodes_between
 from layerstep.nonfinite.kernel_trace import Replayed
 from layerstep.nonfinite.origin import Origin, Part
+from layerstep.process.frames import OURS
 from layerstep.rerun.whole_call import CallStart, rerunning
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite

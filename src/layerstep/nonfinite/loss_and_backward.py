@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,19 +23,18 @@ from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.events import Event
 from layerstep.engine.operations import place_of
+from layerstep.engine.training import Stepped
 from layerstep.nonfinite.bad_nodes import Ledger, Nodes, nodes_between
 from layerstep.nonfinite.in_backward import NOT_REPRODUCIBLE, Passed, again_backward, origin_of_node
 from layerstep.nonfinite.kernel_mode import KernelMode
+from layerstep.nonfinite.live_check import LiveCheck
 from layerstep.nonfinite.origin import Origin, Part
+from layerstep.nonfinite.search import Search
 from layerstep.rerun.other_ranks import about_gradients
 from layerstep.rerun.whole_call import CallStart
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, not_finite
 from layerstep.views import Notice
-
-if TYPE_CHECKING:
-    from layerstep.engine.training import Stepped
-    from layerstep.nonfinite.catching import NonfiniteSearch
 
 __all__ = ["LossAndBackward"]
 
@@ -48,8 +47,9 @@ MOST_LOSS_NODES = 400
 class LossAndBackward:
     """The part of a hunt that comes after the forward."""
 
-    def __init__(self, search: NonfiniteSearch) -> None:
+    def __init__(self, search: Search, live_check: LiveCheck) -> None:
         self._search = search
+        self._live_check = live_check
         self._session = search.session
         self._passed: deque[Passed] = deque()
         self._ledger: Ledger | None = None
@@ -145,7 +145,7 @@ class LossAndBackward:
         try:
             with self._safely():
                 self._before_backward(losses, nodes, frame)
-            with self._search.every_op.backward():
+            with self._live_check.backward():
                 result = run(tensors, *args, **kwargs)
             with self._safely():
                 self._after_backward(nodes, frame)

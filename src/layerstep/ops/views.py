@@ -7,10 +7,11 @@ from typing import Any
 from layerstep.engine.causes import MOST_SHOWN, rows_of
 from layerstep.engine.operations import Op, is_whole, writes
 from layerstep.engine.source import source_around
-from layerstep.engine.stack import Frame, location_of
+from layerstep.engine.stack import Frame
 from layerstep.engine.stop import Shown, Stop
 from layerstep.errors import UserError
 from layerstep.ops.signatures import named_arguments
+from layerstep.process.frames import location_of
 from layerstep.tensors.present import short
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Fields, Group, Source, Span, Text, View

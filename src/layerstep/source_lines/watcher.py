@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from layerstep._torch import is_tracing
 from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.program_frames import is_inline, program_frames
-from layerstep.engine.stack import is_program_file
 from layerstep.engine.stop import Match
 from layerstep.errors import UserError
+from layerstep.process.frames import is_inline, is_program_file, program_frames
 from layerstep.source_lines.monitoring import Monitoring, free_tool
 from layerstep.source_lines.places import Place
 from layerstep.source_lines.statements import begins_in, read_source
