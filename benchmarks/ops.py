@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 from benchmarks.measure import QUICK, Effort, Overhead, Spread, overhead, quiet
 from benchmarks.models import Case, all_cases
 from benchmarks.variants import BARE, BARE_AGAIN, ENOUGH, NoKernel, Run, Variant, attached, new_session, say
-from layerstep.engine.events import Kind
-from layerstep.engine.operations import Functions, Kernels
+from layerstep.calls.operations import Functions, Kernels
+from layerstep.engine.resume import Kind
 from layerstep.engine.stepper import Intent
 from layerstep.ops.stepping import OpSteps
 
@@ -115,7 +115,7 @@ _FIRST = {
 _CHILD = """
 import contextlib, time, torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from layerstep.engine.operations import Functions, Kernels
+from layerstep.calls.operations import Functions, Kernels
 class Plain(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {{}}))

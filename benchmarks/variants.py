@@ -21,7 +21,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.models import Case
-from layerstep.engine.events import Kind
+from layerstep.engine.resume import Kind
 from layerstep.engine.session import Session
 from layerstep.engine.stepper import Intent
 from layerstep.frontends.choose import open_session

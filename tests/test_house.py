@@ -54,11 +54,11 @@ ELSEWHERE = {
     "process/workers.py": {"_config"},
     # Threads that Python did not start, or whose function it does not tell.
     "engine/threads.py": {"_DummyThread"},
-    "engine/random_streams.py": {"_count", "_target", "_inst", "_rand"},
+    "side_effects/random_streams.py": {"_count", "_target", "_inst", "_rand"},
     # argparse tells its options in no other way.
     "frontends/completion.py": {"_actions"},
     # `version_of` moves to `_torch/tensors.py`, where there is one already.
-    "engine/guard.py": {"_version"},
+    "side_effects/guard.py": {"_version"},
     "tensors/observing.py": {"_version"},
 }
 KERNELS = ("torch.ops.", "aten.", "_aten.")
@@ -145,7 +145,7 @@ def test_only_taps_put_anything_on_a_module(path: str) -> None:
         for line, name in put_on_modules(TREES[path])
         if not (path.startswith("_torch/") and name in TABLES)
     ]
-    if path == "engine/taps.py":
+    if path == "hooks/taps.py":
         assert found
     else:
         assert not found, found

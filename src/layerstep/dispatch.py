@@ -6,15 +6,15 @@ import contextlib
 import keyword
 
 from layerstep._torch import is_transforming
-from layerstep.engine.events import Resume
-from layerstep.engine.expression import may_act
-from layerstep.engine.guard import Outcome
-from layerstep.engine.scope import EvaluationFailed
+from layerstep.engine.resume import Resume
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
+from layerstep.expressions.expression import may_act
+from layerstep.expressions.scope import EvaluationFailed
 from layerstep.habits import known_elsewhere, shell_command
 from layerstep.line_syntax import WORD, asked_about, check_length, is_python_after, without_comment
 from layerstep.registry import Command, command_names, find_command, near, plugin_of, untold_troubles
+from layerstep.side_effects.guard import Outcome
 from layerstep.tensors.present import present
 from layerstep.views import Fields, Group, Notice, Text, View
 

@@ -21,7 +21,7 @@ from layerstep.corefile.core_session import OpenedCore, opened_in
 from layerstep.corefile.rerun import CoreRerun, RerunResult
 from layerstep.crashes.catching import Crashes
 from layerstep.dispatch import Dispatcher
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, RecordingError, UserError
 from layerstep.imports import start_in

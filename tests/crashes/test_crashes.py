@@ -29,9 +29,9 @@ from layerstep.crashes.explain.dtypes import move
 from layerstep.crashes.explain.explaining import explain, explain_facts
 from layerstep.crashes.explain.facts import Facts
 from layerstep.crashes.traceback_calls import crash_of, is_control_flow
-from layerstep.engine.models import Models
 from layerstep.frontends.output import Screen
 from layerstep.frontends.plain import Plain
+from layerstep.module_paths.models import Models
 from layerstep.render.screen import make_console, to_text
 from zoo import console_on, global_state, hook_count
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from layerstep import DebugConsole
-from layerstep.engine.backward import Call, State
+from layerstep.calls.backward import Call, State
 
 NOTING = ["break ** backward if False", "continue"]
 

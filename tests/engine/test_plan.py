@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from layerstep.engine.events import Kind, Phase
-from layerstep.engine.expression import Expression, Template
-from layerstep.engine.models import Models
+from layerstep.calls.events import Phase
 from layerstep.engine.plan import Plan, make_plan
 from layerstep.engine.point import Point
 from layerstep.engine.points import Break, BreakAtLine, BreakAtOp, Catch, Log, Points, Until
+from layerstep.engine.resume import Kind
 from layerstep.engine.stepper import GO, Intent
-from layerstep.engine.where import Where
+from layerstep.expressions.expression import Expression, Template
+from layerstep.module_paths.models import Models
+from layerstep.module_paths.where import Where
 from layerstep.watchpoints.watchpoint import Watchpoint
 
 ENTER, EXIT, INPUTS, RAISED = Phase.ENTER, Phase.EXIT, Phase.INPUTS, Phase.RAISED

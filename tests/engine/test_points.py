@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from layerstep.assembly import assemble
+from layerstep.calls.events import Phase
 from layerstep.config import Config
-from layerstep.engine.events import Phase
-from layerstep.engine.expression import Template
-from layerstep.engine.models import Models
 from layerstep.engine.point import Point, PointKind
 from layerstep.engine.points import Break, Log, Points, Until
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
 from layerstep.errors import BadArguments
+from layerstep.expressions.expression import Template
+from layerstep.module_paths.models import Models
+from layerstep.module_paths.where import Where
 from layerstep.render.screen import to_text
 from layerstep.views import Notice
 from layerstep.watchpoints.watchpoint import Watchpoint

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.engine.recordings import FACTS_BYTES, Recorded, Recordings
 from layerstep.errors import UnknownPath
+from layerstep.expressions.recordings import FACTS_BYTES, Recorded, Recordings
 from layerstep.memory.holders import holder_of
 
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from layerstep.engine.events import Event, Phase
-from layerstep.engine.expression import Expression, Template
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame
 from layerstep.engine.point import Point
 from layerstep.engine.points import Break, BreakAtOp, Catch, Log, Record
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
 from layerstep.engine.stop import Caught, Match
-from layerstep.engine.where import Where
+from layerstep.expressions.expression import Expression, Template
+from layerstep.module_paths.where import Where
 from layerstep.render.screen import to_text
 from layerstep.watchpoints.watchpoint import Watchpoint
 

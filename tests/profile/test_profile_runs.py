@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import layerstep
-from layerstep.engine.step_borders import Cycle
 from layerstep.profile.report import Measured
 from layerstep.profile.state import ProfileState, state_of
 from layerstep.profile.timed_modules import timeable_modules
 from layerstep.render.screen import to_text
+from layerstep.training_steps.borders import Cycle
 from zoo import console_on, taps_on
 
 WAIT = 0.01

@@ -5,12 +5,13 @@ import re
 from typing import Any
 
 from layerstep.arguments import Expr, Given
+from layerstep.calls.events import Phase
+from layerstep.calls.stack import Frame
 from layerstep.corefile.core_session import OpenedCore, opened_in
 from layerstep.corefile.rerun import difference
-from layerstep.engine.events import Kind, Phase, Resume
 from layerstep.engine.pause import Pause
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
 from layerstep.errors import BadArguments, UserError
 from layerstep.line_syntax import expressions
 from layerstep.registry import command

@@ -8,9 +8,9 @@ from torch import nn
 from layerstep._torch import own_parameters
 from layerstep.arguments import Given, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
 from layerstep.errors import UserError
 from layerstep.layers.anomalies import anomalies_in
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.registry import command
 from layerstep.tensors.finite import is_finite
 from layerstep.tensors.observing import observing

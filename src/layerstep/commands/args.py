@@ -5,8 +5,8 @@ from types import FrameType
 from typing import Any
 
 from layerstep.arguments import Given
+from layerstep.calls.stack import Frame
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
 from layerstep.errors import UserError
 from layerstep.process.frames import function_label
 from layerstep.registry import command

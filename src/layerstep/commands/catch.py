@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from layerstep.arguments import Choice, Flag, Form, Given, Keyword, Where, Word
+from layerstep.calls.events import Phase
 from layerstep.crashes.catch_checks import CHECKS
 from layerstep.crashes.catching import EXCEPTION, Crashes, exception_check
-from layerstep.engine.events import Phase
 from layerstep.engine.points import Catch
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.nonfinite.catch import SIDES
 from layerstep.nonfinite.catching import catch_nonfinite
 from layerstep.points.description import confirmation

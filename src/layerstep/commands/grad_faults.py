@@ -3,12 +3,12 @@ from __future__ import annotations
 from layerstep.commands.grad_steps import log_of
 from layerstep.engine.points import Record
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
 from layerstep.errors import UnknownPath, UserError
 from layerstep.gradients.check import Check, Checked, GradCheck
 from layerstep.gradients.no_gradient import missing_gradients, outside_optimizers
 from layerstep.layers.activity import ENOUGH, Activity, ActivityCount, Units
 from layerstep.layers.calls import LayerCall, calls_at, calls_here
+from layerstep.module_paths.where import Where
 from layerstep.points.description import described
 from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Rerun, Watcher, rerun

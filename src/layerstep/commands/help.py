@@ -7,10 +7,10 @@ from torch import nn
 
 from layerstep.arguments import Given, Rest
 from layerstep.documentation import documentation
-from layerstep.engine.scope import EvaluationFailed
 from layerstep.engine.session import Session
 from layerstep.engine.values import value_of
 from layerstep.errors import UnknownCommand, UserError
+from layerstep.expressions.scope import EvaluationFailed
 from layerstep.line_syntax import is_expression
 from layerstep.registry import (
     GROUPS,

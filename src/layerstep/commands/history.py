@@ -3,9 +3,9 @@ from __future__ import annotations
 import math
 
 from layerstep.arguments import Given, Number, Path
-from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
+from layerstep.expressions.recordings import Recorded
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import number, share

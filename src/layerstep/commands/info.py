@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from layerstep.arguments import Choice, Given
-from layerstep.engine.events import Phase
+from layerstep.calls.events import Phase
 from layerstep.engine.point import Point
 from layerstep.engine.points import Catch
 from layerstep.engine.session import Session

@@ -11,10 +11,10 @@ from torch import nn
 
 from layerstep._torch import is_scripted
 from layerstep.arguments import Given, Text
-from layerstep.engine.events import Phase
+from layerstep.calls.events import Phase
 from layerstep.engine.session import Session
-from layerstep.engine.source import function_lines, source_around
 from layerstep.errors import UserError
+from layerstep.expressions.source import function_lines, source_around
 from layerstep.registry import command
 from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Source

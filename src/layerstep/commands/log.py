@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from layerstep.arguments import Condition, Given, Quoted, Where
 from layerstep.commands.break_ import condition_of
-from layerstep.engine.expression import Template
 from layerstep.engine.points import Log
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
+from layerstep.expressions.expression import Template
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.points.description import confirmation
 from layerstep.registry import command
 from layerstep.views import Notice

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from layerstep.arguments import Given, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.nonfinite.catching import search_of
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerstep._torch import call_frames, called_module, is_scripted, is_wrapper
 from layerstep.arguments import Flag, Given, Path
-from layerstep.engine.operations import Kernels, Place, is_question, is_whole, name_of, place_of
+from layerstep.calls.operations import Kernels, Place, is_question, is_whole, name_of, place_of
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.layers.calls import LayerCall, calls_at, calls_here

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 
 from layerstep.arguments import Condition, Flag, Given, Keyword, Number, Where
+from layerstep.calls.stack import Frame
 from layerstep.commands.break_ import condition_of
 from layerstep.engine.points import Record
-from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
-from layerstep.engine.where import Where as WherePattern
 from layerstep.errors import BadArguments
+from layerstep.expressions.recordings import Recorded
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.points.description import confirmation
 from layerstep.registry import command
 from layerstep.tensors.clones import clone_of

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from layerstep._torch import own_parameters
 from layerstep.arguments import Given, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
 from layerstep.errors import UserError
 from layerstep.layers.calls import LayerCall, calls_here
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.precision.cancellation import Hazards
 from layerstep.precision.shadow_run import Shadower
 from layerstep.precision.stability import (

@@ -6,10 +6,10 @@ from torch import nn
 from layerstep.arguments import Choice, Expr, Flag, Given, Option
 from layerstep.engine.session import Session
 from layerstep.engine.values import as_it_was, value_of
-from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import UserError
 from layerstep.layers.calls import layers_in_view
 from layerstep.line_syntax import expressions, is_expression
+from layerstep.module_paths.where import Where, WhereKind
 from layerstep.registry import command
 from layerstep.tensors.format import dims, human_bytes, number, share
 from layerstep.tensors.observing import observing

@@ -7,9 +7,9 @@ from torch.nn.parameter import is_lazy
 
 from layerstep._torch import is_scripted
 from layerstep.arguments import Given, Number, Path
-from layerstep.engine.models import Model
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
+from layerstep.module_paths.models import Model
 from layerstep.registry import command
 from layerstep.views import Group, Node, Tree, View
 

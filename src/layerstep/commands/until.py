@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from layerstep.arguments import Expr, Form, Given, Number
+from layerstep.calls.events import Phase
 from layerstep.commands.break_ import PHASE
-from layerstep.engine.events import Kind, Phase, Resume
-from layerstep.engine.expression import Expression
 from layerstep.engine.points import Until
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import BadArguments, BadCondition, UnknownPath
+from layerstep.expressions.expression import Expression
+from layerstep.module_paths.where import Where, WhereKind
 from layerstep.points.setting import place_named
 from layerstep.registry import command
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from layerstep.arguments import Expr, Flag, Given
-from layerstep.engine.expression import Expression
 from layerstep.engine.messages import Watch
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
+from layerstep.expressions.expression import Expression
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View
 from layerstep.watchpoints.tensor_locator import as_expression, find_home

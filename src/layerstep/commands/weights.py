@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from layerstep.arguments import Choice, Given, Option, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
-from layerstep.engine.where import WhereKind
 from layerstep.errors import UnknownPath, UserError
 from layerstep.layers.initialisation import SchemeMatch, judge
 from layerstep.layers.weights import Weight, collect, histogram, measure_all
+from layerstep.module_paths.where import Where as WherePattern
+from layerstep.module_paths.where import WhereKind
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.finite import is_finite

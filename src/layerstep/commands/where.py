@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from layerstep.arguments import Given
-from layerstep.engine.backward import Call
-from layerstep.engine.operations import Op
+from layerstep.calls.backward import Call
+from layerstep.calls.operations import Op
+from layerstep.calls.stack import Frame
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
 from layerstep.ops.views import operands_of
 from layerstep.process.frames import location_at
 from layerstep.registry import command

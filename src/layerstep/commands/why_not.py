@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from layerstep.arguments import Given, Text
-from layerstep.engine.models import why_one_call
 from layerstep.engine.session import Session
+from layerstep.module_paths.models import why_one_call
 from layerstep.points.setting import place_named
 from layerstep.points.silence import silence_of, why_uncalled
 from layerstep.registry import command

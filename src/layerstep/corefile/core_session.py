@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from layerstep.calls.events import Event
+from layerstep.calls.stack import Frame
 from layerstep.corefile.rebuild import RestoredCall, RestoredCore
 from layerstep.corefile.rerun import CoreRerun
 from layerstep.crashes.raised import MARK, Raised
 from layerstep.crashes.traceback_calls import Crash, Spot
 from layerstep.engine.causes import AtLine, AtModule, InBackward
-from layerstep.engine.events import Event
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.models import Models
 from layerstep.engine.pause import Pause
-from layerstep.engine.recordings import Recorded
-from layerstep.engine.stack import Frame
 from layerstep.engine.stop import Cause, Shown, Stop
+from layerstep.expressions.recordings import Recorded
+from layerstep.module_paths.models import Models
 from layerstep.views import Group, Notice, Text, View
 
 if TYPE_CHECKING:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layerstep._torch.tensors import is_tensor
+from layerstep.calls.backward import Call
+from layerstep.calls.stack import Frame
 from layerstep.corefile.container import SUFFIX, write_file
 from layerstep.corefile.environment import environment, exception_text, modes_now
 from layerstep.corefile.sources import Sources
@@ -22,11 +24,9 @@ from layerstep.corefile.streams import Streams
 from layerstep.corefile.tensors import TensorTable
 from layerstep.corefile.tree import Modules, own_tensors
 from layerstep.corefile.values import ValueEncoder, without_home
-from layerstep.engine.backward import Call
-from layerstep.engine.guard import undisturbed
 from layerstep.engine.pause import Pause
-from layerstep.engine.stack import Frame
 from layerstep.errors import UserError
+from layerstep.side_effects.guard import undisturbed
 from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from layerstep._torch import modes_off
+from layerstep.calls.events import Event, Phase
 from layerstep.crashes.catch_checks import Check
 from layerstep.crashes.inplace_writes import Ledger
 from layerstep.crashes.raised import MARK, Raised
@@ -26,14 +27,13 @@ from layerstep.crashes.traceback_calls import (
     leave_out_ours,
 )
 from layerstep.engine.discovery import name_of
-from layerstep.engine.events import Event, Phase
-from layerstep.engine.fused import with_kernels
-from layerstep.engine.guard import undisturbed
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.pause import Pause
 from layerstep.engine.point import Point
 from layerstep.engine.points import Catch
 from layerstep.engine.stop import Caught, Stop
+from layerstep.hooks.fused import with_kernels
+from layerstep.side_effects.guard import undisturbed
 from layerstep.tensors.shapes import shape_line
 from layerstep.visible import visible
 

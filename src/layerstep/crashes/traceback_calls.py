@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from layerstep._torch import called_module, is_wrapper, module_call_code
+from layerstep.calls.stack import Frame
 from layerstep.crashes.inplace_writes import Write
-from layerstep.engine.models import Models
-from layerstep.engine.stack import Frame
+from layerstep.module_paths.models import Models
 from layerstep.process.frames import caller_of, is_ours
 
 __all__ = [

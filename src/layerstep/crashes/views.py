@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from layerstep._torch.tensors import is_tensor
+from layerstep.calls.stack import Frame
 from layerstep.crashes.explain.explaining import explain
 from layerstep.crashes.traceback_calls import Crash, PassedCall
-from layerstep.engine.stack import Frame
 from layerstep.process.frames import forget_locals
 from layerstep.tensors.shapes import shape_line
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View

@@ -12,13 +12,14 @@ from torch import nn
 
 from layerstep._torch import is_in_backward, is_wrapper, unwrap
 from layerstep._torch.tensors import version_of
+from layerstep.calls.backward import Backward, Call, State
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import backward_stack
 from layerstep.engine import stepper
-from layerstep.engine.backward import Backward, Call, State
 from layerstep.engine.causes import InBackward
-from layerstep.engine.events import Event, Kind, Phase
 from layerstep.engine.point import Point
+from layerstep.engine.resume import Kind
 from layerstep.engine.run import Run
-from layerstep.engine.stack import backward_stack
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop_decision import StopDecision
 from layerstep.process.frames import caller_of

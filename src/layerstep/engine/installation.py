@@ -10,17 +10,17 @@ from typing import Any
 from torch import nn
 
 from layerstep._torch import restore_stance, take_eager_stance
+from layerstep.calls.events import Phase
+from layerstep.calls.overwritten_inputs import OverwrittenInputs
 from layerstep.engine.backward_pass import BackwardPass
 from layerstep.engine.compiled import CompiledFunctions
-from layerstep.engine.events import Phase
 from layerstep.engine.instrument import Instruments, Measuring
 from layerstep.engine.messages import Messages
-from layerstep.engine.overwritten_inputs import OverwrittenInputs
 from layerstep.engine.plan import make_plan
 from layerstep.engine.points import Points
 from layerstep.engine.run import Run
 from layerstep.engine.stepper import Intent, Reach
-from layerstep.engine.taps import Taps
+from layerstep.hooks.taps import Taps
 
 __all__ = ["Installation"]
 

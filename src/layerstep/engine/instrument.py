@@ -13,9 +13,10 @@ from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from torch import nn
 
-from layerstep.engine.events import Event, Phase, Resume
+from layerstep.calls.events import Event, Phase
 from layerstep.engine.pause import Pause
 from layerstep.engine.point import Point
+from layerstep.engine.resume import Resume
 from layerstep.views import Notice
 
 __all__ = ["Instrument", "Instruments", "Measuring"]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from layerstep.engine.expression import Expression
-from layerstep.engine.scope import Scope
+from layerstep.expressions.expression import Expression
+from layerstep.expressions.scope import Scope
 from layerstep.imports import our_imports
 from layerstep.process.interrupts import not_now
 from layerstep.tensors.present import short

@@ -9,11 +9,11 @@ from torch import nn
 
 from layerstep._torch import is_scripted
 from layerstep.engine.discovery import Discovery, name_of
-from layerstep.engine.models import Model
 from layerstep.engine.point import Point, PointKind
 from layerstep.engine.points import Points
 from layerstep.engine.run import Run
 from layerstep.errors import UnknownPath
+from layerstep.module_paths.models import Model
 from layerstep.views import Notice
 
 __all__ = ["ModelIntake"]

@@ -10,21 +10,21 @@ from torch import nn
 
 from layerstep._torch import is_in_backward, is_tracing, modes_off
 from layerstep._torch.process_state import global_hooks_silent
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.overwritten_inputs import OverwrittenInputs
+from layerstep.calls.stack import build_stack
 from layerstep.engine.backward_pass import BackwardPass
 from layerstep.engine.causes import AtModule
-from layerstep.engine.events import Event, Phase
 from layerstep.engine.instrument import Instruments
 from layerstep.engine.messages import Messages
 from layerstep.engine.model_intake import ModelIntake
-from layerstep.engine.overwritten_inputs import OverwrittenInputs
 from layerstep.engine.point import Point
-from layerstep.engine.random_streams import OtherThreads, RandomState
 from layerstep.engine.run import Run
-from layerstep.engine.stack import build_stack
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop import Caught, Match
 from layerstep.engine.stop_decision import StopDecision
-from layerstep.engine.taps import Sink, Taps
+from layerstep.hooks.taps import Sink, Taps
+from layerstep.side_effects.random_streams import OtherThreads, RandomState
 
 __all__ = ["ModuleCalls"]
 

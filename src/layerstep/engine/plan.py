@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable
 
 from torch import nn
 
-from layerstep.engine.events import Kind, Phase
-from layerstep.engine.models import Model, Models
-from layerstep.engine.overwritten_inputs import may_overwrite
+from layerstep.calls.events import Phase
+from layerstep.calls.overwritten_inputs import may_overwrite
 from layerstep.engine.point import Point
 from layerstep.engine.points import Break, BreakAtOp, Catch, Points
+from layerstep.engine.resume import Kind
 from layerstep.engine.stepper import Intent, Reach
-from layerstep.engine.taps import Wanted
+from layerstep.hooks.taps import Wanted
+from layerstep.module_paths.models import Model, Models
 
 __all__ = ["Plan", "make_plan"]
 

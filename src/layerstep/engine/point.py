@@ -8,11 +8,11 @@ from typing import ClassVar, Protocol
 
 from torch import nn
 
-from layerstep.engine.events import Phase
-from layerstep.engine.expression import Expression
-from layerstep.engine.models import Models
-from layerstep.engine.where import Where
+from layerstep.calls.events import Phase
 from layerstep.errors import UnknownPath
+from layerstep.expressions.expression import Expression
+from layerstep.module_paths.models import Models
+from layerstep.module_paths.where import Where
 
 __all__ = ["LinePlace", "Point", "PointKind"]
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar, TypeVar
 
-from layerstep.engine.events import Event, Phase
-from layerstep.engine.expression import Template
-from layerstep.engine.models import Models
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame
 from layerstep.engine.point import LinePlace, Point, PointKind
-from layerstep.engine.stack import Frame
 from layerstep.engine.stop import Caught
 from layerstep.errors import BadArguments
+from layerstep.expressions.expression import Template
+from layerstep.module_paths.models import Models
 
 __all__ = ["Break", "BreakAtLine", "BreakAtOp", "Catch", "Log", "Points", "Record", "Until"]
 

@@ -9,19 +9,19 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from layerstep.engine.events import Kind, Resume
-from layerstep.engine.guard import Outcome, undisturbed
 from layerstep.engine.instrument import Instruments
 from layerstep.engine.line_effects import LineEffects
 from layerstep.engine.messages import Frontend, Messages, Watch
 from layerstep.engine.pause import POLL_SECONDS, Inbox, Pause, describe
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.run import Run
-from layerstep.engine.scope import run_python
 from layerstep.engine.stop import Shown, Stop
 from layerstep.engine.threads import Turns
 from layerstep.errors import UserError
+from layerstep.expressions.scope import run_python
 from layerstep.imports import our_imports
 from layerstep.process.interrupts import Interrupts, is_from_a_signal
+from layerstep.side_effects.guard import Outcome, undisturbed
 from layerstep.views import Group, Notice, Text, View
 
 __all__ = ["Prompt"]

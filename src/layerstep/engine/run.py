@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from layerstep.calls.stack import Frame
 from layerstep.config import Config
 from layerstep.engine import stepper
-from layerstep.engine.guard import Evaluation, Evaluations
-from layerstep.engine.models import Models
 from layerstep.engine.pause import Pause
-from layerstep.engine.recordings import Recordings
-from layerstep.engine.scope import Scope
-from layerstep.engine.seen_values import Results, SeenCalls
-from layerstep.engine.stack import Frame
-from layerstep.engine.training import Steps
+from layerstep.expressions.recordings import Recordings
+from layerstep.expressions.scope import Scope
+from layerstep.expressions.seen_values import Results, SeenCalls
+from layerstep.module_paths.models import Models
+from layerstep.side_effects.guard import Evaluation, Evaluations
+from layerstep.training_steps.steps import Steps
 
 __all__ = ["Run"]
 

@@ -10,28 +10,28 @@ from typing import Protocol
 
 from torch import nn
 
+from layerstep.calls.overwritten_inputs import OverwrittenInputs
 from layerstep.config import Config
 from layerstep.engine import stepper
 from layerstep.engine.backward_pass import BackwardPass
 from layerstep.engine.compiled import CompiledFunctions
-from layerstep.engine.events import Resume
 from layerstep.engine.installation import Installation
 from layerstep.engine.instrument import Instruments
 from layerstep.engine.lifetime import call_at_exit, call_in_forked_children
 from layerstep.engine.messages import Messages
 from layerstep.engine.model_intake import ModelIntake
-from layerstep.engine.models import Model
 from layerstep.engine.module_calls import ModuleCalls
-from layerstep.engine.overwritten_inputs import OverwrittenInputs
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Points
 from layerstep.engine.prompt import Prompt
+from layerstep.engine.resume import Resume
 from layerstep.engine.run import Run
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop import Nothing, Stop
 from layerstep.engine.stop_decision import StopDecision
 from layerstep.engine.threads import Turns
 from layerstep.errors import UserError, describe_bug
+from layerstep.module_paths.models import Model
 from layerstep.process.interrupts import Interrupts, is_from_a_signal, not_now
 from layerstep.views import Notice, View
 

@@ -12,17 +12,18 @@ from typing import Any
 from torch import nn
 
 from layerstep._torch import modes_off
+from layerstep.calls.backward import Call
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame, line_stack
 from layerstep.engine import stepper
-from layerstep.engine.backward import Call
 from layerstep.engine.causes import AtLine
-from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.instrument import Instruments
 from layerstep.engine.messages import Messages
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Catch, Points, Record
 from layerstep.engine.prompt import Prompt
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.run import Run
-from layerstep.engine.stack import Frame, line_stack
 from layerstep.engine.stop import Cause, Match, Stop
 from layerstep.engine.threads import Turns
 from layerstep.errors import QUIT_EXIT_CODE, Quit

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import NamedTuple, Protocol
 
-from layerstep.engine.events import Event
+from layerstep.calls.events import Event
+from layerstep.calls.stack import Frame
 from layerstep.engine.point import Point
-from layerstep.engine.stack import Frame
 from layerstep.views import Group, View
 
 __all__ = ["Caught", "Cause", "Hold", "Match", "Nothing", "Shown", "Stop"]

@@ -8,20 +8,21 @@ from types import FrameType
 from typing import Any
 
 from layerstep._torch import modes_off
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.op_frame import op_frame
+from layerstep.calls.stack import Frame, call_depth, is_deeper
 from layerstep.engine import stepper
-from layerstep.engine.events import Event, Kind, Phase
-from layerstep.engine.expression import Expression
-from layerstep.engine.guard import undisturbed
 from layerstep.engine.messages import Messages
-from layerstep.engine.op_frame import op_frame
 from layerstep.engine.point import Point
 from layerstep.engine.points import BreakAtOp, Catch, Log, Record
+from layerstep.engine.resume import Kind
 from layerstep.engine.run import Run
-from layerstep.engine.scope import Scope
-from layerstep.engine.stack import Frame, call_depth, is_deeper
 from layerstep.engine.stop import Match
+from layerstep.expressions.expression import Expression
+from layerstep.expressions.scope import Scope
 from layerstep.process.frames import caller_of, forget_locals
 from layerstep.process.interrupts import is_from_a_signal
+from layerstep.side_effects.guard import undisturbed
 from layerstep.tensors.observing import observing
 from layerstep.views import Text
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import FrameType
 
 from layerstep._torch import call_frames
-from layerstep.engine.events import Kind
-from layerstep.engine.op_frame import running_modules
+from layerstep.calls.op_frame import running_modules
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Points
+from layerstep.engine.resume import Kind
 from layerstep.engine.run import Run
 from layerstep.engine.stepper import Intent
 from layerstep.process.frames import forget_locals, is_ours

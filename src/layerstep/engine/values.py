@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine.expression import may_act
-from layerstep.engine.overwritten_inputs import before_call
+from layerstep.calls.overwritten_inputs import before_call
 from layerstep.engine.prompt import Prompt
 from layerstep.engine.run import Run
 from layerstep.errors import UserError
+from layerstep.expressions.expression import may_act
 from layerstep.tensors.shapes import tensors_in
 
 __all__ = ["as_it_was", "one_tensor", "value_of"]

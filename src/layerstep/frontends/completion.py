@@ -14,8 +14,8 @@ from typing import get_args, get_type_hints
 import torch
 
 from layerstep.arguments import Completes
+from layerstep.calls.events import Phase
 from layerstep.config import Config
-from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.frontends.expected import expected

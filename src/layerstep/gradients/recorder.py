@@ -13,10 +13,10 @@ from layerstep._torch import below_everything, foreach_subtract, is_tracing, own
 from layerstep._torch.tensors import version_of
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.session import Session
-from layerstep.engine.training import Stepped
 from layerstep.gradients.log import GradientLog
 from layerstep.gradients.sizes import is_plain, measure, norms
 from layerstep.tensors.shapes import attempt
+from layerstep.training_steps.steps import Stepped
 
 __all__ = ["GradientRecorder", "NamedParameter", "RecordedGradients", "named_parameters"]
 

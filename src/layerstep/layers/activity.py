@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from layerstep._torch import below_everything
+from layerstep.calls.stack import Frame
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.point import Point
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
 from layerstep.tensors.kinds import dense_values
 from layerstep.tensors.shapes import tensors_in
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
 from layerstep.errors import UserError
+from layerstep.module_paths.where import Where
 from layerstep.rerun.kv_caches import CallProgress
 
 __all__ = ["LayerCall", "calls_at", "calls_here", "layers_in_view"]

@@ -20,14 +20,14 @@ from torch import Tensor
 
 from layerstep._torch import is_in_backward, is_tracing
 from layerstep._torch.saved import key_of
-from layerstep.engine.events import Phase
-from layerstep.engine.stack import call_depth
-from layerstep.engine.step_borders import Call, End
-from layerstep.engine.training import Stepped
+from layerstep.calls.events import Phase
+from layerstep.calls.stack import call_depth
 from layerstep.memory.owned import buffers_of, gradients_of, parameters_of, states_of
 from layerstep.memory.step_instrument import StepInstrument
 from layerstep.tensors.autograd_graph import size_of
 from layerstep.tensors.observing import observing
+from layerstep.training_steps.borders import Call, End
+from layerstep.training_steps.steps import Stepped
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

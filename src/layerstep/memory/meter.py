@@ -19,10 +19,8 @@ from layerstep._torch import current_node, is_in_backward, is_tracing
 from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.graphs import backward_roots, graph_task
 from layerstep._torch.saved import memory_of
-from layerstep.engine.events import Phase
-from layerstep.engine.stack import call_depth
-from layerstep.engine.step_borders import Call, End
-from layerstep.engine.training import Stepped
+from layerstep.calls.events import Phase
+from layerstep.calls.stack import call_depth
 from layerstep.memory.hidden import Hidden
 from layerstep.memory.ledger import MemoryLedger
 from layerstep.memory.mode import AllocationMode
@@ -33,6 +31,8 @@ from layerstep.memory.step_instrument import StepInstrument
 from layerstep.tensors.autograd_graph import inner_tensors, walk
 from layerstep.tensors.containers import with_attributes
 from layerstep.tensors.observing import observing
+from layerstep.training_steps.borders import Call, End
+from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from layerstep.engine.events import Event, Phase
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.op_frame import op_frame
+from layerstep.calls.operations import Op, user_frame
+from layerstep.calls.stack import Frame, build_stack
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.op_frame import op_frame
-from layerstep.engine.operations import Op, user_frame
 from layerstep.engine.points import Catch
-from layerstep.engine.stack import Frame, build_stack
 from layerstep.engine.stop import Caught, Hold, Stop
-from layerstep.engine.where import Where
 from layerstep.errors import UnknownPath, UserError
+from layerstep.module_paths.where import Where
 from layerstep.nonfinite.catch import NonfiniteCatch
 from layerstep.nonfinite.in_forward import at_birth, look_forward, origin_of_link, trace
 from layerstep.nonfinite.kernel_trace import Link, Reached

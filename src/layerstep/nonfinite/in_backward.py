@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from layerstep._torch import function_modes_on, run_backward
-from layerstep.engine.operations import Place
+from layerstep.calls.operations import Place
 from layerstep.nonfinite.bad_nodes import BadNode, Ledger, Nodes, nodes_between
 from layerstep.nonfinite.kernel_trace import Replayed
 from layerstep.nonfinite.origin import Origin, Part

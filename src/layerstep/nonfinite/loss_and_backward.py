@@ -21,9 +21,8 @@ from torch import Tensor
 from layerstep._torch import graph_task, modes_off, node_number
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.events import Event
-from layerstep.engine.operations import place_of
-from layerstep.engine.training import Stepped
+from layerstep.calls.events import Event
+from layerstep.calls.operations import place_of
 from layerstep.nonfinite.bad_nodes import Ledger, Nodes, nodes_between
 from layerstep.nonfinite.in_backward import NOT_REPRODUCIBLE, Passed, again_backward, origin_of_node
 from layerstep.nonfinite.kernel_mode import KernelMode
@@ -34,6 +33,7 @@ from layerstep.rerun.other_ranks import about_gradients
 from layerstep.rerun.whole_call import CallStart
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, not_finite
+from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 
 __all__ = ["LossAndBackward"]

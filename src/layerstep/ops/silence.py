@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from layerstep._torch import is_scripted
-from layerstep.engine.operations import is_whole, matches, plain_name
+from layerstep.calls.operations import is_whole, matches, plain_name
 from layerstep.engine.points import BreakAtOp
 from layerstep.engine.session import Session
 from layerstep.ops.stepping import OpSteps

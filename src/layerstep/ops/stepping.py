@@ -33,15 +33,16 @@ from layerstep._torch.forward_swap import swap_forward
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.modes import autograd_on, is_on_stack
 from layerstep._torch.persistent_mode import NO_BLOCKS, KeyBlocks, blocks_around
+from layerstep.calls.backward import Call, State
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.op_frame import node_name, op_frame, running_modules
+from layerstep.calls.operations import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
+from layerstep.calls.stack import backward_stack, build_stack
 from layerstep.engine import stepper
-from layerstep.engine.backward import Call, State
-from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.op_frame import node_name, op_frame, running_modules
-from layerstep.engine.operations import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
 from layerstep.engine.point import Point
 from layerstep.engine.points import BreakAtOp
-from layerstep.engine.stack import backward_stack, build_stack
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.stop import Match
 from layerstep.ops.unseen import why_no_ops
 from layerstep.ops.views import AfterOp

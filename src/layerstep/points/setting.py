@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from layerstep.engine.events import Phase
-from layerstep.engine.expression import Expression
+from layerstep.calls.events import Phase
 from layerstep.engine.point import Point
 from layerstep.engine.points import Break, BreakAtLine, BreakAtOp
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
 from layerstep.errors import BadArguments
+from layerstep.expressions.expression import Expression
+from layerstep.module_paths.where import Where
 from layerstep.source_lines.places import Place, find_function, find_place, parse_place
 from layerstep.source_lines.watcher import SourceLines
 

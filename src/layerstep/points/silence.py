@@ -9,10 +9,10 @@ import textwrap
 from torch import nn
 
 from layerstep._torch.compiling import graph_calls
-from layerstep.engine.models import Model
 from layerstep.engine.point import Point
 from layerstep.engine.points import BreakAtOp, Catch
 from layerstep.engine.session import Session
+from layerstep.module_paths.models import Model
 from layerstep.ops.silence import why_silent
 from layerstep.source_lines.places import Place
 from layerstep.source_lines.silence import why_line_silent

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from layerstep._torch import is_tracing, modes_off
 from layerstep._torch.tensors import is_tensor
+from layerstep.calls.stack import Frame
 from layerstep.config import is_disabled, load_config
 from layerstep.engine.messages import Message
 from layerstep.engine.points import Record
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
-from layerstep.engine.training import Stepped
-from layerstep.engine.where import Where
 from layerstep.errors import UserError
+from layerstep.module_paths.where import Where
 from layerstep.precision.cancellation import Hazards
 from layerstep.precision.shadow_run import Shadower
 from layerstep.precision.stability import (
@@ -35,6 +34,7 @@ from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import rerun
 from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
+from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 
 __all__ = ["Kind", "Severity", "StabilityChecker", "StabilityIssue", "Thresholds"]

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 from layerstep._torch import function_modes_on, is_in_backward, is_transforming
 from layerstep._torch.operators import is_composite, packet_of, schema_of
 from layerstep._torch.process_state import parametrizations_kept
-from layerstep.engine.operations import Kernels
+from layerstep.calls.operations import Kernels
 from layerstep.errors import UserError
 from layerstep.memory.places import OpOwners
 from layerstep.profile import flop_formulas

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from layerstep._torch import unwrap
 from layerstep._torch.operators import packet_of
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.operations import Kernels, Place, is_question, name_of, place_of, plain_name
+from layerstep.calls.operations import Kernels, Place, is_question, name_of, place_of, plain_name
 from layerstep.errors import UserError
 from layerstep.profile import machine
 from layerstep.profile.saved_memory import Needed

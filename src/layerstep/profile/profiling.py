@@ -13,8 +13,6 @@ from torch import nn
 from layerstep._torch import is_in_backward
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.messages import Message
-from layerstep.engine.step_borders import Borders, Call, End
-from layerstep.engine.training import Stepped
 from layerstep.profile import machine
 from layerstep.profile.pace import Pace
 from layerstep.profile.slow_lines import Lines
@@ -37,6 +35,8 @@ from layerstep.profile.steps import (
 from layerstep.profile.timed_modules import TimedModules
 from layerstep.profile.timing import Clock, MarkKind
 from layerstep.tensors.observing import observing
+from layerstep.training_steps.borders import Borders, Call, End
+from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice, Text
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 
 import torch.utils.data
 
-from layerstep.engine.operations import Place
+from layerstep.calls.operations import Place
 from layerstep.process.frames import is_ours
 from layerstep.process.thread_frames import frames_of_threads
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from layerstep._torch import is_compiled, is_scripted, is_wrapper, unwrap
-from layerstep.engine.models import Model, Models
+from layerstep.module_paths.models import Model, Models
 from layerstep.profile.steps import Timed, size_of
 from layerstep.profile.timing import Clock, TimedCall, TimedCompiled, timed_call_of
 

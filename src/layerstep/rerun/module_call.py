@@ -26,14 +26,14 @@ from layerstep._torch import (
 from layerstep._torch.encoders import may_be_one_kernel
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.guard import undisturbed
-from layerstep.engine.random_streams import RandomState
-from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.errors import UserError
+from layerstep.expressions.scope import stdout_of_this_thread
 from layerstep.rerun.attributes import attributes_kept
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Caches, CallProgress
 from layerstep.rerun.other_ranks import waits_for_ranks
+from layerstep.side_effects.guard import undisturbed
+from layerstep.side_effects.random_streams import RandomState
 from layerstep.tensors.clones import is_freed
 from layerstep.tensors.observing import observing
 

@@ -10,8 +10,9 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from layerstep._torch import is_tracing
-from layerstep.engine.events import Event, Kind, Phase, Resume
+from layerstep.calls.events import Event, Phase
 from layerstep.engine.instrument import Instrument
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.stop import Match
 from layerstep.errors import UserError
 from layerstep.process.frames import is_inline, is_program_file, program_frames

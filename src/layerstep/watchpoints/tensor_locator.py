@@ -18,9 +18,9 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from layerstep._torch import is_transformed
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.expression import PATH_NAME
-from layerstep.engine.models import Models
 from layerstep.errors import UserError
+from layerstep.expressions.expression import PATH_NAME
+from layerstep.module_paths.models import Models
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from layerstep._torch import is_tracing
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.modes import autograd_on
-from layerstep.engine.events import Phase
+from layerstep.calls.events import Phase
+from layerstep.calls.operations import name_of, place_of, user_frame
+from layerstep.calls.stack import Frame, build_stack
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.operations import name_of, place_of, user_frame
-from layerstep.engine.stack import Frame, build_stack
 from layerstep.engine.stop import Stop
-from layerstep.engine.taps import Sink, Taps
-from layerstep.engine.training import Stepped
 from layerstep.errors import UserError
+from layerstep.hooks.taps import Sink, Taps
+from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 from layerstep.watchpoints.tensor_locator import find_home
 from layerstep.watchpoints.views import Written

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 
 from layerstep._torch import current_node
-from layerstep.engine.operations import Place, place_of
+from layerstep.calls.operations import Place, place_of
 from layerstep.process.frames import forget_locals
 from layerstep.watchpoints.watchpoint import Change, Watchpoint, change_between
 

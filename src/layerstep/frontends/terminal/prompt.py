@@ -25,8 +25,8 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.styles import DynamicStyle
 
+from layerstep.calls.events import Phase
 from layerstep.config import state_dir
-from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.frontends.completion import complete

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from layerstep.engine.models import Model, Models
-from layerstep.engine.training import Stepped, Steps
+from layerstep.module_paths.models import Model, Models
+from layerstep.training_steps.steps import Stepped, Steps
 
 __all__ = ["Borders", "Call", "Cycle", "End"]
 

@@ -17,11 +17,11 @@ from layerstep._torch import (
     is_wrapper,
     module_call_code,
 )
-from layerstep.engine.backward import Call, State
-from layerstep.engine.events import Event, Phase
-from layerstep.engine.models import Models
-from layerstep.engine.operations import Op
-from layerstep.engine.overwritten_inputs import Overwritten
+from layerstep.calls.backward import Call, State
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.operations import Op
+from layerstep.calls.overwritten_inputs import Overwritten
+from layerstep.module_paths.models import Models
 from layerstep.process.frames import (
     call_text,
     caller_of,
