@@ -162,9 +162,9 @@ def test_a_model_is_not_kept_alive_by_a_session(looks: tuple[str, ...]) -> None:
     del model, console
     gc.collect()
     assert dropped() is None
-    assert session.is_attached
+    assert session.run.is_attached
     session.detach()
-    assert len(session.models) == 0
+    assert len(session.run.models) == 0
 
 
 def test_a_model_that_was_found_is_not_kept_alive() -> None:
@@ -176,7 +176,7 @@ def test_a_model_that_was_found_is_not_kept_alive() -> None:
         gc.collect()
         assert dropped() is None
         _made_and_run()
-        assert len(session.models) <= 1
+        assert len(session.run.models) <= 1
     finally:
         session.detach()
 

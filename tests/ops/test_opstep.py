@@ -15,8 +15,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from layerstep._torch import forward_swap as cells
+from layerstep.calls.events import Phase
 from layerstep.demo.model import TinyTransformer
-from layerstep.engine.events import Phase
 from layerstep.ops.stepping import OpSteps
 from layerstep.render.screen import to_text
 from zoo import console_on

@@ -61,7 +61,7 @@ def activations(session: Session, given: Given) -> Table:
         raise UserError(f"no output of {where} has a tensor in it")
     if sort:
         measured.sort(key=lambda row: _rank(_KEYS[sort](row[1])))
-    most = max(1, session.config.max_lines - 2 * MOST_REMARKS)
+    most = max(1, session.run.config.max_lines - 2 * MOST_REMARKS)
     rows = [_row(*row) for row in measured[:most]]
     shown = [
         at for at, column in enumerate(_COLUMNS) if _says_something(column.name, [row[at] for row in rows])

@@ -107,8 +107,8 @@ def _shown(session: Session, wish: Given, call: LayerCall, done: Rerun, seen: At
         offset = _offset(seen, allowed)
         pattern = look_at_heads(weights, allowed, padding=padding, offset=offset)
         level, verdict = _verdict(call, done, seen)
-    kept = session.prompt.results.keep(seen.weights)
-    path = session.models.path_of(seen.module) if seen.module is not None else call.path
+    kept = session.run.results.keep(seen.weights)
+    path = session.run.models.path_of(seen.module) if seen.module is not None else call.path
     title = f"{path}  {_described(seen, pattern)}" + (f", kept as ${kept}" if kept else "")
     heads = [head for head in pattern.heads if wish.head in (None, head.index) or seen.head is not None]
     notes = findings(pattern, means_causal=getattr(seen.module, "is_causal", False) is True)
@@ -268,7 +268,7 @@ def _fitting(tokens: list[str], count: int) -> tuple[str, ...]:
 
 
 def _tokens(session: Session, wish: Given) -> list[str]:
-    value: Any = value_of(session, wish.tokens)
+    value: Any = value_of(session.prompt, wish.tokens)
     if is_tensor(value):
         with below_everything():
             values = dense_values(value)

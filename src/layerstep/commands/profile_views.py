@@ -180,7 +180,7 @@ def _by_op(state: ProfileState) -> View:
     if not found:
         return Notice("no operations were looked at", state.looked.trouble or "`profile 5` first")
     whole = sum(seconds for _, seconds in found.values())
-    ordered = sorted(found.items(), key=lambda each: -each[1][1])[: state.session.config.max_lines]
+    ordered = sorted(found.items(), key=lambda each: -each[1][1])[: state.session.run.config.max_lines]
     rows = tuple(
         (name, milliseconds(seconds), percent(seconds / whole), str(calls))
         for name, (calls, seconds) in ordered
@@ -198,7 +198,7 @@ def tree(state: ProfileState) -> View:
     if not roots:
         return Notice("no module was called")
     whole = measured.seconds or 1.0
-    budget = [state.session.config.max_lines]
+    budget = [state.session.run.config.max_lines]
 
     def node(row: Row, *, hot: bool, seen: tuple[str, ...]) -> Node:
         total = measured.typical(row.total)
@@ -249,7 +249,7 @@ def flame(state: ProfileState) -> View:
 
     def draw(row: Row, begin: float, depth: int, seen: tuple[str, ...]) -> None:
         total = measured.typical(row.total)
-        if total / whole < 1 / BAR / 2 or len(lines) >= state.session.config.max_lines:
+        if total / whole < 1 / BAR / 2 or len(lines) >= state.session.run.config.max_lines:
             return
         name = row.path.removeprefix(row.parent + ".") if row.parent else row.path
         bar = " " * round(begin * BAR) + _bar(total / whole)

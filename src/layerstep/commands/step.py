@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from layerstep.arguments import Form, Given, Number
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
@@ -13,7 +13,7 @@ COUNT = Number("N", least=1, default=1, what="count")
 
 def step_ops(session: Session, kind: Kind, count: int) -> Resume:
     """To the N-th next op of the module that the run is stopped in, or to its end."""
-    pause = session.pause
+    pause = session.run.pause
     if pause is None or not pause.stack:
         raise UserError("nothing has stopped yet", "`break WHERE enter`, then `continue`")
     frame = pause.stack[0]

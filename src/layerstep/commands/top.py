@@ -28,8 +28,8 @@ def top(session: Session, given: Given) -> View:
     pieces = expressions(given.x)
     if len(pieces) > 1:
         raise UserError(f"{pieces[1]!r} is too much", "one tensor, then a count")
-    _, value = one_tensor(session, pieces[0] if pieces else "")
-    count = min(given.k, session.config.max_lines)
+    _, value = one_tensor(session.prompt, pieces[0] if pieces else "")
+    count = min(given.k, session.run.config.max_lines)
     with observing():
         ends = [extremes(value, count, largest=largest) for largest in (True, False)]
     rows = []
@@ -45,5 +45,5 @@ def top(session: Session, given: Given) -> View:
         Column("at", "dim"),
     )
     note = "" if rows else "no values to rank"
-    line = tensor_view(value, limit=session.config.sample_above)
+    line = tensor_view(value, limit=session.run.config.sample_above)
     return Group((line, Table(columns, tuple(rows), note=note)))

@@ -16,7 +16,7 @@ from torch import nn
 from layerstep._torch import is_replica, is_tracing, unwrap
 from layerstep._torch.compiling import is_compilers_graph
 from layerstep._torch.outermost_calls import ThreadInCall, reporting_call
-from layerstep.engine.stack import call_text, caller_of, forget_locals, is_library_file, is_ours
+from layerstep.process.frames import call_text, caller_of, forget_locals, is_library_file, is_ours
 
 __all__ = ["Discovery", "name_of", "owner_of"]
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import torch
 
-from layerstep.engine.operations import Place
+from layerstep.calls.operations import Place
 from layerstep.profile import machine
 from layerstep.profile.operations import Grown, OpCounts
 from layerstep.profile.report import BETWEEN, Measured, Row

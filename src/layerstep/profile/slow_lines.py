@@ -10,8 +10,8 @@ from types import CodeType, FrameType
 
 import torch.utils.data
 
-from layerstep.engine.operations import Place
-from layerstep.engine.stack import is_library_file, is_ours
+from layerstep.calls.operations import Place
+from layerstep.process.frames import is_library_file, is_ours
 from layerstep.process.thread_frames import frames_of_threads
 
 __all__ = ["Lines", "program_frame"]

@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,16 +20,15 @@ from layerstep._torch import hook_tables
 from layerstep._torch.encoders import ForwardReplacement
 from layerstep._torch.forward_swap import swap_forward
 from layerstep._torch.hidden_hooks import HiddenHook, OwnHook
-from layerstep.engine.events import Phase
-from layerstep.engine.fused import FusedForward, has_kernel
-
-if TYPE_CHECKING:
-    from layerstep.engine.points import Point
+from layerstep.calls.events import Phase
+from layerstep.hooks.fused import FusedForward, has_kernel
 
 __all__ = ["Sink", "Taps", "Wanted", "replacing_forward", "watching_calls", "watching_output"]
 
-Wanted = Mapping[Phase, tuple["Point", ...]]
-"""What a plan wants at a module: the points to ask at each phase (none: only the stepper)."""
+Asked = tuple[Any, ...]
+"""The points to ask at a call (none: only the stepper). A tap hands them on and knows nothing of them."""
+Wanted = Mapping[Phase, Asked]
+"""What a plan wants at a module."""
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 """Dynamo knows the answer while it compiles: a tap leaves nothing in compiled or exported code."""
@@ -47,13 +46,13 @@ class Sink:
 
     def __init__(
         self,
-        report: Callable[[Phase, tuple[Point, ...], Any, Any, Any, Any, FrameType], Any],
+        report: Callable[[Phase, Asked, Any, Any, Any, Any, FrameType], Any],
         beside: Callable[[nn.Module, Callable[[], Any]], None],
-        raised: Callable[[BaseException, tuple[Point, ...]], None],
+        raised: Callable[[BaseException, Asked], None],
         entered: Callable[[nn.Module, Any, Any], None] = lambda module, args, kwargs: None,
     ) -> None:
         self.listening = False
-        """Somebody steps."""
+        """A step goes on."""
         self.noting = False
         """Calls are noted, for the backward pass."""
         self.lies_open = False
@@ -76,7 +75,7 @@ class _Tap(OwnHook):
 
     __slots__ = ("points", "sink")
 
-    def __init__(self, sink: Sink, points: tuple[Point, ...]) -> None:
+    def __init__(self, sink: Sink, points: Asked) -> None:
         self.sink = sink
         self.points = points
 
@@ -249,7 +248,7 @@ class Taps:
         self.roots = {id(root) for root in roots}
         self.apply({id(root): (root, dict.fromkeys(phases, ())) for root in roots})
 
-    def _install(self, entry: _Installed, module: nn.Module, phase: Phase, points: tuple[Point, ...]) -> None:
+    def _install(self, entry: _Installed, module: nn.Module, phase: Phase, points: Asked) -> None:
         tap = self._kind(module, phase)(self.sink, points)
         if isinstance(tap, ExitTap):
             handle = HiddenHook(module, nn.Module.register_forward_hook(module, tap, with_kwargs=True))

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from torch import nn
 
 from layerstep._torch import is_compiled, is_scripted, unwrap
-from layerstep.engine.names import Names
 from layerstep.errors import UnknownPath
+from layerstep.module_paths.names import Names
 
 __all__ = ["Model", "Models", "why_one_call"]
 

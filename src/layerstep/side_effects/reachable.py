@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerstep.engine.random_streams import is_generator
+from layerstep.side_effects.random_streams import is_generator
 
 __all__ = ["MOST", "Reach"]
 

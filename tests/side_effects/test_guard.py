@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerstep._torch import is_tracing, module_call_code
-from layerstep.engine.guard import undisturbed
-from layerstep.engine.line_effects import Baseline
-from layerstep.engine.models import Models
-from layerstep.engine.random_streams import RandomState
-from layerstep.engine.reachable import Reach
+from layerstep.module_paths.models import Models
+from layerstep.side_effects.guard import undisturbed
+from layerstep.side_effects.marks import Baseline
+from layerstep.side_effects.random_streams import RandomState
+from layerstep.side_effects.reachable import Reach
 from layerstep.tensors.observing import checksum, observing
 
 

@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from layerstep._torch import call_frames, called_module
-from layerstep.engine.events import Phase
-from layerstep.engine.points import Point, PointKind
-from layerstep.engine.taps import Sink, Taps, watching_calls, watching_output
+from layerstep.calls.events import Phase
+from layerstep.engine.point import Point
+from layerstep.engine.points import Break
+from layerstep.hooks.taps import Sink, Taps, watching_calls, watching_output
 
 PHASES = (Phase.ENTER, Phase.EXIT, Phase.INPUTS, Phase.RAISED)
 TABLES = (
@@ -78,7 +79,7 @@ def reported() -> Iterator[Reported]:
 
 
 def point(number: int = 1) -> Point:
-    return Point(number, PointKind.BREAK, None)
+    return Break(number=number)
 
 
 def hooks(module: nn.Module) -> list[Any]:

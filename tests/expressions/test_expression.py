@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerstep.engine.expression import Expression, Template, may_act, rewrite
 from layerstep.errors import BadCondition
+from layerstep.expressions.expression import Expression, Template, may_act, rewrite
 from layerstep.line_syntax import is_complete, joined
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.stack import is_program_file
+from layerstep.process.frames import is_program_file
 from layerstep.process.thread_frames import frames_of_threads
 
 __all__ = ["Generators", "OtherThreads", "RandomState", "copy_of_generator", "is_generator", "same_state"]

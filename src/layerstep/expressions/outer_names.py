@@ -6,8 +6,7 @@ import os
 from types import FrameType
 from typing import Any
 
-from layerstep.engine.program_frames import program_frames
-from layerstep.engine.stack import forget_locals, function_label
+from layerstep.process.frames import forget_locals, function_label, program_frames
 
 __all__ = ["MISSING", "Found", "find_outside", "names_outside", "running_loss"]
 

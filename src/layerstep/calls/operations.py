@@ -19,7 +19,7 @@ from torch.overrides import resolve_name
 from layerstep._torch.modes import PersistentFunctions
 from layerstep._torch.operators import schema_of
 from layerstep._torch.persistent_mode import PersistentMode
-from layerstep.engine.stack import is_ours
+from layerstep.process.frames import is_ours
 
 __all__ = [
     "Around",

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 from types import CodeType, FrameType
 
-from layerstep.engine.expression import UNREADABLE
 from layerstep.errors import UserError
+from layerstep.expressions.expression import UNREADABLE
 from layerstep.views import Source
 
 __all__ = ["function_lines", "source_around"]

@@ -10,17 +10,13 @@ import gc
 import weakref
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from layerstep.engine.models import Model, Models
-from layerstep.engine.training import Stepped, Steps
-
-if TYPE_CHECKING:
-    from layerstep.engine.session import Session
+from layerstep.module_paths.models import Model, Models
+from layerstep.training_steps.steps import Stepped, Steps
 
 __all__ = ["Borders", "Call", "Cycle", "End"]
 
@@ -82,9 +78,9 @@ class Cycle:
 class Borders:
     """Told of outermost calls and of optimizers' steps; says which of them are borders."""
 
-    def __init__(self, session: Session) -> None:
-        self._models: Models = session.models
-        self._training: Steps = session.training
+    def __init__(self, models: Models, training: Steps) -> None:
+        self._models = models
+        self._training = training
         self.start()
 
     def start(self) -> None:

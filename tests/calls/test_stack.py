@@ -14,12 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from layerstep.engine.events import Event, Phase
-from layerstep.engine.models import Models
-from layerstep.engine.stack import (
-    Frame,
-    build_stack,
-    call_depth,
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame, build_stack, call_depth
+from layerstep.module_paths.models import Models
+from layerstep.process.frames import (
     call_text,
     caller_of,
     forget_locals,

@@ -15,9 +15,9 @@ from enum import StrEnum
 
 from torch import nn
 
-from layerstep.engine.globs import Glob
-from layerstep.engine.models import Models
 from layerstep.errors import BadArguments, UnknownPath
+from layerstep.module_paths.globs import Glob
+from layerstep.module_paths.models import Models
 
 __all__ = ["Where", "WhereKind"]
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from layerstep.engine.models import Models
-from layerstep.engine.names import Names
-from layerstep.engine.where import Where
 from layerstep.errors import BadArguments, UnknownPath
+from layerstep.module_paths.models import Models
+from layerstep.module_paths.names import Names
+from layerstep.module_paths.where import Where
 
 
 class Block(nn.Module):

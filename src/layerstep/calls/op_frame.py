@@ -12,10 +12,10 @@ from layerstep._torch import (
     current_node,
     is_wrapper,
 )
-from layerstep.engine.events import Event
-from layerstep.engine.models import Models
-from layerstep.engine.operations import Op
-from layerstep.engine.stack import Frame
+from layerstep.calls.events import Event
+from layerstep.calls.operations import Op
+from layerstep.calls.stack import Frame
+from layerstep.module_paths.models import Models
 from layerstep.tensors.containers import tensors_of
 
 __all__ = ["node_name", "op_frame", "running_modules"]

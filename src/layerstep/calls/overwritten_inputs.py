@@ -7,10 +7,9 @@ entry, and a copy is taken of small ones. At its exit the counts tell which were
 from __future__ import annotations
 
 import contextlib
-import re
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +18,7 @@ from layerstep.tensors.clones import clone_of
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.observing import observing, version_of
 
-if TYPE_CHECKING:
-    from layerstep.engine.session import Session
-
-__all__ = ["Overwritten", "OverwrittenInputs", "as_it_was", "before_call", "may_overwrite"]
+__all__ = ["Overwritten", "OverwrittenInputs", "before_call", "may_overwrite"]
 
 MOST_INPUTS = 8
 BUDGET = 64 << 20
@@ -53,24 +49,15 @@ def may_overwrite(module: nn.Module) -> bool:
 class OverwrittenInputs:
     """What modules were called with last, as far as it may be overwritten."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self) -> None:
         self._noted: OrderedDict[int, list[_Noted]] = OrderedDict()
         self._bytes = 0
 
-    def note(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """A call begins. Never raises: a bug of ours detaches."""
-        if self._session.is_silent or not self._session.is_attached:
-            return
-        try:
-            with observing():
-                self._note(module, args, kwargs, limit=self._session.config.copy_input_bytes)
-        except Exception as error:
-            self._session.fail(error)
-
-    def _note(self, module: nn.Module, args: Any, kwargs: Any, *, limit: int) -> None:
+    def note(self, module: nn.Module, args: Any, kwargs: Any, *, limit: int) -> None:
+        """A call begins. Inputs of more than `limit` bytes are not copied."""
+        with observing():
+            found = [_note(tensor, limit) for tensor in tensors_of((args, kwargs))[:MOST_INPUTS]]
         self._drop(id(module))
-        found = [_note(tensor, limit) for tensor in tensors_of((args, kwargs))[:MOST_INPUTS]]
         self._noted[id(module)] = found
         self._bytes += _size(found)
         while self._bytes > BUDGET:
@@ -113,18 +100,6 @@ def _was_written(tensor: Tensor, noted: _Noted) -> bool:
         return noted.before is not None and not torch.equal(tensor, noted.before)
     except Exception:  # a kind of tensor that does not compare
         return False
-
-
-_INPUT = re.compile(r"\s*(?:inp|kwargs)\b|.*\.(?:input|kwargs)\b")
-
-
-def as_it_was(session: Session, text: str, value: Any) -> tuple[Any, str]:
-    """The value of an expression that names an input, before the call; and what is to be said about that."""
-    frames = session.pause.stack if session.pause is not None else []
-    known = [each for frame in frames for each in frame.overwritten]
-    if not known or not _INPUT.match(text):
-        return value, ""
-    return before_call(tuple(known), value, limit=session.config.copy_input_bytes, name=text.strip())
 
 
 def before_call(known: tuple[Overwritten, ...], value: Any, *, limit: int, name: str) -> tuple[Any, str]:

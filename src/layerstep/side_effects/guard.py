@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from layerstep._torch import has_saved_tensor_hooks, set_version
 from layerstep._torch.process_state import parametrizations_kept
-from layerstep.engine.models import Models
-from layerstep.engine.random_streams import Generators, OtherThreads, RandomState
-from layerstep.engine.reachable import Reach
-from layerstep.engine.taps import watching_calls
+from layerstep.hooks.taps import watching_calls
+from layerstep.module_paths.models import Models
 from layerstep.process.interrupts import not_now
+from layerstep.side_effects.random_streams import Generators, OtherThreads, RandomState
+from layerstep.side_effects.reachable import Reach
 from layerstep.tensors.observing import observing, version_of
 
 __all__ = ["Evaluation", "Evaluations", "Outcome", "state_of", "undisturbed"]

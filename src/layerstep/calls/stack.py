@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import ast
-import functools
-import inspect
-import linecache
-import os
-import re
-import sys
-import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -23,40 +16,25 @@ from layerstep._torch import (
     has_met_wrappers,
     is_wrapper,
     module_call_code,
-    module_file,
 )
-from layerstep.engine.backward import Call, State
-from layerstep.engine.events import Event, Phase
-from layerstep.engine.models import Models
+from layerstep.calls.backward import Call, State
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.operations import Op
+from layerstep.calls.overwritten_inputs import Overwritten
+from layerstep.module_paths.models import Models
+from layerstep.process.frames import (
+    call_text,
+    caller_of,
+    function_label,
+    is_ours,
+    is_program_file,
+    location_at,
+    location_of,
+    starts_program,
+)
 
-if TYPE_CHECKING:
-    from layerstep.engine.operations import Op
-    from layerstep.engine.overwritten_inputs import Overwritten
+__all__ = ["Frame", "backward_stack", "build_stack", "call_depth", "is_deeper", "line_stack"]
 
-__all__ = [
-    "OURS",
-    "Frame",
-    "backward_stack",
-    "build_stack",
-    "call_depth",
-    "call_text",
-    "caller_of",
-    "forget_locals",
-    "function_label",
-    "is_deeper",
-    "is_library_file",
-    "is_ours",
-    "is_program_file",
-    "location_at",
-    "location_of",
-]
-
-OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_DEMO = os.path.join(OURS, "demo", "")
-"""The demo is a user's program, though it lies among our files."""
-_DYNAMO = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(module_file))), "_dynamo", "")
-_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(os.path.dirname(_DYNAMO)) + os.sep)
-_SITE = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 _NOTHING = object()
 
 
@@ -167,40 +145,6 @@ class Frame:
         return self.args[0] if len(self.args) == 1 else self.args
 
 
-def is_ours(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return file.startswith(OURS) and not file.startswith(_DEMO)
-
-
-@functools.lru_cache(maxsize=4096)
-def is_library_file(file: str) -> bool:
-    """Is this a file of Python's own library or of an installed package, wherever that is installed?"""
-    return file.startswith(_LIBRARIES) or _SITE.search(file) is not None
-
-
-def is_program_file(file: str) -> bool:
-    """Is this a file of the program itself: of no library, not even of Python's own?"""
-    if not file or is_library_file(file):
-        return False
-    if file.startswith("<"):
-        return file.startswith(("<stdin>", "<ipython"))
-    return not file.startswith(OURS) or file.startswith(_DEMO)
-
-
-def caller_of(frame: FrameType) -> FrameType | None:
-    """The frame that called the module of this call frame: past torch's `__call__`, its class's and ours."""
-    found = frame.f_back
-    while found is not None and (_is_machinery(found) or is_ours(found)):
-        found = found.f_back
-    return found
-
-
-def _is_machinery(frame: FrameType) -> bool:
-    """Frames between a call and its module: torch's `__call__`, an override of it, the compiler's wrapper."""
-    code = frame.f_code
-    return code.co_filename.startswith((module_file, _DYNAMO)) or code.co_name == "__call__"
-
-
 def call_depth(frame: FrameType | None) -> int:
     """How many module calls are running here. The innermost one counts, a wrapper's does not.
 
@@ -269,16 +213,6 @@ def _real_calls(
             yield call, module, args, kwargs
 
 
-def call_text(frame: FrameType) -> str:
-    """The exact text of the call that a frame is in the middle of."""
-    positions = list(frame.f_code.co_positions())
-    first, last, start, end = positions[frame.f_lasti // 2]
-    if first is None or last != first or start is None or end is None:
-        return ""
-    line = linecache.getline(frame.f_code.co_filename, first)
-    return line.encode()[start:end].decode(errors="replace")
-
-
 def _called_name(frame: FrameType) -> str:
     """`b` for a frame that is in the middle of `self.b(x)`."""
     try:
@@ -291,47 +225,37 @@ def _called_name(frame: FrameType) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def location_of(frame: FrameType) -> str:
-    """`model.py:41  x = self.attn(x)`: where a frame is, and the text of the line."""
-    return location_at(frame.f_code.co_filename, frame.f_lineno)
+def line_stack(frame: FrameType, models: Models) -> list[Frame]:
+    """What runs at a line, innermost first: a frame for each function, or for the module that it runs for.
 
-
-def location_at(file: str, line: int) -> str:
-    """The same for a place that is known by its file and line; empty if it is not."""
-    text = linecache.getline(file, line).strip()
-    return f"{os.path.basename(file)}:{line}  {text}".rstrip() if file else ""
-
-
-def function_label(frame: FrameType) -> str:
-    """`train()`, `Net.forward()`, or the name of the file at its top level."""
-    code = frame.f_code
-    if code.co_name == "<module>":
-        return os.path.basename(code.co_filename)
-    return f"{code.co_qualname.replace('<locals>.', '')}()"
-
-
-def forget_locals(frame: FrameType) -> None:
-    """Drop the copy of a frame's locals that looking at them left behind.
-
-    Up to Python 3.12 `frame.f_locals` is a snapshot which the frame keeps: it would hold tensors
-    alive that the function has let go of. Frames of modules and classes have no snapshot, their
-    `f_locals` is the namespace itself and must not be touched. Nor must a snapshot that the function holds
-    itself: `locals()` hands out the same dictionary.
+    The innermost function is on it, whoever wrote it; further out, only those of the program.
     """
-    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return
-    if threading.gettrace() is not None and not _is_running_here(frame):
-        return  # Python may be about to write the snapshot back in that thread, after a trace function
-    snapshot = frame.f_locals
-    if isinstance(snapshot, dict) and sys.getrefcount(snapshot) <= _REFERENCES:
-        snapshot.clear()
-
-
-def _is_running_here(frame: FrameType) -> bool:
-    here: FrameType | None = sys._getframe(1)
-    while here is not None and here is not frame:
+    modules = build_stack(frame, models, event=None)
+    stack: list[Frame] = []
+    between: list[FrameType] = []
+    waiting = list(modules)
+    here: FrameType | None = frame
+    while here is not None and not starts_program(here):
+        is_shown = here is frame or is_program_file(here.f_code.co_filename)
+        if waiting and here is waiting[0].caller:
+            stack += _group(between, waiting.pop(0), models, depth=len(waiting) + 1)
+            between = []
+            while waiting and waiting[0].caller is here:
+                stack.append(waiting.pop(0))
+        if is_shown and not is_ours(here):
+            between.append(here)
         here = here.f_back
-    return here is not None
+    return [*stack, *(_function(each, models, depth=0) for each in between)]
 
 
-_REFERENCES = 3  # the frame's own, the variable `snapshot`, the argument of getrefcount
+def _group(frames: list[FrameType], module: Frame, models: Models, *, depth: int) -> list[Frame]:
+    """The functions that run in a module call: the outermost of them is its forward, or a hook."""
+    if frames:
+        module.within, module.within_line, module.at_line = frames[-1], frames[-1].f_lineno, True
+    return [*(_function(each, models, depth=depth) for each in frames[:-1]), module]
+
+
+def _function(frame: FrameType, models: Models, *, depth: int) -> Frame:
+    entry = Frame(models, None, depth=depth)
+    entry.within, entry.within_line, entry.at_line = frame, frame.f_lineno, True
+    return entry

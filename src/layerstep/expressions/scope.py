@@ -20,8 +20,10 @@ import torch
 from torch import nn
 
 from layerstep._torch import unwrap
-from layerstep.engine.backward import State
-from layerstep.engine.expression import (
+from layerstep.calls.backward import State
+from layerstep.calls.stack import Frame
+from layerstep.errors import UnknownPath, UserError
+from layerstep.expressions.expression import (
     PAST_NAME,
     PATH_NAME,
     RESULTS_NAME,
@@ -29,15 +31,13 @@ from layerstep.engine.expression import (
     reason_of,
     rewrite,
 )
-from layerstep.engine.models import Models
-from layerstep.engine.outer_names import MISSING, find_outside, names_outside, running_loss
-from layerstep.engine.recordings import Recordings
-from layerstep.engine.seen_values import Results, SeenCalls
-from layerstep.engine.stack import Frame
-from layerstep.engine.training import Steps
-from layerstep.errors import UnknownPath, UserError
+from layerstep.expressions.outer_names import MISSING, find_outside, names_outside, running_loss
+from layerstep.expressions.recordings import Recordings
+from layerstep.expressions.seen_values import Results, SeenCalls
 from layerstep.imports import their_imports
+from layerstep.module_paths.models import Models
 from layerstep.process.interrupts import is_from_a_signal
+from layerstep.training_steps.steps import Steps
 
 __all__ = [
     "SPECIAL_NAMES",
