@@ -233,7 +233,7 @@ def _latency(name: str, model: nn.Module, answer: Callable[[Session], object], e
         start = time.perf_counter()
         assert answer(session)
         middle = time.perf_counter()
-        session.models.refresh()
+        session.run.models.refresh()
         assert answer(session)
         first.append((middle - start) * 1e3)
         later.append((time.perf_counter() - middle) * 1e3)

@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 from benchmarks.measure import QUICK, Effort, Overhead, Spread, overhead, quiet
 from benchmarks.models import Case, all_cases
 from benchmarks.variants import BARE, BARE_AGAIN, ENOUGH, NoKernel, Run, Variant, attached, new_session, say
-from layerstep.engine.events import Kind
-from layerstep.engine.operations import Functions, Kernels
+from layerstep.calls.operations import Functions, Kernels
+from layerstep.engine.resume import Kind
 from layerstep.engine.stepper import Intent
 from layerstep.ops.stepping import OpSteps
 
@@ -54,11 +54,11 @@ def _endless(case: Case, *, kind: Kind) -> Iterator[Run]:
     session = new_session()
     session.add_model(case.model)
     with attached(session, discover=False):
-        session.intent = Intent(kind, count=ENOUGH, depth=0, thread=threading.get_ident())
+        session.run.intent = Intent(kind, count=ENOUGH, depth=0, thread=threading.get_ident())
         session.rearm()
         session.instruments.get(OpSteps).settle()
         yield case.run
-        assert session.intent.kind is kind and session.intent.count < ENOUGH
+        assert session.run.intent.kind is kind and session.run.intent.count < ENOUGH
 
 
 OPS = (
@@ -115,7 +115,7 @@ _FIRST = {
 _CHILD = """
 import contextlib, time, torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from layerstep.engine.operations import Functions, Kernels
+from layerstep.calls.operations import Functions, Kernels
 class Plain(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {{}}))

@@ -78,7 +78,7 @@ def under(case: Case, *, lines: tuple[str, ...]) -> Iterator[Run]:
         for line in lines:
             say(session, line.format(path=case.path))
         yield partial(Stepper(case.model).run, case)
-        assert session.training.count, "no step was seen"
+        assert session.run.training.count, "no step was seen"
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.models import Case
-from layerstep.engine.events import Kind
+from layerstep.engine.resume import Kind
 from layerstep.engine.session import Session
 from layerstep.engine.stepper import Intent
 from layerstep.frontends.choose import open_session
@@ -103,7 +103,7 @@ def attached(session: Session, *, discover: bool) -> Iterator[None]:
     session.attach(discover=discover)
     try:
         yield
-        assert session.is_attached, "the session stopped or failed on its way"
+        assert session.run.is_attached, "the session stopped or failed on its way"
     finally:
         session.detach()
 
@@ -113,7 +113,7 @@ def _nothing_armed(case: Case) -> Iterator[Run]:
     session = new_session()
     with attached(session, discover=True):
         yield case.run
-        assert len(session.models) == 1
+        assert len(session.run.models) == 1
 
 
 @contextlib.contextmanager
@@ -133,10 +133,10 @@ def _endless_next(case: Case) -> Iterator[Run]:
     session = new_session()
     session.add_model(case.model)
     with attached(session, discover=False):
-        session.intent = Intent(Kind.NEXT, depth=0, thread=threading.get_ident())
+        session.run.intent = Intent(Kind.NEXT, depth=0, thread=threading.get_ident())
         session.rearm()
         yield case.run
-        assert session.intent.kind is Kind.NEXT and session.installation.taps.modules
+        assert session.run.intent.kind is Kind.NEXT and session.installation.taps.modules
 
 
 def _no_op_enter(module: nn.Module, args: Any, kwargs: Any) -> None: ...

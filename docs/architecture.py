@@ -49,7 +49,7 @@ def diagram() -> str:
     for number, rooms in enumerate(layers(), 1):
         for room in rooms:
             level = f"{number:2}" if room == rooms[0] else "  "
-            lines.append(f"{level}  {shown(room):15}{gist(room)}".rstrip())
+            lines.append(f"{level}  {shown(room):18}{gist(room)}".rstrip())
     picture = "\n".join(lines)
     return f"```text\n{picture}\n```"
 
@@ -57,7 +57,7 @@ def diagram() -> str:
 def gist(room: str) -> str:
     """What a room says about itself, as far as it fits on the line."""
     text = summary(SOURCE / room / "__init__.py" if is_folder(room) else SOURCE / f"{room}.py")
-    sentence, room_left = text.partition(". ")[0].removesuffix("."), WIDTH - 19
+    sentence, room_left = text.partition(". ")[0].removesuffix("."), WIDTH - 22
     if len(sentence) > room_left:
         sentence = sentence.partition(": ")[0]
     return textwrap.shorten(sentence, room_left, placeholder=" …")

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,11 @@ ELSEWHERE = {
     "process/workers.py": {"_config"},
     # Threads that Python did not start, or whose function it does not tell.
     "engine/threads.py": {"_DummyThread"},
-    "engine/random_streams.py": {"_count", "_target", "_inst", "_rand"},
+    "side_effects/random_streams.py": {"_count", "_target", "_inst", "_rand"},
     # argparse tells its options in no other way.
     "frontends/completion.py": {"_actions"},
     # `version_of` moves to `_torch/tensors.py`, where there is one already.
-    "engine/guard.py": {"_version"},
+    "side_effects/guard.py": {"_version"},
     "tensors/observing.py": {"_version"},
 }
 KERNELS = ("torch.ops.", "aten.", "_aten.")
@@ -144,7 +145,7 @@ def test_only_taps_put_anything_on_a_module(path: str) -> None:
         for line, name in put_on_modules(TREES[path])
         if not (path.startswith("_torch/") and name in TABLES)
     ]
-    if path == "engine/taps.py":
+    if path == "hooks/taps.py":
         assert found
     else:
         assert not found, found
@@ -166,3 +167,35 @@ def test_tensors_are_measured_without_a_session(path: str) -> None:
     named = [node.module or "" for node in ast.walk(TREES[path]) if isinstance(node, ast.ImportFrom)]
     ours = {name.split(".")[1] for name in named if name.startswith("layerstep.")}
     assert ours <= below
+
+
+def module_of(path: str) -> str:
+    return "layerstep." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """The modules of layerstep that a file names: at its top, under `TYPE_CHECKING`, and in functions."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            longer = {f"{node.module}.{each.name}" for each in node.names}
+            names |= longer & MODULES_OF_OURS or {node.module}
+    return names & MODULES_OF_OURS
+
+
+MODULES_OF_OURS = {module_of(path) for path in TREES}
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """An import for types counts too: two files that name each other can only be understood together."""
+    graph = {module_of(path): imported(tree) - {module_of(path)} for path, tree in TREES.items()}
+    assert graph["layerstep.engine.session"] > {"layerstep.engine.run", "layerstep.engine.points"}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def test_the_parts_of_the_engine_do_not_know_the_session() -> None:
+    """They are given what they need; the session is where they are put together."""
+    users = [path for path, tree in TREES.items() if "layerstep.engine.session" in imported(tree)]
+    assert users and not [path for path in users if path.startswith("engine/")]

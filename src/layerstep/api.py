@@ -15,6 +15,7 @@ from torch import nn
 from layerstep.config import is_disabled
 from layerstep.crashes.catching import Crashes
 from layerstep.engine.instrument import Measuring
+from layerstep.engine.points import Catch
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, UserError
 from layerstep.frontends.choose import is_child, open_session
@@ -108,13 +109,13 @@ class DebugConsole:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None and self.session.is_attached:
+            if kind is None and self.session.run.is_attached:
                 tell_silent_points(self.session)
             if isinstance(error, Exception) and not is_disabled():
                 self.session.instruments.get(Crashes).left(error)
         finally:
             self.detach()
-        if kind is KeyboardInterrupt and self.session.quitting is not None:
+        if kind is KeyboardInterrupt and self.session.standstill.quitting is not None:
             raise Quit from None  # `quit` in another thread, which interrupts this one
 
 
@@ -131,9 +132,9 @@ def set_trace() -> None:
     if _current is None:
         _current, _ = open_session()
         _current.attach()
-    was_attached = _current.is_attached
-    _current.stop_here(sys._getframe(1), "set_trace()")
-    if was_attached and _current.prompt.frontend is None and not _current.is_attached:
+    was_attached = _current.run.is_attached
+    _current.standstill.stop_here(sys._getframe(1), "set_trace()")
+    if was_attached and _current.prompt.frontend is None and not _current.run.is_attached:
         _current.say(Notice("there is no terminal to ask at, so the run goes on", level="warn"))
 
 
@@ -202,7 +203,7 @@ def tell_unread(session: Session) -> None:
 
 def tell_silent_points(session: Session) -> None:
     """A point that never fired says so and why: silence is the worst bug."""
-    asked = [point for point in session.points.shown if point.check is None or point.is_pending]
+    asked = [point for point in session.points.shown if not isinstance(point, Catch) or point.is_pending]
     silent = [(point, reason) for point in asked if (reason := silence_of(session, point))]
     for point, reason in silent[:5]:
         if point.enabled:

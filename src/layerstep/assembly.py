@@ -8,8 +8,7 @@ from layerstep.config import Config
 from layerstep.crashes.catching import Crashes
 from layerstep.dispatch import Dispatcher
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.messages import Interpreter
-from layerstep.engine.session import Session
+from layerstep.engine.session import Interpreter, Session
 from layerstep.ops.stepping import OpSteps
 from layerstep.rerun.kv_caches import Caches
 from layerstep.source_lines.watcher import SourceLines

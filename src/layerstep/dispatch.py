@@ -6,15 +6,15 @@ import contextlib
 import keyword
 
 from layerstep._torch import is_transforming
-from layerstep.engine.events import Resume
-from layerstep.engine.expression import may_act
-from layerstep.engine.guard import Outcome
-from layerstep.engine.scope import EvaluationFailed
+from layerstep.engine.resume import Resume
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
+from layerstep.expressions.expression import may_act
+from layerstep.expressions.scope import EvaluationFailed
 from layerstep.habits import known_elsewhere, shell_command
 from layerstep.line_syntax import WORD, asked_about, check_length, is_python_after, without_comment
 from layerstep.registry import Command, command_names, find_command, near, plugin_of, untold_troubles
+from layerstep.side_effects.guard import Outcome
 from layerstep.tensors.present import present
 from layerstep.views import Fields, Group, Notice, Text, View
 
@@ -29,9 +29,9 @@ class Dispatcher:
 
     def interpret(self, session: Session, line: str) -> View | Resume | None:
         """Answer one line, and say of names where they are from if it is not the function that runs here."""
-        session.scope.borrowed.clear()
+        session.run.scope.borrowed.clear()
         answer = self._interpret(session, line)
-        borrowed = session.scope.borrowed
+        borrowed = session.run.scope.borrowed
         if not borrowed or answer is None or isinstance(answer, Resume):
             return answer
         words = ", ".join(f"{name} from {origin}" for name, origin in list(borrowed.items())[:4])
@@ -81,15 +81,15 @@ def find(session: Session, text: str) -> tuple[Command | None, str]:
         return None, text
     if exact is not None:
         return exact, without_comment(rest).strip()
-    if session.scope.knows(word) or (rest and not rest[0].isspace()) or keyword.iskeyword(word):
+    if session.run.scope.knows(word) or (rest and not rest[0].isspace()) or keyword.iskeyword(word):
         return None, text
     found = find_command(word)
     return (found, without_comment(rest).strip()) if found is not None else (None, text)
 
 
 def _run(session: Session, command: Command, rest: str) -> View | Resume | None:
-    if command.needs_pause and (session.pause is None or not session.pause.stack):
-        hint = "`continue` starts the run" if session.pause is not None else "it answers at a stop"
+    if command.needs_pause and (session.run.pause is None or not session.run.pause.stack):
+        hint = "`continue` starts the run" if session.run.pause is not None else "it answers at a stop"
         raise UserError(f"{command.name}: nothing has stopped yet", hint)
     try:
         answer: View | Resume | None = command.function(session, command.parse(rest))
@@ -141,14 +141,14 @@ def _python(session: Session, text: str, *, is_forced: bool = False) -> View | N
 
 def _evaluate(session: Session, text: str, *, is_forced: bool) -> View | None:
     try:
-        value, printed, outcome = session.evaluate(text, deep=may_act(text))
+        value, printed, outcome = session.prompt.evaluate(text, deep=may_act(text))
     except EvaluationFailed as failure:
         raise _clearer(text, failure, is_forced=is_forced) from None
     views: list[View] = []
     if printed:
         views.append(Text(printed.rstrip("\n"), is_printed=True))
     if value is not None:
-        number = session.prompt.results.keep(value)
+        number = session.run.results.keep(value)
         shown = present(value)
         label = f"${number}" if number is not None else "="
         views.append(Fields((), ((label, shown),)))

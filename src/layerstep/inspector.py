@@ -12,8 +12,8 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.errors import UserError
 from layerstep.render.html import to_html
 from layerstep.render.screen import Themed, to_text
-from layerstep.tensors.compare import Comparison
 from layerstep.tensors.compare import compare as compare_tensors
+from layerstep.tensors.comparison import Comparison
 from layerstep.tensors.report import Report, limit_for, report
 from layerstep.views import Fields
 

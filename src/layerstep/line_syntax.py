@@ -8,8 +8,8 @@ import os
 import re
 from pathlib import Path
 
-from layerstep.engine.expression import UNREADABLE, rewrite
 from layerstep.errors import BadArguments, UserError
+from layerstep.expressions.expression import UNREADABLE, rewrite
 from layerstep.registry import find_command
 
 __all__ = [

@@ -21,7 +21,7 @@ from layerstep.corefile.core_session import OpenedCore, opened_in
 from layerstep.corefile.rerun import CoreRerun, RerunResult
 from layerstep.crashes.catching import Crashes
 from layerstep.dispatch import Dispatcher
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, RecordingError, UserError
 from layerstep.imports import start_in
@@ -77,7 +77,7 @@ def look_around(opened: OpenedCore, session: Session) -> int:
         while True:
             session.attach()
             with _one_line(opened):
-                resume = session.hold(pause)
+                resume = session.standstill.hold(pause)
             if resume is None or resume.kind is not Kind.AGAIN:
                 return 0
             _run_again(opened, session, resume.given)
@@ -106,7 +106,7 @@ def _run_again(opened: OpenedCore, session: Session, given: dict[str, Any]) -> N
     assert opened.rerun is not None
     opened.use_code(session)
     result = opened.rerun.run(
-        given, silently=session.evaluating, raised=session.instruments.get(Crashes).raised
+        given, silently=session.run.evaluating, raised=session.instruments.get(Crashes).raised
     )
     _tell(session, result)
 

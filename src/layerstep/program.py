@@ -20,12 +20,12 @@ from layerstep.api import tell_silent_points, tell_unread, use_session
 from layerstep.crashes.catching import Crashes
 from layerstep.engine.causes import AtLine
 from layerstep.engine.pause import Pause
-from layerstep.engine.points import PointKind
+from layerstep.engine.point import PointKind
 from layerstep.engine.session import Session
-from layerstep.engine.stack import is_ours
 from layerstep.engine.stop import Stop
 from layerstep.errors import Quit, UserError
 from layerstep.imports import start_in
+from layerstep.process.frames import is_ours
 from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Notice
 
@@ -59,7 +59,7 @@ def debug(program: Program, session: Session, *, stay: Stay = Stay.NEVER) -> int
         if session.prompt.frontend is None and session.prompt.wrong_lines:
             return UserError.exit_code  # what was asked for cannot be had: running without it proves nothing
         code = program.run(session.instruments.get(Crashes).uncaught)
-        if session.is_attached or session.prompt.frontend is None:  # batch work ends by detaching
+        if session.run.is_attached or session.prompt.frontend is None:  # batch work ends by detaching
             tell_silent_points(session)
             tell_unread(session)
         if stay is Stay.ALWAYS or (stay is Stay.IF_SILENT and _was_silent(session)):
@@ -73,7 +73,7 @@ def debug(program: Program, session: Session, *, stay: Stay = Stay.NEVER) -> int
 
 def _batch_code(session: Session, code: int) -> int:
     """In batch work the exit code tells what was caught, and that a line or a point was wrong."""
-    if session.caught:
+    if session.standstill.caught:
         return CAUGHT_EXIT_CODE
     is_wrong = session.prompt.wrong_lines or any(p.is_pending and p.trouble for p in session.points)
     return UserError.exit_code if is_wrong and not code else code
@@ -82,20 +82,20 @@ def _batch_code(session: Session, code: int) -> int:
 def _was_silent(session: Session) -> bool:
     """Were breakpoints set, and none reached? Then the user has seen nothing."""
     points = [point for point in session.points.shown if point.kind is PointKind.BREAK]
-    return session.is_attached and bool(points) and not any(point.hits for point in points)
+    return session.run.is_attached and bool(points) and not any(point.hits for point in points)
 
 
 def _stay(program: Program, session: Session, code: int) -> None:
     """The prompt after the end: the program's globals are at hand, and there is nothing to resume."""
-    session.scope.globals = program.globals
+    session.run.scope.globals = program.globals
     name = os.path.basename(program.script)
     session.say(
         Notice(f"{name} has ended with exit code {code}", "its globals and models can be seen; `quit` leaves")
     )
     try:
-        session.hold(Pause(session.scope, Stop(AtLine(), reason="the end"), is_over=True))
+        session.standstill.hold(Pause(session.run.scope, Stop(AtLine(), reason="the end"), is_over=True))
     finally:
-        session.scope.globals = None
+        session.run.scope.globals = None
 
 
 def debug_afterwards(program: Program, session: Session) -> int:

@@ -6,8 +6,8 @@ import codeop
 import keyword
 from collections.abc import Iterable
 
-from layerstep.engine.expression import UNREADABLE, rewrite
 from layerstep.errors import UnknownCommand, UserError
+from layerstep.expressions.expression import UNREADABLE, rewrite
 from layerstep.habits import known_elsewhere
 from layerstep.line_syntax import WORD, asked_about, check_length, is_python_after
 from layerstep.registry import command_names, find_command, near

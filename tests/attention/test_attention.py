@@ -51,7 +51,7 @@ def ask(model: nn.Module, lines: Sequence[str], *args: Any, **kwargs: Any) -> li
         if message.line.startswith("attention") and message.kind == "answer":
             answer = Answer(message.view)
             if "kept as $" in answer.text:
-                answer.weights = console.session.prompt.results[-1]
+                answer.weights = console.session.run.results[-1]
             answers.append(answer)
 
     console.session.listen(note)

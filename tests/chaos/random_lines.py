@@ -50,8 +50,10 @@ LOOKS = (
     "mod",
     "model",
     "out.shape if hasattr(out, 'shape') else type(out)",
-    # A part of the program may keep what it has seen in a list: such a call changes the run on purpose.
-    "mod(inp) if type(mod).__module__.startswith('torch.nn') and not [*mod.children()] else mod",
+    # A part of the program may keep what it has seen in a list, and a layer may write into its input: such a
+    # call changes the run on purpose.
+    "mod(inp) if type(mod).__module__.startswith('torch.nn') and not [*mod.children()]"
+    " and not getattr(mod, 'inplace', False) else mod",
     "model.training",
     "torch.randn(3).sum()",
     "__import__('random').random()",

@@ -29,9 +29,9 @@ from layerstep.crashes.explain.dtypes import move
 from layerstep.crashes.explain.explaining import explain, explain_facts
 from layerstep.crashes.explain.facts import Facts
 from layerstep.crashes.traceback_calls import crash_of, is_control_flow
-from layerstep.engine.models import Models
 from layerstep.frontends.output import Screen
 from layerstep.frontends.plain import Plain
+from layerstep.module_paths.models import Models
 from layerstep.render.screen import make_console, to_text
 from zoo import console_on, global_state, hook_count
 
@@ -410,7 +410,9 @@ def test_catch_by_type() -> None:
     with Found("catch exception Exception", "continue", config=Config(catch_exceptions=False)) as found:
         found.session.start(ask=True)
         raised(lambda: Net()(torch.ones(2, 8)))
-    assert "raised RuntimeError" in found.text and found.session.caught == ["exception in second.fc2"]
+    assert "raised RuntimeError" in found.text and found.session.standstill.caught == [
+        "exception in second.fc2"
+    ]
 
 
 def test_catch_without_where_in_a_library_taps_the_root_only() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from layerstep import DebugConsole
-from layerstep.engine.backward import Call, State
+from layerstep.calls.backward import Call, State
 
 NOTING = ["break ** backward if False", "continue"]
 
@@ -269,7 +269,7 @@ def test_stepping_through_the_backward_pass() -> None:
     ]
     console = DebugConsole(model, commands=lines, output=output)
     session = console.session
-    session.listen(lambda m: stops.append(session.pause.stack[0].path) if m.kind == "stop" else None)  # type: ignore[union-attr]
+    session.listen(lambda m: stops.append(session.run.pause.stack[0].path) if m.kind == "stop" else None)  # type: ignore[union-attr]
     with console:
         model(torch.randn(5, 4)).square().sum().backward()
     body = "blocks.1.body"
@@ -331,7 +331,7 @@ def test_a_half_of_a_gradient_is_shown_by_no_command() -> None:
     held: list[object] = []
     session = console.session
     session.listen(
-        lambda m: held.extend(session.pause.frame.call.grad_in) if m.line == "grad" else None  # type: ignore[union-attr]
+        lambda m: held.extend(session.run.pause.frame.call.grad_in) if m.line == "grad" else None  # type: ignore[union-attr]
     )
     with console:
         model(torch.randn(5, 4)).square().sum().backward()

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from layerstep.engine.events import Kind, Phase
-from layerstep.engine.expression import Expression
-from layerstep.engine.models import Models
+from layerstep.calls.events import Phase
 from layerstep.engine.plan import Plan, make_plan
-from layerstep.engine.points import Point, PointKind, Points
+from layerstep.engine.point import Point
+from layerstep.engine.points import Break, BreakAtLine, BreakAtOp, Catch, Log, Points, Until
+from layerstep.engine.resume import Kind
 from layerstep.engine.stepper import GO, Intent
-from layerstep.engine.where import Where
+from layerstep.expressions.expression import Expression, Template
+from layerstep.module_paths.models import Models
+from layerstep.module_paths.where import Where
 from layerstep.watchpoints.watchpoint import Watchpoint
 
 ENTER, EXIT, INPUTS, RAISED = Phase.ENTER, Phase.EXIT, Phase.INPUTS, Phase.RAISED
@@ -33,8 +36,8 @@ class Planned:
         self.models, self.points = Models(), Points()
         self.models.add(self.root, "net")
 
-    def set(self, where: str | None, kind: PointKind = PointKind.BREAK, **options: object) -> Point:
-        point = self.points.add(kind, Where.parse(where) if where is not None else None, **options)
+    def set(self, where: str | None, kind: Callable[..., Point] = Break, **options: object) -> Point:
+        point = self.points.add(kind(Where.parse(where) if where is not None else None, **options))
         self.points.resolve(self.models)
         return point
 
@@ -90,7 +93,7 @@ def test_points_at_one_module_share_a_tap_in_the_order_of_their_numbers() -> Non
     planned = Planned()
     planned.set("head")
     planned.set("type:Linear")
-    planned.set("head", PointKind.LOG)
+    planned.set("head", Log, template=Template.parse("x"))
     assert planned.asked() == {
         ("head", EXIT): [1, 2, 3],
         ("one.fc", EXIT): [2],
@@ -115,7 +118,7 @@ def test_a_break_where_inputs_are_overwritten_notes_them_and_a_log_does_not() ->
     planned = Planned()
     planned.root.one.act = nn.ReLU(inplace=True)
     planned.models.refresh()
-    planned.set("one.act", PointKind.LOG)
+    planned.set("one.act", Log, template=Template.parse("x"))
     assert planned.plan()["one.act"] == {EXIT}
     planned.set("one.act")
     assert planned.plan()["one.act"] == {EXIT, INPUTS}
@@ -123,7 +126,7 @@ def test_a_break_where_inputs_are_overwritten_notes_them_and_a_log_does_not() ->
 
 def test_until_an_expression_taps_every_exit() -> None:
     planned = Planned()
-    planned.set(None, PointKind.UNTIL, condition=Expression.parse("out.max() > 1"))
+    planned.set(None, Until, condition=Expression.parse("out.max() > 1"))
     assert planned.plan() == {path: {EXIT} for path in EVERY_PATH} | {"net": {ENTER, EXIT}}
     assert planned.asked() == {(path, EXIT): [0] for path in EVERY_PATH}
 
@@ -138,21 +141,21 @@ def test_a_point_in_the_backward_pass_taps_every_call_and_is_asked_at_none(phase
 
 def test_a_point_at_ops_hears_of_the_call_that_it_looks_in() -> None:
     planned = Planned()
-    planned.set("one", op="addmm")
+    planned.set("one", BreakAtOp, op="addmm")
     assert planned.plan() == {"one": {ENTER, EXIT}, "net": {ENTER, EXIT}}
     assert planned.asked() == {("one", ENTER): [1]}
 
 
 def test_a_point_at_ops_anywhere_hears_of_the_whole_model() -> None:
     planned = Planned()
-    planned.set(None, op="addmm")
+    planned.set(None, BreakAtOp, op="addmm")
     assert planned.plan() == {"net": {ENTER, EXIT}}
     assert planned.asked() == {("net", ENTER): [1]}
 
 
 def test_while_ops_are_looked_for_the_running_calls_are_left_through_a_tap() -> None:
     planned = Planned()
-    planned.set(None, op="addmm")
+    planned.set(None, BreakAtOp, op="addmm")
     assert planned.plan(GO, "two.fc", "two", "net") == {
         "two.fc": {EXIT},
         "two": {EXIT},
@@ -165,21 +168,21 @@ def test_while_ops_are_looked_for_the_running_calls_are_left_through_a_tap() -> 
 
 def test_a_catchpoint_hears_of_the_root_what_it_asks_for() -> None:
     planned = Planned()
-    planned.set(None, PointKind.CATCH, phase=RAISED, root_phases=(RAISED,))
-    planned.set(None, PointKind.CATCH, root_phases=(ENTER, EXIT))
+    planned.set(None, Catch, what="nan", set_by="catch nan", phase=RAISED, root_phases=(RAISED,))
+    planned.set(None, Catch, what="nan", set_by="catch nan", root_phases=(ENTER, EXIT))
     assert planned.plan() == {"net": {ENTER, EXIT, RAISED}}
     assert planned.asked() == {("net", RAISED): [1], ("net", ENTER): [2], ("net", EXIT): [2]}
 
 
 def test_a_catchpoint_that_hears_of_no_root_taps_nothing() -> None:
     planned = Planned()
-    planned.set(None, PointKind.CATCH, phase=RAISED)
+    planned.set(None, Catch, what="nan", set_by="catch nan", phase=RAISED)
     assert planned.plan() == {}
 
 
 def test_a_catchpoint_in_a_module_asks_at_all_its_phases() -> None:
     planned = Planned()
-    planned.set("head", PointKind.CATCH, phases=(ENTER, EXIT))
+    planned.set("head", Catch, what="nan", set_by="catch nan", phases=(ENTER, EXIT))
     assert planned.asked() == {("head", ENTER): [1], ("head", EXIT): [1]}
 
 
@@ -194,9 +197,9 @@ def test_points_that_are_not_at_modules_or_not_in_effect_want_nothing() -> None:
     planned = Planned()
     planned.set("head").enabled = False
     planned.set("no.such.module")
-    planned.set(None, source_line=Line(), phase=Phase.LINE)
+    planned.set(None, BreakAtLine, source_line=Line())
     planned.set("head", phase=Phase.BACKWARD).enabled = False
-    planned.points.take(Watchpoint(text="head.weight"))
+    planned.points.add(Watchpoint(text="head.weight"))
     assert len(planned.points) == 5
     assert planned.plan() == {}
 
@@ -275,7 +278,7 @@ def test_a_plain_break_taps_only_its_module_its_ancestors_and_the_root(
     phase = data.draw(st.sampled_from([ENTER, EXIT]))
     models, points = Models(), Points()
     models.add(root, "net")
-    point = points.add(PointKind.BREAK, Where.parse(target), phase=phase)
+    point = points.add(Break(Where.parse(target), phase=phase))
     points.resolve(models)
     plan = make_plan(models, points, intent=GO)
     segments = target.split(".")

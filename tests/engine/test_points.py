@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from layerstep.assembly import assemble
+from layerstep.calls.events import Phase
 from layerstep.config import Config
-from layerstep.engine.events import Phase
-from layerstep.engine.models import Models
-from layerstep.engine.points import Point, PointKind, Points
+from layerstep.engine.point import Point, PointKind
+from layerstep.engine.points import Break, Log, Points, Until
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
 from layerstep.errors import BadArguments
+from layerstep.expressions.expression import Template
+from layerstep.module_paths.models import Models
+from layerstep.module_paths.where import Where
 from layerstep.render.screen import to_text
 from layerstep.views import Notice
 from layerstep.watchpoints.watchpoint import Watchpoint
@@ -55,14 +57,14 @@ class Lines:
 
 def test_points_are_numbered_from_one() -> None:
     points = Points()
-    assert [points.add(PointKind.BREAK, None).number for _ in range(3)] == [1, 2, 3]
+    assert [points.add(Break()).number for _ in range(3)] == [1, 2, 3]
 
 
 def test_the_number_of_a_deleted_point_is_not_given_again() -> None:
     points = Points()
-    first = points.add(PointKind.BREAK, None)
+    first = points.add(Break())
     points.delete(first)
-    assert points.add(PointKind.LOG, None).number == 2
+    assert points.add(Log(template=Template.parse("x"))).number == 2
     assert [point.number for point in points] == [2]
 
 
@@ -80,15 +82,13 @@ def test_no_number_is_given_twice(steps: list[str]) -> None:
     points, given_numbers = Points(), []
     for step in steps:
         if step == "add":
-            given_numbers.append(points.add(PointKind.BREAK, None).number)
+            given_numbers.append(points.add(Break()).number)
         elif step == "take":
-            taken = Watchpoint()
-            points.take(taken)
-            given_numbers.append(taken.number)
+            given_numbers.append(points.add(Watchpoint()).number)
         elif step == "watch":
             given_numbers.append(points.next_number())
         elif step == "until":
-            assert points.add(PointKind.UNTIL, None).number == 0
+            assert points.add(Until()).number == 0
         elif step == "forget":
             points.forget_until()
         elif points.shown:
@@ -98,8 +98,8 @@ def test_no_number_is_given_twice(steps: list[str]) -> None:
 
 def test_the_end_of_an_until_is_hidden_and_forgotten_by_itself() -> None:
     points = Points()
-    until = points.add(PointKind.UNTIL, None)
-    shown = points.add(PointKind.BREAK, None)
+    until = points.add(Until())
+    shown = points.add(Break())
     assert (until.label, shown.label) == ("", "break 1")
     assert points.shown == [shown] and list(points) == [until, shown]
     points.forget_until()
@@ -112,7 +112,7 @@ def test_a_point_is_found_by_its_number_and_a_wrong_number_names_the_others() ->
     with pytest.raises(BadArguments, match="no point 1") as none_yet:
         points.get(1)
     assert "there are none yet" in none_yet.value.hint
-    first, second = points.add(PointKind.BREAK, None), points.add(PointKind.LOG, None)
+    first, second = points.add(Break()), points.add(Log(template=Template.parse("x")))
     assert points.get("1") is first and points.get(2) is second
     with pytest.raises(BadArguments, match="no point one") as unknown:
         points.get("one")
@@ -122,7 +122,7 @@ def test_a_point_is_found_by_its_number_and_a_wrong_number_names_the_others() ->
 def test_points_may_be_deleted_while_they_are_gone_through() -> None:
     points = Points()
     for _ in range(3):
-        points.add(PointKind.BREAK, None)
+        points.add(Break())
     for point in points:
         points.delete(point)
     assert len(points) == 0
@@ -132,7 +132,7 @@ def test_points_may_be_deleted_while_they_are_gone_through() -> None:
 
 
 def set_at(points: Points, where: str) -> Point:
-    return points.add(PointKind.BREAK, Where.parse(where))
+    return points.add(Break(Where.parse(where)))
 
 
 def test_a_pending_point_is_set_when_its_model_comes() -> None:
@@ -225,7 +225,7 @@ def test_a_point_whose_module_is_gone_is_pending_again() -> None:
 
 def test_a_point_without_a_place_is_never_pending() -> None:
     points = Points()
-    assert not points.add(PointKind.UNTIL, None).is_pending
+    assert not points.add(Until()).is_pending
     points.resolve(Models())
     assert not points.get(0).targets
 
@@ -280,21 +280,21 @@ WATCHES = ["watch --stop head.weight", "watch --stop head.weight[0]", "watch --s
 
 def looks(point: Point) -> dict[str, object]:
     """What the user set of a point."""
-    where, condition, template, line = point.where, point.condition, point.template, point.source_line
+    where, condition, line = point.where, point.condition, point.source_line
+    own = {
+        name: getattr(point, name)
+        for name in ("op", "template", "what", "phases", "options", "set_by", "text")
+        if hasattr(point, name)
+    }
     return {
-        "kind": point.kind,
+        "class": type(point),
         "where": where.text if where is not None else None,
-        "phase": point.phase,
+        "phases": (point.phase, point.asked_at, point.root_phases),
         "line": (line.file, line.line, line.is_pending) if line is not None else None,
-        "op": point.op,
         "condition": condition.text if condition is not None else None,
-        "template": template.text if template is not None else None,
-        "what": point.what,
-        "phases": (point.phases, point.root_phases),
-        "options": point.options,
         "temporary": point.temporary,
         "targets": [path for path, _ in point.targets],
-        "asks": (point.check is not None, point.action is not None),
+        "own": own,
     }
 
 
@@ -312,10 +312,10 @@ def test_any_text_of_a_log_is_set_again(text: str) -> None:
     quoted = text.replace("{", "{{").replace("}", "}}").replace("\\", "\\\\").replace('"', '\\"')
     lines = Lines(f'log head "{quoted}"')
     (point,) = lines.points
-    assert point.template is not None
-    assert point.template.format({}) == text
+    assert isinstance(point, Log) and point.template.format({}) == text
     lines.run(point.line())
-    assert lines.points[1].template == point.template
+    again = lines.points[1]
+    assert isinstance(again, Log) and again.template == point.template
 
 
 def test_saved_points_are_set_again_with_all_that_was_said_of_them(tmp_path: Path) -> None:

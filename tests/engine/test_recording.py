@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.engine.recordings import FACTS_BYTES, Recorded, Recordings
 from layerstep.errors import UnknownPath
+from layerstep.expressions.recordings import FACTS_BYTES, Recorded, Recordings
 from layerstep.memory.holders import holder_of
 
 
@@ -106,7 +106,7 @@ def test_two_recordings_of_one_call_are_one_entry() -> None:
     with DebugConsole(model, commands=lines, output=io.StringIO()) as console:
         model(torch.ones(2, 4))
         model(torch.ones(2, 4))
-        entries = console.session.recordings.of("first")
+        entries = console.session.run.recordings.of("first")
     assert [each.forward for each in entries] == [1, 2]
     assert all(each.value is not None for each in entries)
 

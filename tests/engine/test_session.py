@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import threading
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from layerstep.engine.messages import Message
 from layerstep.frontends.completion import complete
 from layerstep.render.screen import to_text
 from layerstep.views import Notice
+from play import play
 
 
 class Recorded:
@@ -429,3 +432,43 @@ def test_a_keyword_of_python_is_no_short_command() -> None:
     recorded = Recorded(mlp(), "break 0", "continue", "big = 3", "del big", "big", "continue")
     recorded.run(torch.randn(2, 4))
     assert "no command or name 'big'" in recorded.text("answer")
+
+
+def test_a_wrapper_that_a_library_makes_for_each_call_is_seen_through(tmp_path: Path) -> None:
+    """As an ODE solver does: the model was found anew in each training step, under a name of the library."""
+    package = tmp_path / "site-packages" / "solving.py"
+    package.parent.mkdir()
+    package.write_text(
+        dedent("""\
+            from torch import nn
+
+            class Wrapper(nn.Module):
+                def __init__(self, wrapped):
+                    super().__init__()
+                    self.wrapped = wrapped
+
+                def forward(self, x):
+                    return self.wrapped(x)
+
+            def solve(wrapped, x):
+                wrapper = Wrapper(Wrapper(wrapped))
+                return wrapper(wrapper(x))
+        """)
+    )
+    program = tmp_path / "prog.py"
+    program.write_text(
+        dedent(f"""\
+            import sys
+            sys.path.insert(0, {str(package.parent)!r})
+            from solving import solve
+            from torch import nn, ones
+
+            flow = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+            for _ in range(4):
+                solve(flow, ones(1, 2))
+        """)
+    )
+    lines = ["break type:Tanh", "ignore 1 6", "continue", "where", "info models", "continue"]
+    screen, _ = play(program, lines, width=200)
+    assert screen.count("found ") == 2 and "found Sequential (flow), 3 modules" in screen
+    assert "\n1  done  Tanh  forward 5  break 1" in screen, "the calls of the last three rounds are counted"

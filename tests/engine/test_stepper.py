@@ -8,7 +8,8 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerstep.engine.events import Kind, Phase, Resume
+from layerstep.calls.events import Phase
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.stepper import GO, Intent, Moment, Reach, begin, decide, interrupt
 
 Tree = list["Tree"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -11,15 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from layerstep.engine.events import Event, Phase
-from layerstep.engine.expression import Expression, Template
-from layerstep.engine.points import Point, PointKind
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame
+from layerstep.engine.point import Point
+from layerstep.engine.points import Break, BreakAtOp, Catch, Log, Record
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
 from layerstep.engine.stop import Caught, Match
-from layerstep.engine.where import Where
+from layerstep.expressions.expression import Expression, Template
+from layerstep.module_paths.where import Where
 from layerstep.render.screen import to_text
 from layerstep.watchpoints.watchpoint import Watchpoint
+
+NAN = partial(Catch, what="nan", set_by="catch nan")
 
 
 class Asked:
@@ -33,10 +37,10 @@ class Asked:
         self.said: list[tuple[str, str]] = []
         self.session.listen(lambda message: self.said.append((message.kind, to_text(message.view))))
 
-    def point(self, kind: PointKind = PointKind.BREAK, condition: str = "", **options: object) -> Point:
+    def point(self, kind: Callable[..., Point] = Break, condition: str = "", **options: object) -> Point:
         asked = Expression.parse(condition) if condition else None
-        point = self.session.points.add(kind, Where.parse("0"), condition=asked, **options)
-        self.session.points.resolve(self.session.models)
+        point = self.session.points.add(kind(Where.parse("0"), condition=asked, **options))
+        self.session.points.resolve(self.session.run.models)
         return point
 
     def ask(self, *points: Point, out: float = 0.0) -> Match | None:
@@ -138,7 +142,7 @@ def test_a_condition_sees_the_variables_of_the_caller() -> None:
 
 def test_a_check_that_catches_nothing_counts_nothing() -> None:
     asked = Asked()
-    point = asked.point(PointKind.CATCH, check=lambda event: None, ignore=1)
+    point = asked.point(NAN, check=lambda event: None, ignore=1)
     assert asked.ask(point) is None
     assert (point.hits, point.ignore) == (0, 1)
 
@@ -152,7 +156,7 @@ def test_what_a_check_catches_is_counted_ignored_and_handed_on() -> None:
         events.append(event)
         return found if event.output[0] > 1 else None
 
-    point = asked.point(PointKind.CATCH, check=check, ignore=1)
+    point = asked.point(NAN, check=check, ignore=1)
     assert asked.stops(point, 0, 2, 0) == []
     assert asked.ask(point, out=3) == Match(point, caught=found)
     assert (len(events), point.hits) == (4, 2)
@@ -161,7 +165,7 @@ def test_what_a_check_catches_is_counted_ignored_and_handed_on() -> None:
 def test_a_check_is_asked_before_the_condition() -> None:
     asked = Asked()
     point = asked.point(
-        PointKind.CATCH,
+        NAN,
         "out[0] > 5",
         check=lambda event: Caught("large") if event.output[0] > 1 else None,
     )
@@ -171,9 +175,7 @@ def test_a_check_is_asked_before_the_condition() -> None:
 
 def test_a_log_says_its_line_and_never_stops() -> None:
     asked = Asked()
-    point = asked.point(
-        PointKind.LOG, "out[0] > 1", template=Template.parse("{name}: {out[0]:.1f}"), ignore=1
-    )
+    point = asked.point(Log, "out[0] > 1", template=Template.parse("{name}: {out[0]:.1f}"), ignore=1)
     assert asked.stops(point, 0, 2, 3, 4) == []
     assert asked.said == [("log", "0: 3.0"), ("log", "0: 4.0")]
     assert point.hits == 3
@@ -182,7 +184,7 @@ def test_a_log_says_its_line_and_never_stops() -> None:
 def test_a_recording_measures_and_never_stops() -> None:
     asked = Asked()
     frames: list[Frame] = []
-    point = asked.point(PointKind.RECORD, "out[0] > 1", action=frames.append)
+    point = asked.point(Record, "out[0] > 1", action=frames.append)
     assert asked.stops(point, 0, 2, 3) == []
     assert [frame.output[0].item() for frame in frames] == [2, 3]
     assert [frame.path for frame in frames] == ["0", "0"]
@@ -197,7 +199,7 @@ def test_of_several_points_all_are_counted_and_the_first_that_stops_is_the_match
         asked.point(),
         asked.point(condition="out[0] < 9"),
     )
-    log = asked.point(PointKind.LOG, template=Template.parse("logged"))
+    log = asked.point(Log, template=Template.parse("logged"))
     assert asked.ask(fails, ignored, stops, second, log) == Match(stops)
     assert [point.hits for point in (fails, ignored, stops, second, log)] == [0, 1, 1, 1, 1]
     assert asked.said == [("log", "logged")]
@@ -215,7 +217,7 @@ def test_a_disabled_point_is_neither_asked_nor_counted() -> None:
 
 def test_a_point_at_ops_is_not_met_by_its_modules() -> None:
     asked = Asked()
-    point = asked.point(op="addmm")
+    point = asked.point(BreakAtOp, op="addmm")
     assert asked.ask(point) is None
     assert point.hits == 0
 
@@ -243,8 +245,8 @@ def test_a_point_at_one_path_of_a_shared_module_passes_its_other_calls_by() -> N
 
     model = Twice(ask)
     session.add_model(model, "net")
-    point = session.points.add(PointKind.BREAK, Where.parse("second"))
-    session.points.resolve(session.models)
+    point = session.points.add(Break(Where.parse("second")))
+    session.points.resolve(session.run.models)
     model(torch.zeros(1))
     assert model.answers == [None, Match(point)]
     assert point.hits == 1
@@ -253,7 +255,7 @@ def test_a_point_at_one_path_of_a_shared_module_passes_its_other_calls_by() -> N
 def watchpoint(asked: Asked, condition: str = "", ignore: int = 0) -> Watchpoint:
     point = Watchpoint(text="0.weight", ignore=ignore)
     point.condition = Expression.parse(condition) if condition else None
-    asked.session.points.take(point)
+    asked.session.points.add(point)
     return point
 
 
@@ -273,7 +275,7 @@ def test_what_a_feature_has_found_fulfils_the_condition_where_it_is(
 ) -> None:
     asked = Asked()
     point = watchpoint(asked, condition)
-    place = Frame(asked.session.models, asked.layer)
+    place = Frame(asked.session.run.models, asked.layer)
     assert asked.session.decision.meets(point, place) == (Match(point) if stops else None)
     assert (point.tried, point.hits) == (1, hits)
 

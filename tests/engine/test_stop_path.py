@@ -68,7 +68,7 @@ class Debugged:
         *before: str,
         at_stop: tuple[str, ...] = (LOOK, "continue"),
         stops: int = 9,
-        look: Callable[[Session], Any] = lambda session: type(session.pause.stop.cause),  # type: ignore[union-attr]
+        look: Callable[[Session], Any] = lambda session: type(session.run.pause.stop.cause),  # type: ignore[union-attr]
     ) -> None:
         torch.manual_seed(0)
         self.model = Net()
@@ -163,7 +163,7 @@ def test_each_source_of_stops_has_a_cause_of_its_own(source: Source) -> None:
     assert stop is not None
     assert stop["path"] == source.path
     assert source.reason in stop["reason"]
-    assert debugged.session.pause is None
+    assert debugged.session.run.pause is None
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_stop_may_be_described_again_and_again(source: Source) -> None:
     """The views are equal, and no count and no watched expression has changed."""
 
     def twice(session: Session) -> tuple[list[View], list[tuple[Any, ...]]]:
-        assert session.pause is not None
+        assert session.run.pause is not None
         before, states = len(debugged.messages), []
         for _ in range(3):
             states.append(
@@ -203,10 +203,10 @@ def test_a_stop_may_be_described_again_and_again(source: Source) -> None:
                     [(point.hits, point.tried, point.ignore) for point in session.points],
                     [(watch.expression.text, watch.last) for watch in session.prompt.watches.values()],
                     list(session.points),
-                    session.caught.copy(),
+                    session.standstill.caught.copy(),
                 )
             )
-            session.prompt.show(session.pause.stop)
+            session.prompt.show(session.run.pause.stop)
         return [message.view for message in debugged.messages[before:]], states
 
     debugged = Debugged(*source.lines, "watch 1 + 1", look=twice)
@@ -223,7 +223,7 @@ def test_a_watched_expression_says_how_it_looked_at_the_last_stop_however_often_
         "watch name",
         "break first",
         "break head",
-        look=lambda session: session.prompt.show(session.pause.stop),  # type: ignore[union-attr]
+        look=lambda session: session.prompt.show(session.run.pause.stop),  # type: ignore[union-attr]
     )
     debugged.run()
     first, second = debugged.said("stop")
@@ -237,7 +237,7 @@ def test_a_stop_that_is_only_described_is_not_the_last_stop_of_a_watched_express
         "break first",
         f"commands 2 silent; {LOOK}; continue",
         "break head",
-        look=lambda session: session.prompt.show(session.pause.stop),  # type: ignore[union-attr]
+        look=lambda session: session.prompt.show(session.run.pause.stop),  # type: ignore[union-attr]
     )
     debugged.run()
     (shown,) = debugged.said("stop")
@@ -298,7 +298,7 @@ def test_silent_is_heard_only_as_the_first_command() -> None:
 def test_a_condition_that_raises_is_said_before_the_stop() -> None:
     debugged = Debugged(
         "break head if out.nothing",
-        look=lambda session: session.pause.stop.trouble,  # type: ignore[union-attr]
+        look=lambda session: session.run.pause.stop.trouble,  # type: ignore[union-attr]
     )
     (trouble,) = debugged.run()
     assert "raised AttributeError" in trouble
@@ -323,8 +323,8 @@ def test_what_a_catchpoint_has_caught_is_kept_for_the_exit_code(
 ) -> None:
     debugged = Debugged(line)
     debugged.run(program)
-    assert len(debugged.session.caught) == len(debugged.said("stop")) == 1
-    assert line.split()[1] in debugged.session.caught[0]
+    assert len(debugged.session.standstill.caught) == len(debugged.said("stop")) == 1
+    assert line.split()[1] in debugged.session.standstill.caught[0]
 
 
 def test_detach_ends_all_stops_and_leaves_no_hook() -> None:
@@ -336,15 +336,15 @@ def test_detach_ends_all_stops_and_leaves_no_hook() -> None:
 def test_a_stop_after_a_detach_is_none() -> None:
     debugged = Debugged("break head", at_stop=(LOOK, "detach"))
     assert debugged.run() == [AtModule]
-    debugged.session.stop_here(sys._getframe(), "late")
-    assert len(debugged.said("stop")) == 1 and debugged.session.pause is None
+    debugged.session.standstill.stop_here(sys._getframe(), "late")
+    assert len(debugged.said("stop")) == 1 and debugged.session.run.pause is None
 
 
 def test_after_a_stop_nothing_of_it_is_held() -> None:
     pauses = []
-    debugged = Debugged("break head", look=lambda session: pauses.append(session.pause))
+    debugged = Debugged("break head", look=lambda session: pauses.append(session.run.pause))
     debugged.run()
     (pause,) = pauses
     assert isinstance(pause.stop.cause, Nothing)
     assert pause.stack == [] and pause.event is None and pause.python is None
-    assert debugged.session.scope.frame is None and debugged.session.scope.stack == []
+    assert debugged.session.run.scope.frame is None and debugged.session.run.scope.stack == []

@@ -117,7 +117,11 @@ def test_nothing_is_left_after_detach() -> None:
         train(model, optimizer)
         recorder = console.session.instruments.get(RecordedGradients).recorder
         assert recorder.is_on and len(recorder.log) == 3
-    assert not recorder.is_on and not console.session.training.before and not console.session.training.after
+    assert (
+        not recorder.is_on
+        and not console.session.run.training.before
+        and not console.session.run.training.after
+    )
     train(model, optimizer)
     assert len(recorder.log) == 3
     held = [weakref.ref(model.stem.weight), weakref.ref(model.stem.weight.grad)]

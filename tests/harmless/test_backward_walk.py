@@ -79,7 +79,7 @@ def test_every_module_is_visited_or_listed(entry: Entry) -> None:
     with feeding(entry, "train") as (args, kwargs), console:
         out = model(*args, **kwargs)
         loss_of(out).backward()
-        backpass, models = console.session.backward_pass, console.session.models
+        backpass, models = console.session.backward_pass, console.session.run.models
         for path, module in models.everything():
             is_seen, reason = backpass.seen(module) > 0, backpass.why_unseen(module)
             assert is_seen != bool(reason), (path, is_seen, reason)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from layerstep.config import Config
-from layerstep.engine.session import Message
+from layerstep.engine.messages import Message
 from layerstep.render.screen import to_text
 from zoo import (
     MLP,
@@ -184,7 +184,7 @@ def test_copies_that_were_recorded_go_with_the_session() -> None:
     console, _ = console_on(model, ["record ** --tensors", "break head", "continue", "continue"])
     with console:
         model(torch.ones(2, 6))
-        copies = [weakref.ref(entry.value) for entry in console.session.recordings.everything()]
+        copies = [weakref.ref(entry.value) for entry in console.session.run.recordings.everything()]
         assert len(copies) == 8 and all(copy() is not None for copy in copies)
     del console
     gc.collect()

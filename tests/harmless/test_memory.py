@@ -119,6 +119,26 @@ def test_the_output_of_a_run_is_freed(grad: bool, look: str) -> None:
         assert dropped() is None
 
 
+def test_a_step_over_many_layers_holds_no_more_of_them_than_the_budget() -> None:
+    """What a step passes is kept for the prompt, by fewer modules than are counted at once, too."""
+
+    class Large(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            out = x + 1
+            made.append(weakref.ref(out))
+            alive.append(sum(each() is not None for each in made))
+            return out
+
+    made: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+    model = nn.Sequential(Large(), nn.Sequential(*(Large() for _ in range(40))), Large())
+    console, seen = console_on(model, ["config keep_bytes 65536", "break 0", "continue", "next", "continue"])
+    with torch.no_grad(), console:
+        model(torch.ones(1024))  # 4 KiB; an input and an output each
+    assert len(seen.stops) == 2 and len(alive) == 42
+    assert max(alive) <= 65536 // 4096 + 2
+
+
 def test_the_inputs_of_a_run_are_freed() -> None:
     model = MLP()
     console, seen = console_on(model, ["break head", "continue", "where", "up", "up", "inp", "continue"])
@@ -142,9 +162,9 @@ def test_a_model_is_not_kept_alive_by_a_session(looks: tuple[str, ...]) -> None:
     del model, console
     gc.collect()
     assert dropped() is None
-    assert session.is_attached
+    assert session.run.is_attached
     session.detach()
-    assert len(session.models) == 0
+    assert len(session.run.models) == 0
 
 
 def test_a_model_that_was_found_is_not_kept_alive() -> None:
@@ -156,7 +176,7 @@ def test_a_model_that_was_found_is_not_kept_alive() -> None:
         gc.collect()
         assert dropped() is None
         _made_and_run()
-        assert len(session.models) <= 1
+        assert len(session.run.models) <= 1
     finally:
         session.detach()
 

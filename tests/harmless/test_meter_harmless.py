@@ -387,7 +387,7 @@ def test_nothing_is_installed_before_it_is_asked_for() -> None:
     with DebugConsole(model, commands=["memory", "leaks", "memory devices"], output=io.StringIO()) as console:
         model(torch.randn(2, 6))
         assert not hook_count(model) and not _get_current_dispatch_mode_stack()
-        assert not console.session.training.before and not console.session.training.after
+        assert not console.session.run.training.before and not console.session.run.training.after
 
 
 def test_memory_is_let_go_of() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from layerstep import DebugConsole
 from layerstep.config import Config
-from layerstep.engine.session import Message
+from layerstep.engine.messages import Message
 from layerstep.render.screen import to_text
 from layerstep.tensors.clones import clone_of
 from tensor_cases import kinds

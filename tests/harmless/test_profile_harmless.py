@@ -111,7 +111,7 @@ def test_switching_off_takes_everything_off_and_a_live_graph_goes_on() -> None:
         console.execute("profile on")
         loss = model(x).sum()
         console.execute("profile off")
-        assert not taps_on(model) and not console.session.training.before
+        assert not taps_on(model) and not console.session.run.training.before
         loss.backward()  # its nodes were marked: no mark is made any more
         assert not console.session.instruments.get(Profile).clock.log
     assert all(p.grad is not None for p in model.parameters())

@@ -85,8 +85,8 @@ class Asking:
         self.console: DebugConsole | None = None
 
     def paused(self) -> None:
-        assert self.console is not None and self.console.session.pause is not None
-        self.asked.put(self.console.session.pause.stack[0].path)
+        assert self.console is not None and self.console.session.run.pause is not None
+        self.asked.put(self.console.session.run.pause.stack[0].path)
 
     def resumed(self) -> None:
         pass

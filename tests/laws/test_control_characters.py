@@ -131,7 +131,7 @@ def test_a_session_shows_what_it_shows_as_text(tmp_path, monkeypatch) -> None:
     ]
     out = io.StringIO()
     with DebugConsole(model, input=io.StringIO("\n".join(lines) + "\n"), output=out) as console:
-        console.session.scope["odd"] = Odd()
+        console.session.run.scope["odd"] = Odd()
         console.execute("break **")
         with pytest.raises(ValueError) as caught:
             model(torch.ones(1, 2))

@@ -91,7 +91,7 @@ def test_enter_that_repeats_a_command_which_fails_is_answered() -> None:
         def broken(*args: Any, **kwargs: Any) -> None:
             raise RuntimeError("planted fault")
 
-        console.session.prompt._interpreter.interpret = broken  # type: ignore[method-assign]
+        console.session.prompt._interpret = broken
         console.model(torch.ones(1, 2))
     assert "a bug in layerstep: RuntimeError: planted fault" in text()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,71 @@ def test_a_table_holds_numbers_whole() -> None:
     assert found["columns"][1] == {"name": "size", "type": "number", "unit": "B"}
     assert [column["type"] for column in found["columns"]] == ["text", "number", "number", "number"]
     assert found["rows"] == [["a", 1_234_567, 1 / 3, 1234], ["b", 5, "nan", None]]
+
+
+MEASURED = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 333), nn.ReLU(), nn.LayerNorm(333), nn.Linear(333, 10))
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(8):
+    optimizer.zero_grad()
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+"""
+TABLES = (
+    "profile report",
+    "profile report --by type",
+    "profile report --by op",
+    "profile report --wide",
+    "flops",
+    "ops",
+    "top out",
+    "weights",
+    "activations",
+    "stats out",
+    "hist out",
+    "memory",
+)
+
+
+def test_every_number_of_a_table_reaches_json_whole(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """A column of numbers holds numbers, not `10.7k`, and not what the screen has rounded."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(MEASURED)
+    lines = ["profile 3", "record **", "break 2", "ignore 2 5", "continue", *TABLES, "delete", "continue"]
+    words = ["run", "--batch", "--json", "out.jsonl"]
+    with _as_main():
+        assert main([*words, *(word for line in lines for word in ("-e", line)), "train.py"]) == 0
+    capsys.readouterr()
+    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    tables = {answer["line"]: _tables(answer["view"]) for answer in answers if answer["line"] in TABLES}
+    assert set(tables) == set(TABLES)
+    for line, found in tables.items():
+        assert found, line
+        for table in found:
+            for column, cells in zip(table["columns"], zip(*table["rows"], strict=True), strict=True):
+                if column["type"] == "number":
+                    texts = [cell for cell in cells if isinstance(cell, str) and cell != "nan"]
+                    assert not texts, (line, column["name"], texts)
+    (wide,) = tables["profile report --wide"]
+    names = [column["name"] for column in wide["columns"]]
+    rows = {row[0]: dict(zip(names, row, strict=True)) for row in wide["rows"]}
+    assert rows["3"]["params"] == 3340 and rows["3"]["FLOP"] == 2 * 8 * 333 * 10
+    assert rows["1"]["saved"] == 4 * 8 * 333 and rows["2"]["saved"] == 4 * 8 * 2  # a mean and a scale a row
+    own = [row["own ms"] for row in rows.values()]
+    assert any(round(value, 4) != value for value in own)
+    assert wide["columns"][names.index("saved")]["unit"] == "B"
+
+
+def _tables(view: dict[str, Any]) -> list[dict[str, Any]]:
+    if view["view"] == "table":
+        return [view]
+    inner = view.get("views") or [item for _, item in view.get("items", [])]
+    return [table for each in inner for table in _tables(each)]
 
 
 def test_a_text_that_is_a_number_has_it() -> None:

@@ -369,7 +369,7 @@ def test_an_optimizer_that_never_steps_leaves_the_forwards() -> None:
 
 def test_a_model_that_is_gone_at_the_end_is_still_reported() -> None:
     found = Watched(evaluated_first, "memory 2", "profile 3")
-    assert not list(found.session.models)
+    assert not list(found.session.run.models)
     assert "no model has run yet" not in found.said
     assert found.memory[-1].kept["parameters"] == {"net": WEIGHTS}
     assert re.search(r"^net +288 B +288 B", found.said, re.MULTILINE), found.said

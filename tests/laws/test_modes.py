@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerstep import DebugConsole
-from layerstep.engine.operations import Functions
+from layerstep.calls.operations import Functions
 from zoo import global_state
 
 PYTHON_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)

@@ -95,7 +95,7 @@ def test_the_state_of_an_optimizer_and_gradients_are_watched() -> None:
         "perturbed?",
     ]
     console, seen = console_on(model, ["until forward 2", *lines, "continue"])
-    console.session.scope["_opt"] = optimizer
+    console.session.run.scope["_opt"] = optimizer
     with console:
         for _ in range(3):
             model(torch.ones(1, 2)).sum().backward()

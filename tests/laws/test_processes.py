@@ -44,7 +44,7 @@ def debugged(model: nn.Module) -> Iterator[None]:
         yield
         with torch.no_grad():
             model(torch.ones(3, 4))
-        assert console.session.is_attached
+        assert console.session.run.is_attached
     assert "bug in layerstep" not in said.getvalue(), said.getvalue()[-600:]
 
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize
 
-from layerstep.engine.guard import undisturbed
-from layerstep.engine.models import Models
-from layerstep.engine.random_streams import OtherThreads
+from layerstep.module_paths.models import Models
+from layerstep.side_effects.guard import undisturbed
+from layerstep.side_effects.random_streams import OtherThreads
 from zoo import console_on
 
 RERUNS = ("ops", "stability", "shadow fp64", "flops", "grad check", "attention", "again", "why out")

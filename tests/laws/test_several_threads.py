@@ -38,8 +38,8 @@ class Driver:
         self.stops: queue.Queue[str] = queue.Queue()
 
     def paused(self) -> None:
-        assert self.console.session.pause is not None
-        self.stops.put(self.console.session.pause.stack[0].path)
+        assert self.console.session.run.pause is not None
+        self.stops.put(self.console.session.run.pause.stack[0].path)
 
     def resumed(self) -> None:
         pass

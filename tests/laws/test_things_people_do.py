@@ -87,7 +87,7 @@ def test_a_thing_is_as_without_us(name: str, line: str) -> None:
         console.execute(line)
         model(x).sum().backward()
         found = done(name, model, x)
-        is_attached = console.session.is_attached
+        is_attached = console.session.run.is_attached
     assert "bug in layerstep" not in said.getvalue() and is_attached, said.getvalue()[-600:]
     assert same(expected, found), (expected, found)
     assert not [each for each in hooks_of(model) if "layerstep" in repr(each)]

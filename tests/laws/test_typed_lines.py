@@ -13,10 +13,10 @@ from torch import nn
 
 from layerstep import DebugConsole
 from layerstep.cli import main
-from layerstep.engine.globs import Glob, _as_regex, _States
 from layerstep.errors import UserError
 from layerstep.frontends.completion import complete
 from layerstep.line_syntax import without_comment
+from layerstep.module_paths.globs import Glob, _as_regex, _States
 from layerstep.render.screen import to_text
 from layerstep.wrong_lines import check_lines
 from play import _as_main

@@ -32,7 +32,7 @@ def net() -> nn.Module:
 
 
 def leaks_of(console: DebugConsole) -> list[Leak]:
-    return find_leaks(census_of(console.session), console.session.models)
+    return find_leaks(census_of(console.session), console.session.run.models)
 
 
 def console_on(model: nn.Module) -> DebugConsole:

@@ -228,7 +228,7 @@ def test_a_backward_from_edges_and_tuples() -> None:
         loss = model(torch.ones(1, 2)).sum()
         torch.autograd.backward((loss,), (torch.ones(()),), retain_graph=True)
         torch.autograd.backward(torch.autograd.graph.get_gradient_edge(loss), torch.ones(()))
-        assert console.session.is_attached
+        assert console.session.run.is_attached
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -15,9 +15,10 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from layerstep._torch import forward_swap as cells
+from layerstep.calls.events import Phase
 from layerstep.demo.model import TinyTransformer
-from layerstep.engine.events import Phase
 from layerstep.ops.stepping import OpSteps
+from layerstep.render.screen import to_text
 from zoo import console_on
 
 
@@ -146,6 +147,33 @@ def test_stepi_in_the_backward_names_the_nodes() -> None:
     assert not seen.bugs
     assert "in MmBackward0" in seen.text and "aten op" in seen.text
     assert [path for path, _ in seen.stops[1:]] == ["Small", "Small"]
+
+
+@pytest.mark.parametrize("step", ["stepi", "step", "next"])
+def test_a_step_in_a_backward_says_what_of_the_forward_was_not_followed(step: str) -> None:
+    """The point was set when a part of the forward had run."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    late = ["tbreak 1", "continue", "break 2 backward", "continue", step, "detach"]
+    console, seen = console_on(model, late)
+    with console:
+        model(X).sum().backward()
+    passed = "the backward pass has ended; modules that were called before the point was set were passed over"
+    assert passed in " ".join(seen.text.split())
+    console, seen = console_on(model, ["break 2 backward", "continue", *[step] * 30, "detach"])
+    with console:
+        model(X).sum().backward()
+    assert "· the backward pass has ended\n" in seen.text
+
+
+def test_points_in_a_backward_that_were_set_too_late_say_so() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    lines = ["tbreak 1.0", "continue", "break 1 backward", "break 0 backward", "continue"]
+    console, _ = console_on(model, lines)
+    with console:
+        model(X).sum().backward()
+        why = [" ".join(to_text(console.execute(f"why-not {point}")).split()) for point in (2, 3)]
+    assert "it ran already when the point was set; the next call is followed" in why[0]
+    assert "it was not called since the point was set" in why[1]
 
 
 def test_step_op_in_the_backward_says_what_to_do() -> None:

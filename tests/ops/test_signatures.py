@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerstep.engine.operations import Functions, Kernels, matches, name_of, plain_name, writes
+from layerstep.calls.operations import Functions, Kernels, matches, name_of, plain_name, writes
 from layerstep.ops.signatures import named_arguments
 
 X = torch.ones(2, 3)

@@ -160,9 +160,14 @@ def _slow_against(factor: float) -> Evidence:
     return replace(found, roofline=Roofline(factor * rate, 1e18, 1))
 
 
-def _half(ratio: float, *, dtype: torch.dtype = torch.float32) -> Evidence:
-    """Products in a dtype on a machine whose bfloat16 is so many times as fast as its float32."""
-    return replace(_product(dtype), roofline=Roofline(1.0, 1e18, 1, half=ratio))
+def _half(ratio: float, *, dtype: torch.dtype = torch.float32, busy: float = 1.0) -> Evidence:
+    """Products in a dtype on a machine whose bfloat16 is so many times as fast as its float32.
+
+    `busy`: the part of the layer's time that the products take.
+    """
+    found = _product(dtype)
+    rate = found.measured.rate(found.measured.row("0")) / busy  # type: ignore[arg-type]
+    return replace(found, roofline=Roofline(rate, 1e18, 1, half=ratio * rate))
 
 
 @contextlib.contextmanager
@@ -290,6 +295,28 @@ def test_too_few_and_too_many_threads_are_told_and_the_right_number_is_not() -> 
 
 def test_products_that_are_of_half_precision_already_are_left_alone() -> None:
     assert "float32" not in names(_half(4.0, dtype=torch.bfloat16))
+
+
+def test_half_precision_gains_nothing_where_calls_take_the_time() -> None:
+    """A small layer spends its time in the call: bfloat16 was said to save most of it."""
+    whole, half = (
+        next(each.weight for each in advise(_half(4.0, busy=busy)) if each.name == "float32")
+        for busy in (1.0, 0.5)
+    )
+    assert half == pytest.approx(whole / 2, rel=0.05)
+    assert "float32" not in names(_half(4.0, busy=0.01))
+
+
+def test_a_wait_that_may_be_ours_is_not_the_programs() -> None:
+    """`leaks` searches between two steps, which looked like waiting for data."""
+    found = _waiting(0.02)
+    assert "waiting-for-data" in names(found)
+    ours = replace(found, measured=replace(found.measured, beside=("leaks",)))
+    assert "waiting-for-data" not in names(ours)
+
+
+def test_a_disturbed_measurement_of_the_machine_gives_no_advice() -> None:
+    assert "float32" not in names(_half(176.0))
 
 
 def test_the_machine_is_probed_in_both_precisions() -> None:

@@ -79,11 +79,11 @@ def test_each_module_has_what_torchs_counter_counts_of_it_alone(kind: Entry) -> 
     with counted(kind) as (model, args, kwargs, session, found):
         expected: Counter[str] = Counter()
         for module, given, named, autocast in calls_in(model, args, kwargs):
-            path = session.models.path_of(module)
+            path = session.run.models.path_of(module)
             with torch.autocast("cpu", enabled=autocast):
                 forward, both = run_both_ways(module, again(given), again(named))
             expected[path] += both + (forward if kind.recomputes and module is not model else 0)
-        root = session.models.main.name  # type: ignore[union-attr]
+        root = session.run.models.main.name  # type: ignore[union-attr]
         paths = [path for path in expected if not path.startswith("<")]  # compiled, parallel: a cover of one
         every = found.forward + found.backward
         ours = {path: sum(n for own, n in every.items() if is_in(own, path, root)) for path in paths}

@@ -298,7 +298,7 @@ def test_saved_profiles_are_compared(tmp_path: Path) -> None:
     model = Sleepy(0.01, 0)
     console, _ = console_on(nn.Sequential(model, nn.Linear(4, 4)), [])
     with console:
-        root = console.session.models.main.root  # type: ignore[union-attr]
+        root = console.session.run.models.main.root  # type: ignore[union-attr]
         for name, seconds in (("a", 0.02), ("b", 0.06)):
             model.times = seconds, 0.0
             console.execute("profile 10")

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import layerstep
-from layerstep.engine.step_borders import Cycle
 from layerstep.profile.report import Measured
 from layerstep.profile.state import ProfileState, state_of
 from layerstep.profile.timed_modules import timeable_modules
 from layerstep.render.screen import to_text
+from layerstep.training_steps.borders import Cycle
 from zoo import console_on, taps_on
 
 WAIT = 0.01
@@ -115,8 +115,8 @@ def test_nothing_is_put_into_a_module_that_is_replicated() -> None:
     model.device_ids = [0, 1]  # as on a machine with two devices
     console, _ = console_on(model, [])
     with console:
-        (known,) = console.session.models
-        (place,) = timeable_modules(console.session.models, known, outermost=False)
+        (known,) = console.session.run.models
+        (place,) = timeable_modules(console.session.run.models, known, outermost=False)
         assert place.module is model and place.is_whole
         console.execute("profile on")
         assert not any("forward" in part.__dict__ for part in model.module.modules())
@@ -182,7 +182,7 @@ def test_a_subclass_that_calls_its_parents_step_makes_one_step() -> None:
     optimizer = Twice(model.parameters(), lr=0.01)
     console, _ = console_on(model, [])
     with console:
-        training = console.session.training
+        training = console.session.run.training
         seen: list[str] = []
         training.before.append(lambda stepped: seen.append("before"))
         training.after.append(lambda stepped: seen.append("after"))
@@ -211,7 +211,7 @@ def test_a_step_that_raises_does_not_hide_those_after_it() -> None:
                 optimizer.step()
             except RuntimeError:
                 assert fails
-        assert console.session.training.count == 3
+        assert console.session.run.training.count == 3
 
 
 def test_a_closure_runs_inside_of_the_optimizers_step() -> None:

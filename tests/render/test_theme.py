@@ -65,7 +65,7 @@ def test_config_theme_changes_the_screen_at_once() -> None:
     screen = Screen(session, file, console=make_console(file, width=80, colour=True))
     lines = []
     for theme in ("dark", "light", "plain"):
-        session.config = session.config.with_value("theme", theme)
+        session.run.config = session.run.config.with_value("theme", theme)
         screen(Message("answer", Notice("said", level="warn")))
         lines.append(file.getvalue())
         file.seek(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -256,17 +257,109 @@ THREAD = """\
 """
 
 
-@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.11 follows one thread")
 def test_points_stop_in_every_thread(tmp_path: Path) -> None:
     screen = played(tmp_path, THREAD, "break work", "continue", "next line", "continue")
     assert stops(screen) == ["prog.py:4", "prog.py:5"] and "joined" in screen
 
 
+THREADS = """\
+    import threading
+
+    def work(out):
+        total = 0
+        for i in range(4):
+            total += i
+        out.append(total)
+
+    def main():
+        out = []
+        threads = [threading.Thread(target=work, args=(out,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        work(out)
+        for thread in threads:
+            thread.join()
+        print("sums", *out)
+
+    main()
+"""
+
+
+def test_stops_in_several_threads_leave_all_of_them_running(tmp_path: Path) -> None:
+    """An exception that was taken back kept Python 3.11 at one instruction of each followed thread."""
+    file = tmp_path / "prog.py"
+    file.write_text(dedent(THREADS))
+    looks = ["info locals", "where", "p total", "info threads", "interact", "e = 40", "\x04"]
+    steps = ["continue", "next line", "step line", "until", "continue", "next line"]
+    lines = ["break work", "break prog.py:7", "continue", *[x for step in steps for x in (*looks, step)]]
+    done = subprocess.run(
+        [sys.executable, "-m", "layerstep", "run", str(file)],
+        input="\n".join([*lines, "delete", "continue"]) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "sums 6 6 6 6" in done.stdout and done.returncode == 0, done.stdout + done.stderr
+    assert "work()  break 1  thread Thread-" in done.stderr
+
+
 @pytest.mark.skipif(hasattr(sys, "monitoring"), reason="later Pythons follow all threads")
-def test_another_thread_is_left_alone(tmp_path: Path) -> None:
-    screen = played(tmp_path, THREAD, "break work", "break prog.py:10", "continue", "continue")
-    assert stops(screen) == ["prog.py:10"] and "joined" in screen
-    assert "work() did not run in the thread that is followed" in screen
+def test_a_thread_that_ran_before_the_point_is_left_alone_and_the_point_says_so(tmp_path: Path) -> None:
+    source = """\
+        import threading, torch
+
+        def work():
+            go.wait()
+            late()
+            end.wait()
+
+        def late():
+            return 1
+
+        go, end = threading.Event(), threading.Event()
+        thread = threading.Thread(target=work, daemon=True)
+        model = torch.nn.Linear(1, 1)
+        thread.start()
+        model(torch.ones(1, 1))
+        go.set()
+        thread.join(0.2)
+        model(torch.ones(1, 1))
+        end.set()
+        thread.join()
+    """
+    lines = ["break model", "continue", "break late", "continue", "info breaks", "continue"]
+    screen = played(tmp_path, source, *lines)
+    assert "late() did not run; threads that ran before the point was set are not followed" in screen
+
+
+@pytest.mark.parametrize(
+    ("step", "line"), [("step line", 7), ("next line", 7), ("until 8", 8), ("until", 7), ("finish", 8)]
+)
+def test_a_step_by_lines_goes_on_in_any_thread_that_has_stopped(tmp_path: Path, step: str, line: int) -> None:
+    """Also where points at lines are first asked for in another one, and the thread ran before."""
+    source = """\
+        import threading
+        import layerstep
+
+        def work():
+            go.wait()
+            layerstep.set_trace()
+            a = 1
+            return a
+
+        go = threading.Event()
+        thread = threading.Thread(target=work, name="early")
+        thread.start()
+        layerstep.set_trace()
+        go.set()
+        thread.join()
+        print("joined")
+    """
+    lines = ["continue", "break prog.py:16", "continue", step, "continue", "continue"]
+    screen = played(tmp_path, source, *lines)
+    assert stops(screen) == ["prog.py:13", "prog.py:6", f"prog.py:{line}", "prog.py:16"]
+    assert "thread early" in screen and "joined" in screen
 
 
 def test_a_step_stays_in_its_thread(tmp_path: Path) -> None:

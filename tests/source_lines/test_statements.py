@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from layerstep.engine.program_frames import is_inline
+from layerstep.process.frames import is_inline
 from layerstep.source_lines.statements import SourceFile, begins_in, read_source
 
 SOURCE = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerstep.engine.events import Kind
+from layerstep.engine.resume import Kind
 from layerstep.source_lines.steps import LineMoment, LineStep, Side, decide
 
 HERE = 1

@@ -27,7 +27,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from layerstep import DebugConsole
-from layerstep.engine.session import Message
+from layerstep.engine.messages import Message
 from layerstep.render.screen import to_text
 from layerstep.views import Notice
 
@@ -752,7 +752,7 @@ class Seen:
 
         def hear(message: Message) -> None:
             here = session()
-            pause = here.pause if here is not None else None
+            pause = here.run.pause if here is not None else None
             if message.kind == "stop" and pause is not None and pause.stack:
                 frame = pause.stack[0]
                 self.stops.append((frame.path, numbers.get(id(frame.module), -1)))

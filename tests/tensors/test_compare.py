@@ -19,7 +19,8 @@ from layerstep import DebugConsole
 from layerstep.demo.model import TinyTransformer
 from layerstep.render.screen import to_text
 from layerstep.tensors import blocks
-from layerstep.tensors.compare import Comparison, compare
+from layerstep.tensors.compare import compare
+from layerstep.tensors.comparison import Comparison
 from layerstep.views import Group, Notice, Table
 
 INF, NAN = math.inf, math.nan

@@ -435,7 +435,7 @@ def test_a_watch_that_waits_for_nothing_says_so_at_the_end() -> None:
 def test_a_tensor_that_is_gone_says_so() -> None:
     watched = Watched()
     held = [torch.zeros(3)]
-    watched.console.session.scope["held"] = held
+    watched.console.session.run.scope["held"] = held
     with watched:
         watched.ask("watch --stop held[0]")
         held.clear()
@@ -461,7 +461,7 @@ def test_listing_saving_unwatching_and_the_cost(tmp_path: Path) -> None:
         watched.ask("unwatch 2")
         assert _get_current_dispatch_mode_stack() == []
         assert "dispatch mode" not in watched.ask("info cost")
-        assert not session.training.before and not session.training.after
+        assert not session.run.training.before and not session.run.training.after
         assert not any(module._forward_pre_hooks for module in watched.model.modules())
         by_data(watched.model)  # type: ignore[arg-type]
     assert watched.stops == []
@@ -705,7 +705,7 @@ def test_a_large_tensor_is_compared_by_a_part_and_says_so() -> None:
     model = nn.Linear(64, 64)
     watched = Watched(model=model)
     session = watched.console.session
-    session.config = Config(keep_bytes=1024)
+    session.run.config = Config(keep_bytes=1024)
     with watched:
         assert "a part of its elements is compared" in watched.ask("watch --stop model.weight")
         model.weight.data.mul_(2)
@@ -739,7 +739,7 @@ def test_compiled_code_is_left_compiled_and_its_writes_are_found() -> None:
     compiled = torch.compile(count, backend="aot_eager", fullgraph=True)
     compiled(torch.ones(3))
     watched = Watched()
-    watched.console.session.scope["kept"] = kept
+    watched.console.session.run.scope["kept"] = kept
     with watched:
         watched.ask("watch --stop kept")
         compiled(torch.ones(3))

@@ -13,7 +13,7 @@ from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import dims, human_bytes, number, share
 from layerstep.tensors.shapes import tensors_in
-from layerstep.views import Column, Table
+from layerstep.views import Column, Figure, Table
 
 MOST_REMARKS = 8
 
@@ -61,7 +61,7 @@ def activations(session: Session, given: Given) -> Table:
         raise UserError(f"no output of {where} has a tensor in it")
     if sort:
         measured.sort(key=lambda row: _rank(_KEYS[sort](row[1])))
-    most = max(1, session.config.max_lines - 2 * MOST_REMARKS)
+    most = max(1, session.run.config.max_lines - 2 * MOST_REMARKS)
     rows = [_row(*row) for row in measured[:most]]
     shown = [
         at for at, column in enumerate(_COLUMNS) if _says_something(column.name, [row[at] for row in rows])
@@ -129,10 +129,10 @@ def _row(path: str, one: Activation, bars: str) -> tuple[str, ...]:
         number(stats.std if stats else None),
         share(stats.zero, stats.count) if stats and stats.count else "-",
         *(
-            "-" if count is None else str(count) if not count else f"{count}/{units}"
+            "-" if count is None else Figure(f"{count}/{units}" if count else "0", count)
             for count in (one.dead, one.constant)
         ),
-        "-" if one.saturated is None else f"{one.saturated:.0%}",
+        "-" if one.saturated is None else Figure(f"{one.saturated:.0%}", 100 * one.saturated, "%"),
         str(len(one.outliers)) if one.outliers else "-" if one.units is None else "0",
         human_bytes(one.summary.nbytes) if one.summary.nbytes is not None else "-",
         bars,

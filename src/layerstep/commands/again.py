@@ -5,12 +5,13 @@ import re
 from typing import Any
 
 from layerstep.arguments import Expr, Given
+from layerstep.calls.events import Phase
+from layerstep.calls.stack import Frame
 from layerstep.corefile.core_session import OpenedCore, opened_in
 from layerstep.corefile.rerun import difference
-from layerstep.engine.events import Kind, Phase, Resume
 from layerstep.engine.pause import Pause
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
 from layerstep.errors import BadArguments, UserError
 from layerstep.line_syntax import expressions
 from layerstep.registry import command
@@ -43,7 +44,7 @@ def again(session: Session, given: Given) -> Notice | Resume:
     opened = opened_in(session)
     if opened is not None:
         return _of_file(opened, replaced)
-    pause = session.pause
+    pause = session.run.pause
     frame = _call_around(pause)
     if pause is None or frame is None or frame.module is None or frame.call is not None:
         raise UserError("no module call is at hand here", "stop in the forward of a module")
@@ -103,7 +104,7 @@ def _replaced(session: Session, text: str) -> dict[str, Any]:
         match = _GIVEN.fullmatch(piece)
         if match is None:
             raise BadArguments(f"{piece!r} replaces nothing")
-        found[match[1]] = session.evaluate(match[2])[0]
+        found[match[1]] = session.prompt.evaluate(match[2])[0]
     return found
 
 

@@ -8,9 +8,9 @@ from torch import nn
 from layerstep._torch import own_parameters
 from layerstep.arguments import Given, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
 from layerstep.errors import UserError
 from layerstep.layers.anomalies import anomalies_in
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.registry import command
 from layerstep.tensors.finite import is_finite
 from layerstep.tensors.observing import observing
@@ -51,7 +51,7 @@ def anomalies(session: Session, given: Given) -> View:
     if not rows:
         return Notice(f"nothing odd in {looked:,} tensors{only}", level="good")
     rows.sort(key=lambda row: row[1] not in ("nan", "inf"))
-    most = session.config.max_lines
+    most = session.run.config.max_lines
     columns = (Column("where", "path"), Column("what", "warn"), Column("evidence"))
     more = f"; {len(rows) - most:,} more findings" if len(rows) > most else ""
     note = f"{looked:,} tensors looked at{only}, {bad} with NaN or Inf{more}"
@@ -61,20 +61,20 @@ def anomalies(session: Session, given: Given) -> View:
 def _below(session: Session, found: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
     """These modules and all that they contain, each once."""
     parts = {id(part): part for _, module in found for part in module.modules()}
-    return [(session.models.path_of(part), part) for part in parts.values()]
+    return [(session.run.models.path_of(part), part) for part in parts.values()]
 
 
 def _in_view(session: Session, where: str) -> Iterator[tuple[str, torch.Tensor, nn.Module | None]]:
     """(name, tensor, the module that gave it out) of everything that can be looked at now."""
-    modules = _below(session, WherePattern.parse(where).look_up(session.models))
-    frame = session.pause.frame if session.pause is not None else None
+    modules = _below(session, WherePattern.parse(where).look_up(session.run.models))
+    frame = session.run.pause.frame if session.run.pause is not None else None
     here = frame.module if frame is not None else None
     if frame is not None and any(module is here for _, module in modules):
         yield from ((f"inp{place}", tensor, None) for place, tensor in tensors_in(frame.inp))
         if frame.has_output:
             yield from ((f"out{place}", tensor, here) for place, tensor in tensors_in(frame.output))
     for path, module in modules:
-        call = session.seen_calls.get(module) if module is not here else None
+        call = session.run.seen_calls.get(module) if module is not here else None
         if call is not None:
             yield from ((path + place, tensor, module) for place, tensor in tensors_in(call[2]))
         for name, parameter in own_parameters(module):

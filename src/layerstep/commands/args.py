@@ -5,9 +5,10 @@ from types import FrameType
 from typing import Any
 
 from layerstep.arguments import Given
+from layerstep.calls.stack import Frame
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame, function_label
 from layerstep.errors import UserError
+from layerstep.process.frames import function_label
 from layerstep.registry import command
 from layerstep.tensors.present import brief
 from layerstep.views import Fields, Span
@@ -19,9 +20,9 @@ def args(session: Session, given: Given) -> Fields:
 
     At a module they are those of its forward, by their names; at a line, those of the function.
     """
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     assert frame is not None
-    limit = session.config.sample_above
+    limit = session.run.config.sample_above
     if frame.module is not None and frame.call is None and not frame.at_line:
         title, values = frame.path, _of_module(frame)
     elif frame.python is not None:

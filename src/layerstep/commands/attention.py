@@ -22,7 +22,7 @@ from layerstep.tensors.grid import grid_of
 from layerstep.tensors.kinds import dense_values
 from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
-from layerstep.views import Column, Group, Level, Notice, Plot, Table, View
+from layerstep.views import Column, Figure, Group, Level, Notice, Plot, Table, View
 
 MOST_SHOWN = 4
 """Attentions of one answer, and heads drawn where none is chosen."""
@@ -107,8 +107,8 @@ def _shown(session: Session, wish: Given, call: LayerCall, done: Rerun, seen: At
         offset = _offset(seen, allowed)
         pattern = look_at_heads(weights, allowed, padding=padding, offset=offset)
         level, verdict = _verdict(call, done, seen)
-    kept = session.prompt.results.keep(seen.weights)
-    path = session.models.path_of(seen.module) if seen.module is not None else call.path
+    kept = session.run.results.keep(seen.weights)
+    path = session.run.models.path_of(seen.module) if seen.module is not None else call.path
     title = f"{path}  {_described(seen, pattern)}" + (f", kept as ${kept}" if kept else "")
     heads = [head for head in pattern.heads if wish.head in (None, head.index) or seen.head is not None]
     notes = findings(pattern, means_causal=getattr(seen.module, "is_causal", False) is True)
@@ -212,17 +212,21 @@ def _described(seen: Attention, pattern: Pattern) -> str:
 _COLUMNS = ("head", "entropy", "spread", "first", "own", "prev", "future", "padding", "like", "cosine")
 
 
+def _percent(share: float) -> Figure:
+    return Figure(f"{share:.0%}" if share in (0.0, 1.0) else f"{share:.1%}", 100 * share, "%")
+
+
 def _table(heads: list[Head], notes: list[str], seen: Attention) -> Table:
     rows = [
         (
             str(head.index if seen.head is None else seen.head),
             number(head.entropy),
             *(
-                "-" if value is None else f"{value:.0%}" if value in (0.0, 1.0) else f"{value:.1%}"
+                "-" if value is None else _percent(value)
                 for value in (head.spread, head.first, head.own, head.previous, head.future, head.padding)
             ),
             "-" if head.nearest is None else str(head.nearest),
-            "-" if head.cosine is None else f"{head.cosine:.3f}",
+            "-" if head.cosine is None else Figure(f"{head.cosine:.3f}", head.cosine),
         )
         for head in heads[:MOST_HEADS]
     ]
@@ -264,7 +268,7 @@ def _fitting(tokens: list[str], count: int) -> tuple[str, ...]:
 
 
 def _tokens(session: Session, wish: Given) -> list[str]:
-    value: Any = value_of(session, wish.tokens)
+    value: Any = value_of(session.prompt, wish.tokens)
     if is_tensor(value):
         with below_everything():
             values = dense_values(value)

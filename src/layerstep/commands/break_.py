@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from layerstep.arguments import Choice, Condition, Given, Keyword, Where, Word
+from layerstep.calls.events import Phase
 from layerstep.commands.info import breaks
-from layerstep.engine.events import Phase
-from layerstep.engine.expression import Expression
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
 from layerstep.engine.session import Session
+from layerstep.expressions.expression import Expression
 from layerstep.points.description import confirmation
 from layerstep.points.setting import set_breakpoint
 from layerstep.registry import command

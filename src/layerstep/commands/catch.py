@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 from layerstep.arguments import Choice, Flag, Form, Given, Keyword, Where, Word
+from layerstep.calls.events import Phase
 from layerstep.crashes.catch_checks import CHECKS
 from layerstep.crashes.catching import EXCEPTION, Crashes, exception_check
-from layerstep.engine.events import Phase
-from layerstep.engine.model_intake import set_or_leave_pending
-from layerstep.engine.points import Point, PointKind
+from layerstep.engine.points import Catch
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.nonfinite.catch import SIDES
 from layerstep.nonfinite.catching import catch_nonfinite
 from layerstep.points.description import confirmation
@@ -74,37 +73,39 @@ def catch(session: Session, given: Given) -> View:
     return confirmation(point, what=f" {point.what}")
 
 
-def _at_modules(session: Session, given: Given) -> Point:
+def _at_modules(session: Session, given: Given) -> Catch:
     """The catches that ask at the exit of each module."""
     check, phases = CHECKS[given.form](given.ms)
     point = session.points.add(
-        PointKind.CATCH,
-        WherePattern.parse(given.where or "**"),
-        what=given.form,
-        check=check,
-        phases=phases,
-        phase=Phase.EXIT,
-        set_by=f"catch {given.typed}",
+        Catch(
+            WherePattern.parse(given.where or "**"),
+            what=given.form,
+            check=check,
+            phases=phases,
+            set_by=f"catch {given.typed}",
+        )
     )
-    set_or_leave_pending(session, point)
+    session.intake.set_or_leave_pending(point)
     return point
 
 
-def _exception(session: Session, given: Given) -> Point:
+def _exception(session: Session, given: Given) -> Catch:
     """`exception [TYPE] [in WHERE]`."""
     where = WherePattern.parse(given.inside) if given.inside else None
-    is_met = where is not None or session.discovery.is_on  # the outermost calls are met without a tap there
+    # Discovery meets the outermost calls without a tap there.
+    is_met = where is not None or session.intake.discovery.is_on
     point = session.points.add(
-        PointKind.CATCH,
-        where,
-        what=EXCEPTION,
-        check=exception_check(given.type),
-        phase=Phase.RAISED,
-        root_phases=() if is_met else (Phase.RAISED,),
-        set_by=f"catch {given.typed}",
+        Catch(
+            where,
+            what=EXCEPTION,
+            check=exception_check(given.type),
+            phase=Phase.RAISED,
+            root_phases=() if is_met else (Phase.RAISED,),
+            set_by=f"catch {given.typed}",
+        )
     )
     session.instruments.get(Crashes)  # it notes in-place writes while such a point is set
     if where is not None:
-        set_or_leave_pending(session, point)
+        session.intake.set_or_leave_pending(point)
     session.rearm()
     return point

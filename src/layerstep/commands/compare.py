@@ -10,19 +10,19 @@ from torch import nn
 
 from layerstep._torch.tensors import is_tensor
 from layerstep.arguments import Expr, Given
-from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
-from layerstep.engine.values import value_of
+from layerstep.engine.values import as_it_was, value_of
 from layerstep.errors import BadArguments, UserError
 from layerstep.line_syntax import MOST_WORDS, is_expression
 from layerstep.registry import command
-from layerstep.tensors.compare import Comparison, compare
+from layerstep.tensors.compare import compare
+from layerstep.tensors.comparison import Comparison
 from layerstep.tensors.files import FileReference, read_tensors
 from layerstep.tensors.format import number, place, share
 from layerstep.tensors.observing import observing
 from layerstep.tensors.present import module_line, tensor_view
 from layerstep.tensors.shapes import tensors_in
-from layerstep.views import Column, Fields, Group, Level, Notice, Table, Text, View
+from layerstep.views import Column, Fields, Figure, Group, Level, Notice, Table, Text, View
 
 MOST_TENSORS = 10_000
 COLUMNS = (
@@ -57,7 +57,7 @@ def compare_(session: Session, given: Given) -> View:
     """
     left, right = _split(session, given.both)
     a, b = (_only_tensor(_value(session, text)) for text in (left, right))
-    (a, note), (b, other_note) = as_it_was(session, left, a), as_it_was(session, right, b)
+    (a, note), (b, other_note) = as_it_was(session.run, left, a), as_it_was(session.run, right, b)
     view = _compared(session, _Side(left, a), _Side(right, b))
     notes = [Notice(text) for text in (note, other_note) if text]
     return Group((*notes, view)) if notes else view
@@ -143,13 +143,13 @@ def _value(session: Session, text: str) -> Any:
     """A name that the run knows is not a file, unless there is one: `state.pt` may be an attribute."""
     reference = FileReference.parse(text)
     if reference is None:
-        return value_of(session, text)
+        return value_of(session.prompt, text)
     head = text.partition(".")[0]
-    is_known = session.scope.knows(head) or bool(session.models.ending_in(head))
+    is_known = session.run.scope.knows(head) or bool(session.run.models.ending_in(head))
     if os.path.isfile(reference.path) or not is_known:
         return read_tensors(reference)
     try:
-        return value_of(session, text)
+        return value_of(session.prompt, text)
     except UserError as error:
         raise UserError(f"{text} is no file, and as a value: {error.message}", error.hint) from None
 
@@ -192,7 +192,7 @@ def _near_one(value: float | None) -> str:
     """The distance from 1 is the news: 1 - 3e-9."""
     if value is None:
         return "-"
-    return f"1 - {number(1 - value)}" if 1e-12 < 1 - value < 1e-4 else f"{value:.6g}"
+    return Figure(f"1 - {number(1 - value)}" if 1e-12 < 1 - value < 1e-4 else f"{value:.6g}", value)
 
 
 def _table(session: Session, a: _Side, b: _Side) -> Table:
@@ -234,7 +234,7 @@ def _listed(session: Session, found: list[tuple[str, Comparison]], note: str, *,
     rest.sort(
         key=lambda item: (item[1].max_abs is not None, item[1].is_close or False, -(item[1].max_abs or 0))
     )
-    most = max(1, session.config.max_lines - 4)
+    most = max(1, session.run.config.max_lines - 4)
     rows = tuple(_row(name, each) for name, each in rest[:most])
     notes = [f"{len(found) - len(rest):,} of {len(found):,} tensors are equal"]
     if len(rest) > most:
@@ -243,6 +243,8 @@ def _listed(session: Session, found: list[tuple[str, Comparison]], note: str, *,
 
 
 def _row(name: str, found: Comparison) -> tuple[str, ...]:
-    ulp = "-" if found.max_ulp is None else f"{found.max_ulp:,}" if found.max_ulp < 100_000 else ">99,999"
+    ulp = "-"
+    if found.max_ulp is not None:
+        ulp = Figure(f"{found.max_ulp:,}" if found.max_ulp < 100_000 else ">99,999", found.max_ulp)
     figures = (number(found.max_abs), number(found.mean_abs), ulp, _near_one(found.cosine))
     return (name, *figures, found.words)

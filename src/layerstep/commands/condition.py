@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from layerstep.arguments import Expr, Given, Word
-from layerstep.engine.expression import Expression
 from layerstep.engine.session import Session
+from layerstep.expressions.expression import Expression
 from layerstep.registry import command
 from layerstep.views import Notice
 

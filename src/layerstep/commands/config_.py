@@ -36,14 +36,14 @@ def config(session: Session, given: Given) -> View:
     """
     name = given.name
     if given.value:
-        session.config = session.config.with_value(name, given.value)
-        session.prompt.results.budget = session.seen_calls.budget = session.config.keep_bytes
-        return Notice(f"{name} is {_shown(getattr(session.config, name))}", level="good")
+        session.run.config = session.run.config.with_value(name, given.value)
+        session.run.results.budget = session.run.seen_calls.budget = session.run.config.keep_bytes
+        return Notice(f"{name} is {_shown(getattr(session.run.config, name))}", level="good")
     words = setting_help()
     chosen = [field.name for field in fields(Config) if not name or field.name == name]
     if not chosen:
-        session.config.with_value(name, "")  # raises, with what is near
-    rows = tuple((key, _shown(getattr(session.config, key)), words.get(key, "")) for key in chosen)
+        session.run.config.with_value(name, "")  # raises, with what is near
+    rows = tuple((key, _shown(getattr(session.run.config, key)), words.get(key, "")) for key in chosen)
     return Table((Column("setting", "key"), Column("value", right=True), Column("")), rows)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from layerstep.arguments import Given
 from layerstep.commands.step import COUNT
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.registry import command
 
@@ -13,6 +13,6 @@ def continue_(session: Session, given: Given) -> Resume:
 
     With N, pass by the point that stopped here N - 1 times first.
     """
-    if session.pause is not None and session.pause.point is not None:
-        session.pause.point.ignore = given.n - 1
+    if session.run.pause is not None and session.run.pause.point is not None:
+        session.run.pause.point.ignore = given.n - 1
     return Resume(Kind.CONTINUE)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from layerstep.arguments import Given, Text
 from layerstep.commands.enable import points_named
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
 from layerstep.points.setting import place_named

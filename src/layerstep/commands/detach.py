@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from layerstep.arguments import Given
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
@@ -13,6 +13,6 @@ def detach(session: Session, given: Given) -> Resume:
 
     Ctrl-D at the prompt and the end of a pipe do the same.
     """
-    if session.pause is None:
+    if session.run.pause is None:
         raise UserError("nothing is paused", "a library user calls `.detach()`")
     return Resume(Kind.DETACH)

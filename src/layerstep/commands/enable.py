@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from layerstep.arguments import Given, Text
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
 from layerstep.registry import command

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from layerstep.arguments import Given
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
@@ -14,7 +14,7 @@ def finish(session: Session, given: Given) -> Resume:
     After a module has finished that is the one that called it; at its entry it is the module itself. At a
     line of another function: until that function returns, with the value that it returns.
     """
-    pause = session.pause
+    pause = session.run.pause
     assert pause is not None
     inner = pause.stack[0]
     if inner.at_line and inner.module is None and inner.within is not None:

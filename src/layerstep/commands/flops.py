@@ -12,7 +12,7 @@ from layerstep.profile.flops import Flops, count_flops
 from layerstep.registry import command
 from layerstep.tensors.format import number, share
 from layerstep.tensors.observing import observing
-from layerstep.views import Column, Table, View
+from layerstep.views import Column, Figure, Table, View
 
 ROWS = 20
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -32,11 +32,11 @@ def flops(session: Session, given: Given) -> View:
     called it. Matrix products, convolutions, recurrent layers and attention, fused or not, have formulas.
     What else is not element by element is listed as not counted. Attention counts in full, masked or not.
     """
-    stack = session.pause.stack if session.pause is not None else []
+    stack = session.run.pause.stack if session.run.pause is not None else []
     outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)
     if outer is None or outer.module is None:
         raise UserError("no call of a model is running here", "`break PATH`, `continue`, then `flops`")
-    inside = session.models.find(given.path)[0] if given.path else ""
+    inside = session.run.models.find(given.path)[0] if given.path else ""
     found = count_flops(
         session, outer.module, args=outer.args, kwargs=outer.kwargs, backward=torch.is_grad_enabled()
     )
@@ -45,7 +45,7 @@ def flops(session: Session, given: Given) -> View:
 
 
 def _table(session: Session, found: Flops, inside: str) -> Table:
-    roots = {model.name for model in session.models}
+    roots = {model.name for model in session.run.models}
     is_whole = not inside or inside in roots
 
     def is_asked(path: str) -> bool:
@@ -55,7 +55,7 @@ def _table(session: Session, found: Flops, inside: str) -> Table:
     both = {path: found.forward[path] + found.backward[path] for path in paths}
     paths.sort(key=lambda path: -both[path])
     whole = found.total
-    most = min(ROWS, session.config.max_lines)
+    most = min(ROWS, session.run.config.max_lines)
     rows = [_row(path or OUTSIDE, found, [path], whole) for path in paths[:most]]
     if len(paths) > most:
         rows.append(_row(f"… {len(paths) - most:,} more", found, paths[most:], whole))
@@ -89,5 +89,5 @@ def _flop(count: int) -> str:
         return "-"
     for unit, letter in _UNITS:
         if count >= unit:
-            return f"{number(count / unit)} {letter}"
-    return str(count)
+            return Figure(f"{number(count / unit)} {letter}", count, "FLOP")
+    return Figure(str(count), count, "FLOP")

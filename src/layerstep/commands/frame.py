@@ -9,7 +9,7 @@ from layerstep.views import Stack
 
 
 def _select(session: Session, index: int) -> Stack:
-    pause = session.pause
+    pause = session.run.pause
     assert pause is not None
     frame = pause.select(index)
     return Stack((stack_row(index, frame, selected=True),))
@@ -21,15 +21,15 @@ def up(session: Session, given: Given) -> Stack:
 
     `mod`, `inp`, `list` and the variables are then its own.
     """
-    assert session.pause is not None
-    return _select(session, session.pause.selected + given.n)
+    assert session.run.pause is not None
+    return _select(session, session.run.pause.selected + given.n)
 
 
 @command("down", "d", group="look", args=COUNT, examples=("up\ndown",), repeats=True, needs_pause=True)
 def down(session: Session, given: Given) -> Stack:
     """Look from the module that this one called."""
-    assert session.pause is not None
-    return _select(session, session.pause.selected - given.n)
+    assert session.run.pause is not None
+    return _select(session, session.run.pause.selected - given.n)
 
 
 @command(
@@ -44,5 +44,5 @@ def frame(session: Session, given: Given) -> Stack:
 
     Without N: show the selected one.
     """
-    assert session.pause is not None
-    return _select(session, session.pause.selected if given.n is None else given.n)
+    assert session.run.pause is not None
+    return _select(session, session.run.pause.selected if given.n is None else given.n)

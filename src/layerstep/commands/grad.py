@@ -106,7 +106,7 @@ def grad(session: Session, given: Given) -> View:
             return _here(session)
     rest: str = given.x
     value = _named(session, rest)
-    value = value_of(session, rest) if value is None else value
+    value = value_of(session.prompt, rest) if value is None else value
     with observing():
         if isinstance(value, nn.Module):
             return _of_module(session, value, rest)
@@ -119,11 +119,11 @@ def grad(session: Session, given: Given) -> View:
 def _named(session: Session, text: str) -> torch.Tensor | nn.Module | None:
     """A parameter or module by its whole path, which need not be Python: `0.bias`."""
     found = {each.name: each.parameter for each in named_parameters(session)}
-    return found.get(text, session.models.at(text))
+    return found.get(text, session.run.models.at(text))
 
 
 def _here(session: Session) -> View:
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     if frame is None or frame.call is None or frame.module is None:
         return _table(session, named_parameters(session), "the model")
     lines: list[tuple[str, View]] = []
@@ -132,7 +132,9 @@ def _here(session: Session) -> View:
             label = name if len(values) == 1 else f"{name}[{place}]"
             lines += _lines(label, value) if value is not None else [(label, Text("none"))]
     about = Fields((Span(frame.path, "path"), Span(frame.state, "dim")), tuple(lines))
-    own = [each for each in named_parameters(session) if each.layer in session.models.paths_of(frame.module)]
+    own = [
+        each for each in named_parameters(session) if each.layer in session.run.models.paths_of(frame.module)
+    ]
     if not any(each.parameter.grad is not None for each in own):
         return about
     return Group((about, _table(session, own, frame.path)))
@@ -177,7 +179,7 @@ def _table(session: Session, found: list[NamedParameter], text: str) -> View:
     have = [each for each in found if each.parameter.grad is not None]
     if not have:
         return Notice(f"no parameter of {text} has a gradient now", "`grad none` says why")
-    shown = have[: session.config.max_lines]
+    shown = have[: session.run.config.max_lines]
     sizes = measure([g for each in shown if (g := each.parameter.grad) is not None])
     weights = norms([each.parameter for each in shown])
     before_norm = biases_before_norms(session)
@@ -239,11 +241,11 @@ def _flow(session: Session) -> View:
         title = f"training step {step}"
     else:
         return Notice("no gradient yet", "`grad record` now, or look between the backward and zero_grad")
-    cut = len(entries) - session.config.max_lines
+    cut = len(entries) - session.run.config.max_lines
     notes += [f"{cut:,} more layers"] if cut > 0 else []
     notes += ["this backward is not over"] if in_backward(session) else _depth(entries)
     notes += [*grad_steps.warnings_of(session), *_outside(session)]
-    shown = dict(list(entries.items())[: session.config.max_lines])
+    shown = dict(list(entries.items())[: session.run.config.max_lines])
     ratios = log.last()[1] if log is not None and log.has_updates else {}
     return replace(_layers(shown, ratios), title=title, note="\n".join(notes))
 

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 from layerstep.commands.grad_steps import log_of
-from layerstep.engine.events import Phase
-from layerstep.engine.model_intake import set_or_leave_pending
-from layerstep.engine.points import PointKind
+from layerstep.engine.points import Record
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
 from layerstep.errors import UnknownPath, UserError
 from layerstep.gradients.check import Check, Checked, GradCheck
 from layerstep.gradients.no_gradient import missing_gradients, outside_optimizers
 from layerstep.layers.activity import ENOUGH, Activity, ActivityCount, Units
 from layerstep.layers.calls import LayerCall, calls_at, calls_here
+from layerstep.module_paths.where import Where
 from layerstep.points.description import described
 from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import Rerun, Watcher, rerun
@@ -24,7 +22,7 @@ RELUS = "type:*ReLU*"
 
 def none(session: Session) -> View:
     """`grad none`."""
-    if session.models.main is None:
+    if session.run.models.main is None:
         raise UserError("no model has run yet", "`continue` starts the run")
     missing = missing_gradients(session, log_of(session))
     notes = []
@@ -42,7 +40,7 @@ def none(session: Session) -> View:
         groups.setdefault((each.kind, each.reason), []).append(each.name)
     rows = [(kind, listed(names, 6), why) for (kind, why), names in groups.items()]
     columns = (Column("why", "key"), Column("parameters"), Column(""))
-    return Table(columns, tuple(rows[: session.config.max_lines]), note="\n".join(notes))
+    return Table(columns, tuple(rows[: session.run.config.max_lines]), note="\n".join(notes))
 
 
 def dead(session: Session, where: str) -> View:
@@ -55,14 +53,10 @@ def dead(session: Session, where: str) -> View:
         session.points.delete(point)
     activity = Activity(session)
     point = session.points.add(
-        PointKind.RECORD,
-        Where.parse(where or RELUS),
-        phase=Phase.EXIT,
-        action=activity.see,
-        set_by=f"grad dead {where}".rstrip(),
+        Record(Where.parse(where or RELUS), action=activity.see, set_by=f"grad dead {where}".rstrip())
     )
     try:
-        set_or_leave_pending(session, point)
+        session.intake.set_or_leave_pending(point)
     except UnknownPath:
         if where:
             raise
@@ -144,10 +138,10 @@ def check(session: Session, path: str) -> View:
 
 
 def _call(session: Session, name: str) -> LayerCall:
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     if frame is not None and frame.call is not None:
-        path, module = session.models.find(name or frame.path.partition("|")[0])
-        kept = session.seen_calls.get(module)
+        path, module = session.run.models.find(name or frame.path.partition("|")[0])
+        kept = session.run.seen_calls.get(module)
         if kept is None:
             raise UserError(f"the input of {path} is not at hand in the backward pass", f"`break {path}`")
         return LayerCall(path, module, *kept, CallProgress.AFTER)

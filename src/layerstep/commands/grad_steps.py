@@ -85,7 +85,7 @@ def _trends(session: Session, log: GradientLog) -> Table:
         )
         for name in names
     }
-    for layer in layers[: session.config.max_lines]:
+    for layer in layers[: session.run.config.max_lines]:
         norms = [entry.size.norm for entry in log.of(layer)]
         if norms:
             rows.append((layer, sparkline(norms, width=BARS), *_ends(norms), flags.get(layer, "")))
@@ -119,7 +119,7 @@ def _trend_of(session: Session, log: GradientLog, text: str) -> View:
     path = text
     if path not in log.names and path not in log.layers:
         tails = [name for name in (*log.layers, *log.names) if name.endswith("." + text)]
-        path = tails[0] if len(tails) == 1 else session.models.find(text)[0]
+        path = tails[0] if len(tails) == 1 else session.run.models.find(text)[0]
     entries = log.of(path)
     if not entries:
         raise UserError(f"no gradient of {path} was recorded", "`grad none` says why it has none")
@@ -156,7 +156,7 @@ def animate(session: Session) -> View:
     if log is None or not len(log):
         return _NOTHING
     lines = log.flow().to_ascii_animation(width=WIDTH, order=log.layers).splitlines()
-    most = session.config.max_lines
+    most = session.run.config.max_lines
     more = [f"… {len(lines) - most:,} more layers"] if len(lines) > most else []
     return Text("\n".join(lines[:most] + more))
 
@@ -166,7 +166,7 @@ def clip(session: Session, bound: float | None) -> View:
     log = log_of(session)
     if log is None or not log.totals:
         return _NOTHING
-    kinds = {each.number: each.kind for each in session.training.optimizers}
+    kinds = {each.number: each.kind for each in session.run.training.optimizers}
     found = {number_: clipping_of(totals) for number_, totals in log.totals.items()}
     rows, notes = [], []
     for number_, clipping in found.items():

@@ -35,7 +35,7 @@ def heatmap(session: Session, given: Given) -> View:
     scale. `--log` shades by powers of ten: small values are seen next to large ones.
     """
     dims: tuple[int, int] | None = given.dims
-    name, tensor = one_tensor(session, given.x)
+    name, tensor = one_tensor(session.prompt, given.x)
     if dims is not None:
         _check(tensor, dims)
     with observing():
@@ -52,7 +52,7 @@ def heatmap(session: Session, given: Given) -> View:
         log=given.log,
         cell=grid.block,
     )
-    return Group((tensor_view(tensor, limit=session.config.sample_above), plot))
+    return Group((tensor_view(tensor, limit=session.run.config.sample_above), plot))
 
 
 def _dims(tensor: torch.Tensor, dims: tuple[int, int] | None) -> tuple[int, int]:

@@ -7,10 +7,10 @@ from torch import nn
 
 from layerstep.arguments import Given, Rest
 from layerstep.documentation import documentation
-from layerstep.engine.scope import EvaluationFailed
 from layerstep.engine.session import Session
 from layerstep.engine.values import value_of
 from layerstep.errors import UnknownCommand, UserError
+from layerstep.expressions.scope import EvaluationFailed
 from layerstep.line_syntax import is_expression
 from layerstep.registry import (
     GROUPS,
@@ -62,14 +62,14 @@ def help_(session: Session, given: Given) -> View:
         return _overview()
     word = rest.split()[0]
     found = find_command(word, prefix=False)
-    if found is None and not session.scope.knows(word):
+    if found is None and not session.run.scope.knows(word):
         found = find_command(word)
     if found is not None:
         return _command(found)
     if not is_expression(rest):
         raise UnknownCommand(f"no command {rest!r}", suggestions=near(rest, command_names()))
     try:
-        return _explained(session, rest, value_of(session, rest))
+        return _explained(session, rest, value_of(session.prompt, rest))
     except EvaluationFailed as failure:
         raise _unknown(rest, failure) from None
 
@@ -116,10 +116,10 @@ def _explained(session: Session, text: str, value: Any) -> Fields:
     items: list[tuple[str, View]] = []
     if text in _NAMES:
         items.append(("", Text(_NAMES[text])))
-    paths = session.models.paths_of(value) if isinstance(value, nn.Module) else []
+    paths = session.run.models.paths_of(value) if isinstance(value, nn.Module) else []
     if paths:
         items.append(("path", Text(", ".join(paths[:4]))))
-    items.append(("value", present(value, limit=session.config.sample_above)))
+    items.append(("value", present(value, limit=session.run.config.sample_above)))
     if callable(value) or type(value).__module__ != "builtins":
         lines = documentation(value if _has_own_doc(value) else type(value)).splitlines()
         shown = lines[:MOST_DOC] + (["…"] if len(lines) > MOST_DOC else [])

@@ -32,10 +32,10 @@ def hist(session: Session, given: Given) -> View:
     the first and the last bar hold them. Outliers are more than six robust deviations (1.4826 times the
     median distance from the median) away from the median.
     """
-    name, tensor = one_tensor(session, given.x)
+    name, tensor = one_tensor(session.prompt, given.x)
     with observing():
         found = spread(tensor, bins=given.bins, exact=given.exact)
-    line = tensor_view(tensor, limit=session.config.sample_above)
+    line = tensor_view(tensor, limit=session.run.config.sample_above)
     if found is None:
         return Group((line, Plot("histogram", (), name)))
     plot = Plot(

@@ -3,9 +3,9 @@ from __future__ import annotations
 import math
 
 from layerstep.arguments import Given, Number, Path
-from layerstep.engine.recordings import Recorded
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
+from layerstep.expressions.recordings import Recorded
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import number, share
@@ -29,11 +29,11 @@ def history(session: Session, given: Given) -> View:
     and as a table of the last N. Without: the last N lines typed in this session; N is 20 if it is left out.
     """
     name, count = given.path, given.n
-    if given.typed in session.recordings.paths:  # a layer may be called 0
+    if given.typed in session.run.recordings.paths:  # a layer may be called 0
         name, count = given.typed, ROWS
-    count = min(max(1, count), max(1, session.config.max_lines - HEAD))
+    count = min(max(1, count), max(1, session.run.config.max_lines - HEAD))
     if name:
-        path, _ = session.models.find(name)
+        path, _ = session.run.models.find(name)
         return _trend(session, path, count)
     first = max(len(session.prompt.history) - count, 0)
     rows = tuple((str(i + 1), line) for i, line in enumerate(session.prompt.history[first:], start=first))
@@ -41,7 +41,7 @@ def history(session: Session, given: Given) -> View:
 
 
 def _trend(session: Session, path: str, count: int) -> View:
-    entries = [entry for entry in session.recordings.of(path) if entry.facts]
+    entries = [entry for entry in session.run.recordings.of(path) if entry.facts]
     if not entries:
         raise UserError(f"nothing of {path} is recorded", f"`record {path}` begins with the next forward")
     firsts = [_first(entry) for entry in entries]

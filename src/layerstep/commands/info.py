@@ -4,14 +4,15 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from layerstep.arguments import Choice, Given
-from layerstep.engine.events import Phase
-from layerstep.engine.points import Point
+from layerstep.calls.events import Phase
+from layerstep.engine.point import Point
+from layerstep.engine.points import Catch
 from layerstep.engine.session import Session
-from layerstep.engine.stack import function_label, location_of
 from layerstep.engine.threads import places
 from layerstep.errors import UserError
 from layerstep.points.description import described
 from layerstep.points.silence import defined, silence_of
+from layerstep.process.frames import function_label, location_of
 from layerstep.registry import command
 from layerstep.tensors.present import brief
 from layerstep.views import Column, Fields, Notice, Span, Table, Text, View
@@ -57,7 +58,8 @@ def breaks(session: Session) -> Table:
 
 def _point(session: Session, point: Point) -> tuple[str, ...]:
     phase = f" {point.phase}" if point.phase is not Phase.EXIT else ""
-    what = f"{point.kind}{f' {point.what}' if point.what else ''}{phase}{' once' if point.temporary else ''}"
+    caught = f" {point.what}" if isinstance(point, Catch) else ""
+    what = f"{point.kind}{caught}{phase}{' once' if point.temporary else ''}"
     notes = []
     if point.condition is not None:
         notes.append(f"if {point.condition.text}")
@@ -72,14 +74,14 @@ def _point(session: Session, point: Point) -> tuple[str, ...]:
 
 def _locals(session: Session) -> View:
     """The variables of the function that runs here, the newest last; a tensor is its line."""
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     running = frame.python if frame is not None else None
     if running is None:
         raise UserError("no function is running here", "`continue` to a stop")
     shown = [(name, value) for name, value in running.f_locals.items() if not name.startswith("__")]
     shown = [(name, value) for name, value in shown if not _is_definition(value)]
-    most = session.config.max_lines // 2
-    limit = session.config.sample_above
+    most = session.run.config.max_lines // 2
+    limit = session.run.config.sample_above
     items = [(name, brief(value, limit=limit)) for name, value in shown[:most]]
     if len(shown) > most:
         items.append(("…", Text(f"{len(shown) - most} more")))
@@ -100,11 +102,13 @@ def _backward(session: Session) -> View:
         hint = "`break WHERE backward` does that, from the next forward on"
         return Notice("no forward was noted for a backward pass", hint)
     modules = [
-        (path, module) for path, module in session.models.everything() if "forward" in defined(type(module))
+        (path, module)
+        for path, module in session.run.models.everything()
+        if "forward" in defined(type(module))
     ]
     unseen = [(path, reason) for path, module in modules if (reason := backpass.why_unseen(module))]
     seen = sum(backpass.seen(module) > 0 for _, module in modules)
-    most = session.config.max_lines
+    most = session.run.config.max_lines
     note = f"{seen} modules were gone through in the last backward pass"
     note += f"; {len(unseen) - most:,} more were not" if len(unseen) > most else ""
     return Table((Column("not seen", "path"), Column("because")), tuple(unseen[:most]), note=note)
@@ -120,7 +124,7 @@ def _models(session: Session) -> Table:
         Column("notes"),
     )
     rows = []
-    for model in session.models:
+    for model in session.run.models:
         root = model.root
         if root is None:
             continue
@@ -146,8 +150,8 @@ def _models(session: Session) -> Table:
 
 
 def _threads(session: Session) -> Table:
-    found = places(session)
-    most = session.config.max_lines
+    found = places(session.run, session.turns)
+    most = session.run.config.max_lines
     rows = tuple(
         (
             place.name,
@@ -176,7 +180,7 @@ def _cost(session: Session) -> Table:
     rows = []
     if len(arming.taps):
         active = [point for point in session.points if point.enabled and not point.is_pending]
-        why = f"{len(active)} points and their ancestors" if active else session.intent.kind.value
+        why = f"{len(active)} points and their ancestors" if active else session.run.intent.kind.value
         rows.append(
             (
                 "taps",
@@ -185,7 +189,7 @@ def _cost(session: Session) -> Table:
                 "about 1 µs a hook and call",
             )
         )
-    if session.discovery.is_on:
+    if session.intake.discovery.is_on:
         rows.append(
             (
                 "discovery",

@@ -10,9 +10,8 @@ from torch.nn.parameter import is_lazy
 from layerstep._torch import below_everything, is_lazy_clone
 from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.arguments import Expr, Given
-from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
-from layerstep.engine.values import value_of
+from layerstep.engine.values import as_it_was, value_of
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import human_bytes, number
@@ -39,15 +38,15 @@ def inspect(session: Session, given: Given) -> View:
     it. X is any expression or path.
     """
     rest: str = given.x
-    value = value_of(session, rest)
-    session.prompt.results.keep(value)
+    value = value_of(session.prompt, rest)
+    session.run.results.keep(value)
     if is_tensor(value):
         title = (Span(rest or "out", "code"),)
-        line = tensor_view(value, limit=session.config.sample_above)
-        before, note = as_it_was(session, rest, value)
+        line = tensor_view(value, limit=session.run.config.sample_above)
+        before, note = as_it_was(session.run, rest, value)
         lines: list[tuple[str, View]] = [("", line)]
         if before is not value:
-            line = tensor_view(before, limit=session.config.sample_above)
+            line = tensor_view(before, limit=session.run.config.sample_above)
             lines = [("was", line), ("now", lines[0][1])]
         lines += [("in place", Text(note))] if note else []
         return Fields(title, (*lines, *_facts(session, value)))
@@ -94,7 +93,7 @@ def _sharing(session: Session, tensor: torch.Tensor) -> str:
     if not storage.nbytes() or is_lazy_clone(tensor):  # asking for its address would copy it in the run
         return ""
     where, names = storage.data_ptr(), list[str]()
-    for root in (root for model in session.models if (root := model.root) is not None):
+    for root in (root for model in session.run.models if (root := model.root) is not None):
         for name, other in (
             *root.named_parameters(remove_duplicate=False),
             *root.named_buffers(remove_duplicate=False),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from layerstep.arguments import Form, Given
 from layerstep.commands.step import step_ops
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.registry import command
 

@@ -57,7 +57,7 @@ def leaks(session: Session, given: Given) -> View:
     views: list[View] = []
     if census.was_on:
         views.append(_counted(session, census))
-    if session.recordings.everything():
+    if session.run.recordings.everything():
         views.append(_recorded(session))
     if not views:
         return Notice(
@@ -78,7 +78,7 @@ def _counted(session: Session, census: Census) -> View:
             f"let it run some {unit}s more" if census.is_on else "",
         )
     with observing(), census.looking():
-        found = find_leaks(census, session.models)
+        found = find_leaks(census, session.run.models)
         grows = growth(counts)
         if not found and grows is not None and grows[1] > 0:
             return Group((_course(census, grows), _replaced(session, census)))
@@ -123,7 +123,7 @@ def _replaced(session: Session, census: Census) -> View:
     largest = sorted(census.others(), key=size_of, reverse=True)[:3]
     holders = [(tensor, holder_of(tensor)) for tensor in largest]
     for tensor, holder in holders:
-        line = growing_line(holder, session.models)
+        line = growing_line(holder, session.run.models)
         if line is not None:
             size = f"{shape_line(tensor)}, {human_bytes(size_of(tensor))}"
             title = f"{size}: replaced by a larger one each {census.unit}"
@@ -136,7 +136,7 @@ def _replaced(session: Session, census: Census) -> View:
 
 def _recorded(session: Session) -> View:
     """Recorded outputs that are still there."""
-    entries = session.recordings.everything()
+    entries = session.run.recordings.everything()
     current = max(entry.forward for entry in entries)
     owned = _owned(session)
     alive: dict[str, list[torch.Tensor]] = {}
@@ -150,7 +150,7 @@ def _recorded(session: Session) -> View:
 
 def _owned(session: Session) -> set[int]:
     """Parameters and buffers stay; that is no leak."""
-    roots = [root for model in session.models if (root := model.root) is not None]
+    roots = [root for model in session.run.models if (root := model.root) is not None]
     return {id(t) for root in roots for t in (*root.parameters(), *root.buffers())}
 
 

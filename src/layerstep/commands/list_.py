@@ -11,10 +11,10 @@ from torch import nn
 
 from layerstep._torch import is_scripted
 from layerstep.arguments import Given, Text
-from layerstep.engine.events import Phase
+from layerstep.calls.events import Phase
 from layerstep.engine.session import Session
-from layerstep.engine.source import function_lines, source_around
 from layerstep.errors import UserError
+from layerstep.expressions.source import function_lines, source_around
 from layerstep.registry import command
 from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Source
@@ -40,15 +40,15 @@ def list_(session: Session, given: Given) -> Source:
     """
     rest = given.place
     lines = _RANGE.fullmatch(rest)
-    if lines is not None and (lines[2] or not session.models.ending_in(rest)):
+    if lines is not None and (lines[2] or not session.run.models.ending_in(rest)):
         return _lines(session, int(lines[1]), int(lines[2]) if lines[2] else 0)
     if rest and rest != ".":
-        path, module = session.models.find(rest)
+        path, module = session.run.models.find(rest)
         return _forward(module, path)
     if _is_entering(session):
         return _entered(session)
     running, line = _running(session)
-    return source_around(running, session.config.context, line=line)
+    return source_around(running, session.run.config.context, line=line)
 
 
 @command("longlist", "ll", group="look", args=(), examples=("longlist",), needs_pause=True, whole_word=True)
@@ -65,12 +65,12 @@ def longlist(session: Session, given: Given) -> Source:
 
 def _lines(session: Session, first: int, last: int) -> Source:
     """The lines around one, or from one to another; a LAST below the first is a count, as in pdb."""
-    if session.pause is not None and session.pause.stack:
+    if session.run.pause is not None and session.run.pause.stack:
         running, at = _running(session)
         file, current = running.f_code.co_filename, at or running.f_lineno
     else:
         file, current = session.instruments.get(SourceLines).script, 0
-    context = session.config.context
+    context = session.run.config.context
     if not last:
         first, last = max(first - context, 1), first + context
     last = min(last if last >= first else first + last, first + MOST_LINES)
@@ -83,21 +83,21 @@ def _lines(session: Session, first: int, last: int) -> Source:
 
 
 def _is_entering(session: Session) -> bool:
-    pause = session.pause
+    pause = session.run.pause
     if pause is None or pause.frame is None:
         return False
     return pause.phase is Phase.ENTER and pause.selected == 0 and pause.frame.module is not None
 
 
 def _entered(session: Session) -> Source:
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     assert frame is not None and frame.module is not None
     return _forward(frame.module, frame.path, at_start=True)
 
 
 def _running(session: Session) -> tuple[FrameType, int]:
     """The Python frame that is shown, and its line; 0 for the one that it is at."""
-    pause = session.pause
+    pause = session.run.pause
     if pause is None or not pause.stack:
         raise UserError("nothing has stopped yet", "`list PATH` shows the forward of a module")
     frame = pause.frame

@@ -2,12 +2,10 @@ from __future__ import annotations
 
 from layerstep.arguments import Condition, Given, Quoted, Where
 from layerstep.commands.break_ import condition_of
-from layerstep.engine.events import Phase
-from layerstep.engine.expression import Template
-from layerstep.engine.model_intake import set_or_leave_pending
-from layerstep.engine.points import PointKind
+from layerstep.engine.points import Log
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
+from layerstep.expressions.expression import Template
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.points.description import confirmation
 from layerstep.registry import command
 from layerstep.views import Notice
@@ -33,11 +31,11 @@ def log(session: Session, given: Given) -> Notice:
     part that fails shows its error in its place.
     """
     point = session.points.add(
-        PointKind.LOG,
-        WherePattern.parse(given.where),
-        phase=Phase.EXIT,
-        condition=condition_of(given),
-        template=Template.parse(given.text),
+        Log(
+            WherePattern.parse(given.where),
+            condition=condition_of(given),
+            template=Template.parse(given.text),
+        )
     )
-    set_or_leave_pending(session, point)
+    session.intake.set_or_leave_pending(point)
     return confirmation(point)

@@ -93,7 +93,9 @@ def _everything(session: Session) -> View:
         lines += device_lines(devices())
     views.append(summary(lines, f"memory: {human_bytes(sum(map(now.total, KEPT)))} kept by models now"))
     if not now.paths and step is None:
-        views.append(Notice("no model has run yet" if not session.models.had_any else "the models are gone"))
+        views.append(
+            Notice("no model has run yet" if not session.run.models.had_any else "the models are gone")
+        )
     if step is None and not meter_of(session).is_on:
         hint = "the peak, what autograd saves, what is temporary, the need of a larger batch"
         views.append(Notice("`memory 1` measures the next step", hint))
@@ -104,9 +106,9 @@ def _everything(session: Session) -> View:
 
 def _inside(session: Session, text: str) -> View:
     """Only what is deterministic: no process, no other tensors."""
-    path, module = session.models.find(text)
-    own = set(session.models.paths_of(module)) | {path}
-    owner = session.models.owner_of(module)
+    path, module = session.run.models.find(text)
+    own = set(session.run.models.paths_of(module)) | {path}
+    owner = session.run.models.owner_of(module)
     is_root = owner is not None and owner.root is module
 
     def is_inside(other: str) -> bool:
@@ -122,7 +124,7 @@ def _inside(session: Session, text: str) -> View:
 
 
 def _rows(session: Session) -> int:
-    return min(ROWS, session.config.max_lines)
+    return min(ROWS, session.run.config.max_lines)
 
 
 def _last(session: Session) -> MeasuredStep | None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from layerstep.arguments import Given, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.nonfinite.catching import search_of
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View
@@ -21,8 +21,8 @@ def mute(session: Session, given: Given) -> View:
         note = f"passed over {hunt.passed_over} times" if rows else "nothing is muted; `mute WHERE`"
         return Table((Column("muted", "path"),), rows, note=note)
     where = WherePattern.parse(given.where)
-    if len(session.models):
-        where.look_up(session.models)
+    if len(session.run.models):
+        where.look_up(session.run.models)
     hunt.muted.append(where)
     return Notice(
         f"NaN and Inf made in {given.where} are not reported", "`unmute` reverses this", level="good"

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from layerstep.arguments import Form, Given
 from layerstep.commands.step import COUNT
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.registry import command
-from layerstep.source_lines.watcher import SourceLines
 
 
 @command(
@@ -25,6 +24,5 @@ def next_(session: Session, given: Given) -> Resume:
     function that called it. At a stop at a module it is the function that called the module.
     """
     if given.form == "line":
-        session.instruments.get(SourceLines).check_thread()
         return Resume(Kind.NEXT_LINE, given.n)
     return Resume(Kind.NEXT, given.n)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerstep._torch import call_frames, called_module, is_scripted, is_wrapper
 from layerstep.arguments import Flag, Given, Path
-from layerstep.engine.operations import Kernels, Place, is_question, is_whole, name_of, place_of
+from layerstep.calls.operations import Kernels, Place, is_question, is_whole, name_of, place_of
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.layers.calls import LayerCall, calls_at, calls_here
@@ -20,7 +20,7 @@ from layerstep.tensors.format import dims
 from layerstep.tensors.observing import observing
 from layerstep.tensors.present import short
 from layerstep.tensors.shapes import tensors_in
-from layerstep.views import Column, Group, Notice, Table, View
+from layerstep.views import Column, Figure, Group, Notice, Table, View
 
 MOST_SHAPES = 4
 FRAME_LINES = 6
@@ -40,7 +40,7 @@ class _Ops(Watcher):
 
     def __init__(self, session: Session, *, kernels: bool) -> None:
         super().__init__()
-        self._models = session.models
+        self._models = session.run.models
         self._kernels = Kernels(self._time) if kernels else None
         self.found: list[_Seen] = []
 
@@ -119,13 +119,13 @@ def ops(session: Session, given: Given) -> View:
         raise UserError(f"no op was seen in {call.path}", why_no_ops(call.module))
     remarks = ["run again on copies; one sample of the time"]
     remarks += ["dropout did nothing"] if done.dropped else []
-    scripted = [path for path, module in session.models.everything() if _is_inside(call, module, path)]
+    scripted = [path for path, module in session.run.models.everything() if _is_inside(call, module, path)]
     remarks += [f"{scripted[0]} is TorchScript: one call, its ops are not seen"] if scripted else []
     total = sum(seen.seconds for seen in watcher.found)
     title = f"{call.path}  {len(watcher.found)} {'aten ops' if given.aten else 'ops'}, {total * 1e6:,.0f} µs"
     found = [seen._replace(path=_below(seen.path, call.path)) for seen in watcher.found]
     return Group(
-        (Notice(title, "; ".join(remarks)), _table(found, max(session.config.max_lines - FRAME_LINES, 1)))
+        (Notice(title, "; ".join(remarks)), _table(found, max(session.run.config.max_lines - FRAME_LINES, 1)))
     )
 
 
@@ -177,7 +177,11 @@ def _grouped(group: list[_Seen]) -> tuple[str, ...]:
     times = f" × {len(group)}" if len(group) > 1 else ""
     took = sum(seen.seconds for seen in group) * 1e6
     path = _common([seen.path for seen in group])
-    return (path, first.name + times, first.shapes, f"{took:,.0f}", first.place.name)
+    return (path, first.name + times, first.shapes, _micros(took), first.place.name)
+
+
+def _micros(took: float) -> str:
+    return Figure(f"{took:,.0f}", took, "µs")
 
 
 def _common(paths: list[str]) -> str:

@@ -19,10 +19,10 @@ def perturbed(session: Session, given: Given) -> View:
     running functions and what they hold, the state of optimizers). Lists the lines of the whole session that
     changed something, and what could not be checked.
     """
-    changed = [(line, name) for line, outcome in session.prompt.disturbed for name in outcome.changed]
+    changed = [(line, name) for line, outcome in session.prompt.effects.disturbed for name in outcome.changed]
     unseen, unchecked = _unseen(session, {name for _, name in changed})
     rows = changed + [("(written past torch)", name) for name in unseen]
-    restored = sum(1 for _, outcome in session.prompt.disturbed if outcome.restored)
+    restored = sum(1 for _, outcome in session.prompt.effects.disturbed if outcome.restored)
     lines = _count(restored, "line")
     also = f"; random streams and buffers that {lines} moved were put back" if restored else ""
     hint = f"not checked: {_some(unchecked)}" if unchecked else ""
@@ -34,7 +34,7 @@ def perturbed(session: Session, given: Given) -> View:
 
 def _proof(session: Session) -> str:
     what = "random streams, parameters, buffers and gradients are untouched"
-    if session.prompt.baseline is None:
+    if session.prompt.effects.baseline is None:
         return f"{what}; no line of this pause could write"
     return f"{what}, and so are all other tensors in reach"
 
@@ -43,19 +43,19 @@ def _unseen(session: Session, named: set[str]) -> tuple[list[str], list[str]]:
     """What has changed though no line was seen to change it; what could not be checked."""
     lost = [
         f"random stream {name}, while other threads ran"
-        for _, o in session.prompt.disturbed
+        for _, o in session.prompt.effects.disturbed
         for name in o.unsure
     ]
-    unchecked = [name for _, outcome in session.prompt.disturbed for name in outcome.unchecked] + lost
-    if session.prompt.baseline is None:
+    unchecked = [name for _, outcome in session.prompt.effects.disturbed for name in outcome.unchecked] + lost
+    if session.prompt.effects.baseline is None:
         return [], list(dict.fromkeys(unchecked))
     with observing():
-        moved = [f"random stream {name}" for name in session.prompt.baseline.streams.changed()]
-        if moved and session.prompt.baseline.threads.have_run():
+        moved = [f"random stream {name}" for name in session.prompt.effects.baseline.streams.changed()]
+        if moved and session.prompt.effects.baseline.threads.have_run():
             unchecked += [f"{name}, while other threads ran" for name in moved]
             moved = []
-        changed = [name for name in session.prompt.baseline.changed() if name not in named]
-    return moved + changed, list(dict.fromkeys(unchecked + session.prompt.baseline.unchecked))
+        changed = [name for name in session.prompt.effects.baseline.changed() if name not in named]
+    return moved + changed, list(dict.fromkeys(unchecked + session.prompt.effects.baseline.unchecked))
 
 
 def _count(number: int, thing: str) -> str:

@@ -21,6 +21,6 @@ def print_(session: Session, given: Given) -> View:
 
     A tensor shows as its line, and one of few elements with its values; `inspect` says more.
     """
-    value = value_of(session, given.expr)
-    number = session.prompt.results.keep(value)
+    value = value_of(session.prompt, given.expr)
+    number = session.run.results.keep(value)
     return Fields((), ((f"${number}" if number is not None else "=", present(value)),))

@@ -8,7 +8,7 @@ from pathlib import Path
 from layerstep._torch.profilers import QuietProfiler, is_profiling
 from layerstep.arguments import Choice, Flag, Form, Given, Number, Option, Word
 from layerstep.commands import profile_views
-from layerstep.commands.profile_views import SORTS, milliseconds
+from layerstep.commands.profile_views import SORTS, milliseconds, percent
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.profile.compare import Saved, compare_profiles, joined, load, saved_of, store
@@ -16,7 +16,7 @@ from layerstep.profile.profiling import WARM_UP
 from layerstep.profile.state import KernelProfile, ProfileState, state_of
 from layerstep.registry import command
 from layerstep.tensors.observing import observing
-from layerstep.views import Column, Notice, Table, View
+from layerstep.views import Column, Figure, Notice, Table, View
 
 KERNELS = 25
 MOST_STEPS = 100_000
@@ -182,9 +182,9 @@ def _kernels(state: ProfileState) -> View:
         (
             each.key[:40],
             milliseconds(getattr(each, own) / 1e6 / steps),
-            f"{100 * getattr(each, own) / whole:.1f}",
+            percent(getattr(each, own) / whole),
             milliseconds((each.device_time_total if on_device else each.cpu_time_total) / 1e6 / steps),
-            f"{each.count / steps:.0f}",
+            Figure(f"{each.count / steps:.0f}", each.count / steps),
         )
         for each in found[:KERNELS]
     )

@@ -7,9 +7,9 @@ from layerstep.profile.advice import Advice
 from layerstep.profile.compare import LEAST_EFFECT, ProfileComparison, TimeChange
 from layerstep.profile.report import BETWEEN, Measured, Row, StepSpread, by_type
 from layerstep.profile.state import ProfileState
-from layerstep.views import Column, Fields, Group, Node, Notice, Span, Table, Text, Tree, View
+from layerstep.views import Column, Fields, Figure, Group, Node, Notice, Span, Table, Text, Tree, View
 
-__all__ = ["SORTS", "advice_view", "comparison", "flame", "milliseconds", "report", "tree"]
+__all__ = ["SORTS", "advice_view", "comparison", "flame", "milliseconds", "percent", "report", "tree"]
 
 SORTS: dict[str, Callable[[Measured, Row], float]] = {
     "own": lambda measured, row: measured.typical(row.own),
@@ -35,17 +35,25 @@ def milliseconds(seconds: float) -> str:
     """As few characters as tell two modules apart."""
     value = 1e3 * seconds
     if value < 0.0995:
-        return f"{value:.2g}" if value >= 0.001 else f"{value:.1g}" if value >= 0.0001 else "0"
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+        text = f"{value:.2g}" if value >= 0.001 else f"{value:.1g}" if value >= 0.0001 else "0"
+    else:
+        text = f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return Figure(text, value, "ms")
 
 
-def count(value: float) -> str:
+def count(value: float, what: str = "") -> str:
     """1.05M: at most four characters and a unit."""
+    rest = value
     for unit in ("", "k", "M", "G", "T"):
-        if value < 999.5:
-            return f"{value:.3g}{unit}" if value else ""
-        value /= 1000
-    return f"{value:.3g}P"
+        if rest < 999.5:
+            return Figure(f"{rest:.3g}{unit}" if rest else "", value, what)
+        rest /= 1000
+    return Figure(f"{rest:.3g}P", value, what)
+
+
+def percent(part: float) -> str:
+    """A share of one without its sign, which the column has."""
+    return Figure(f"{100 * part:.1f}", 100 * part, "%")
 
 
 def report(state: ProfileState, *, by: str, sort: str, wide: bool = False) -> View:
@@ -120,18 +128,17 @@ def _cells(measured: Measured, row: Row, names: list[str]) -> tuple[str, ...]:
     spread = (own.high - own.low) / 2 / typical(row.own) if typical(row.own) else 0.0
     known = {
         "own ms": milliseconds(typical(row.own)),
-        "±": f"{spread:.0%}" if spread < 10 else ">999%",
-        "%": f"{100 * measured.share(row):.1f}",
+        "±": Figure(f"{spread:.0%}" if spread < 10 else ">999%", 100 * spread, "%"),
+        "%": percent(measured.share(row)),
     }
     if not row.is_outside:
         known["fwd"] = milliseconds(typical(row.forward))
         known["bwd"] = milliseconds(typical(row.backward))
         known["total"] = milliseconds(typical(row.total))
-        known["n"] = f"{typical(row.calls):.3g}"
-        known["saved"], known["peak"] = count(row.saved), count(row.needed)
-        known["params"], known["FLOP"], known["FLOP/s"] = map(
-            count, (row.parameters, row.flops, measured.rate(row))
-        )
+        known["n"] = Figure(f"{typical(row.calls):.3g}", typical(row.calls))
+        known["saved"], known["peak"] = count(row.saved, "B"), count(row.needed, "B")
+        known["params"], known["FLOP"] = count(row.parameters), count(row.flops, "FLOP")
+        known["FLOP/s"] = count(measured.rate(row), "FLOP/s")
     return (row.path, *(known.get(name, "") for name in names))
 
 
@@ -173,9 +180,9 @@ def _by_op(state: ProfileState) -> View:
     if not found:
         return Notice("no operations were looked at", state.looked.trouble or "`profile 5` first")
     whole = sum(seconds for _, seconds in found.values())
-    ordered = sorted(found.items(), key=lambda each: -each[1][1])[: state.session.config.max_lines]
+    ordered = sorted(found.items(), key=lambda each: -each[1][1])[: state.session.run.config.max_lines]
     rows = tuple(
-        (name, milliseconds(seconds), f"{100 * seconds / whole:.1f}", str(calls))
+        (name, milliseconds(seconds), percent(seconds / whole), str(calls))
         for name, (calls, seconds) in ordered
     )
     columns = (Column("op", "code"), *(Column(name, right=True) for name in ("ms", "%", "calls")))
@@ -191,7 +198,7 @@ def tree(state: ProfileState) -> View:
     if not roots:
         return Notice("no module was called")
     whole = measured.seconds or 1.0
-    budget = [state.session.config.max_lines]
+    budget = [state.session.run.config.max_lines]
 
     def node(row: Row, *, hot: bool, seen: tuple[str, ...]) -> Node:
         total = measured.typical(row.total)
@@ -242,7 +249,7 @@ def flame(state: ProfileState) -> View:
 
     def draw(row: Row, begin: float, depth: int, seen: tuple[str, ...]) -> None:
         total = measured.typical(row.total)
-        if total / whole < 1 / BAR / 2 or len(lines) >= state.session.config.max_lines:
+        if total / whole < 1 / BAR / 2 or len(lines) >= state.session.run.config.max_lines:
             return
         name = row.path.removeprefix(row.parent + ".") if row.parent else row.path
         bar = " " * round(begin * BAR) + _bar(total / whole)
@@ -269,8 +276,10 @@ def _bar(share: float) -> str:
 
 def advice_view(found: list[Advice], state: ProfileState) -> View:
     """`profile advice`."""
+    beside = state.measured().beside
+    aside = f"{', '.join(beside)} worked too, so waiting for data is not judged" if beside else ""
     if not found:
-        return Notice("the numbers ask for nothing", "`profile report` shows them", "good")
+        return Notice("the numbers ask for nothing", aside or "`profile report` shows them", "good")
     views: list[View] = []
     for advice in found[:8]:
         title = (Span(advice.name, "warn"), Span(advice.path, "path"))
@@ -279,6 +288,8 @@ def advice_view(found: list[Advice], state: ProfileState) -> View:
             items.append(("line", Text(str(advice.place))))
         items += [("because", Text(advice.says)), ("gain", Text(advice.gain)), ("check", Text(advice.check))]
         views.append(Fields(tuple(span for span in title if span.text), tuple(items)))
+    if aside:
+        views.append(Notice(aside))
     if state.looked.trouble:
         views.append(Notice(f"operations were not looked at: {state.looked.trouble}"))
     return Group(tuple(views))
@@ -319,7 +330,8 @@ def _largest(parts: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "∞"
+    value = 100 * (ratio - 1)
+    return Figure(f"{value:+.1f} %" if math.isfinite(ratio) else "∞", value, "%")
 
 
 def _change(name: str, change: TimeChange) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from layerstep.arguments import Given
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.registry import command
 

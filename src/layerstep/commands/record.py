@@ -7,15 +7,13 @@ from collections.abc import Callable
 import torch
 
 from layerstep.arguments import Condition, Flag, Given, Keyword, Number, Where
+from layerstep.calls.stack import Frame
 from layerstep.commands.break_ import condition_of
-from layerstep.engine.events import Phase
-from layerstep.engine.model_intake import set_or_leave_pending
-from layerstep.engine.points import PointKind
-from layerstep.engine.recordings import Recorded
+from layerstep.engine.points import Record
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
-from layerstep.engine.where import Where as WherePattern
 from layerstep.errors import BadArguments
+from layerstep.expressions.recordings import Recorded
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.points.description import confirmation
 from layerstep.registry import command
 from layerstep.tensors.clones import clone_of
@@ -55,31 +53,31 @@ def record(session: Session, given: Given) -> View:
         raise BadArguments("record needs WHERE")
     options = [f"every {given.every}"] if given.every > 1 else []
     point = session.points.add(
-        PointKind.RECORD,
-        WherePattern.parse(given.where),
-        phase=Phase.EXIT,
-        condition=condition_of(given),
-        action=_recorder(session, every=given.every, with_tensors=given.tensors),
-        options=" ".join([*options, *(["--tensors"] if given.tensors else [])]),
+        Record(
+            WherePattern.parse(given.where),
+            condition=condition_of(given),
+            action=_recorder(session, every=given.every, with_tensors=given.tensors),
+            options=" ".join([*options, *(["--tensors"] if given.tensors else [])]),
+        )
     )
-    set_or_leave_pending(session, point)
+    session.intake.set_or_leave_pending(point)
     return confirmation(point, f" {point.options}".rstrip())
 
 
 def _recorder(session: Session, *, every: int, with_tensors: bool) -> Callable[[Frame], None]:
     def measure(frame: Frame) -> None:
         assert frame.module is not None
-        owner = session.models.owner_of(frame.module)
+        owner = session.run.models.owner_of(frame.module)
         forward = owner.forwards if owner is not None else 0
         if with_tensors:
-            session.seen_calls.keep(frame.module, frame.args, frame.kwargs, frame.output)
+            session.run.seen_calls.keep(frame.module, frame.args, frame.kwargs, frame.output)
         if (forward - 1) % every:
             return
         leaves = tensors_in(frame.output, most=MOST_TENSORS)
-        limit = session.config.sample_above
+        limit = session.run.config.sample_above
         facts = tuple((place, summarize(tensor, limit=limit, brief=True)) for place, tensor in leaves)
         copies = _copies(session, leaves, facts) if with_tensors else {}
-        session.recordings.add(
+        session.run.recordings.add(
             Recorded(
                 path=frame.path.partition("|")[0],
                 forward=forward,
@@ -98,7 +96,7 @@ def _copies(
 ) -> dict[str, torch.Tensor]:
     """What has values to copy and fits: freed, vmapped and fake tensors have none."""
     found: dict[str, torch.Tensor] = {}
-    left = session.recordings.budget
+    left = session.run.recordings.budget
     for (place, tensor), (_, summary) in zip(leaves, facts, strict=True):
         size = summary.nbytes if summary.stats is not None else None
         if size is not None and size <= left:
@@ -114,9 +112,9 @@ def _value(copies: dict[str, torch.Tensor]) -> object:
 
 
 def _recorded(session: Session) -> Table:
-    recordings = session.recordings
+    recordings = session.run.recordings
     rows = []
-    for path in recordings.paths[: session.config.max_lines]:
+    for path in recordings.paths[: session.run.config.max_lines]:
         entries = recordings.of(path)
         copies = sum(entry.value is not None for entry in entries)
         forwards = f"{entries[0].forward}–{entries[-1].forward}"

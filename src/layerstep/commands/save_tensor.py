@@ -39,7 +39,7 @@ def save_tensor(session: Session, given: Given) -> Notice:
     tensor goes into the one .safetensors file, by its name; `compare X FILE:NAME` reads it again.
     """
     what, file = given.x, given.file
-    tensors = _named(value_of(session, what), what)
+    tensors = _named(value_of(session.prompt, what), what)
     path = Path(os.path.expanduser(file))
     write_tensors(tensors, path)
     told = shape_line(next(iter(tensors.values()))) if len(tensors) == 1 else f"{len(tensors)} tensors"

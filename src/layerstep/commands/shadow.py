@@ -44,7 +44,7 @@ def shadow(session: Session, given: Given) -> View:
     not touched.
     """
     call = _call(session, given.path)
-    losses = Losses(session.models.path_of, tolerance=given.tol)
+    losses = Losses(session.run.models.path_of, tolerance=given.tol)
     watcher = Shadower(losses.see, seconds=SECONDS)
     done = rerun(
         session, call.module, args=call.args, kwargs=call.kwargs, progress=call.progress, watcher=watcher
@@ -61,17 +61,17 @@ def shadow(session: Session, given: Given) -> View:
 
 def _call(session: Session, path: str) -> LayerCall:
     running = {id(call.module): call for call in calls_here(session)}
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     if not path and (frame is None or frame.module is None):
         raise UserError("nothing has stopped yet", "`continue` to a stop")
     if path:
-        path, module = session.models.find(path)
+        path, module = session.run.models.find(path)
     else:
         assert frame is not None and frame.module is not None
         path, module = frame.path.partition("|")[0], frame.module
     if id(module) in running:
         return running[id(module)]
-    kept = session.seen_calls.get(module)
+    kept = session.run.seen_calls.get(module)
     if kept is None:
         raise UserError(
             f"what {path} was called with is not in view",

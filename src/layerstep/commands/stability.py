@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from layerstep._torch import own_parameters
 from layerstep.arguments import Given, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
 from layerstep.errors import UserError
 from layerstep.layers.calls import LayerCall, calls_here
+from layerstep.module_paths.where import Where as WherePattern
 from layerstep.precision.cancellation import Hazards
 from layerstep.precision.shadow_run import Shadower
 from layerstep.precision.stability import (
@@ -55,11 +55,11 @@ def stability(session: Session, given: Given) -> View:
     modules and all in them; one that is still running is run whole, so `stability **` is the whole forward.
     `record WHERE --tensors` keeps more in view. The run is not touched; dropout does nothing in the reruns.
     """
-    if session.models.main is None:
+    if session.run.models.main is None:
         raise UserError("no model has run yet", "`continue` starts the run")
-    chosen = WherePattern.parse(given.where or "**").look_up(session.models)
+    chosen = WherePattern.parse(given.where or "**").look_up(session.run.models)
     parts = {id(part): part for _, module in chosen for part in module.modules()}
-    modules = [(session.models.path_of(part), part) for part in parts.values()]
+    modules = [(session.run.models.path_of(part), part) for part in parts.values()]
     issues, looked = _values(session, modules)
     found, notes = _operations(session, _calls(session, chosen if given.where else None))
     return _answer(session, [*found, *issues], [f"{looked:,} tensors looked at", *notes])
@@ -67,7 +67,7 @@ def stability(session: Session, given: Given) -> View:
 
 def _values(session: Session, modules: list[tuple[str, nn.Module]]) -> tuple[list[StabilityIssue], int]:
     issues: list[StabilityIssue] = []
-    optimizers = [each.optimizer for each in session.training.optimizers if each.optimizer is not None]
+    optimizers = [each.optimizer for each in session.run.training.optimizers if each.optimizer is not None]
     with observing():
         in_view = list(islice(_in_view(session, modules), MOST_TENSORS))
         in_f16 = computes_in_f16(tensor for _, tensor, _ in in_view)
@@ -80,7 +80,7 @@ def _values(session: Session, modules: list[tuple[str, nn.Module]]) -> tuple[lis
 
 
 def _in_view(session: Session, modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor, Role]]:
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     here = frame.module if frame is not None else None
     for path, module in modules:
         output = None
@@ -89,7 +89,7 @@ def _in_view(session: Session, modules: list[tuple[str, nn.Module]]) -> Iterator
                 (f"{path} inp{place}", tensor, "activation") for place, tensor in tensors_in(frame.inp)
             )
             output = frame.output if frame.has_output else None
-        elif (call := session.seen_calls.get(module)) is not None:
+        elif (call := session.run.seen_calls.get(module)) is not None:
             output = call[2]
         yield from ((path + place, tensor, "activation") for place, tensor in tensors_in(output))
         for name, parameter in own_parameters(module):
@@ -100,13 +100,13 @@ def _in_view(session: Session, modules: list[tuple[str, nn.Module]]) -> Iterator
 
 def _calls(session: Session, chosen: list[tuple[str, nn.Module]] | None) -> list[LayerCall]:
     """The calls to run again, none in another: of the modules chosen, or of the one here and those passed."""
-    pause = session.pause
+    pause = session.run.pause
     running = {id(call.module): call for call in calls_here(session)} if pause is not None else {}
     if chosen is None:
         frame = pause.frame if pause is not None else None
         here = frame.module if frame is not None else None
         running = {key: call for key, call in running.items() if call.module is here}
-        chosen = list(session.models.everything())
+        chosen = list(session.run.models.everything())
     calls: dict[int, LayerCall] = {}
     for _, module in chosen:
         _collect(session, module, running, calls, set())
@@ -124,11 +124,11 @@ def _collect(
     """The module's own call, or those of what is in it."""
     if id(module) in calls or id(module) in above:
         return
-    kept = session.seen_calls.get(module)
+    kept = session.run.seen_calls.get(module)
     if id(module) in running:
         calls[id(module)] = running[id(module)]
     elif kept is not None:
-        calls[id(module)] = LayerCall(session.models.path_of(module), module, *kept, CallProgress.AFTER)
+        calls[id(module)] = LayerCall(session.run.models.path_of(module), module, *kept, CallProgress.AFTER)
     else:
         for child in module.children():
             _collect(session, child, running, calls, {*above, id(module)})
@@ -141,7 +141,7 @@ def _operations(session: Session, calls: list[LayerCall]) -> tuple[list[Stabilit
     unseen: set[str] = set()
     for call in calls:
         hazards = Hazards(
-            session.models.path_of, thresholds=Thresholds(), has_gradients=torch.is_grad_enabled()
+            session.run.models.path_of, thresholds=Thresholds(), has_gradients=torch.is_grad_enabled()
         )
         watcher = Shadower(hazards.see, seconds=left)
         try:
@@ -178,7 +178,7 @@ def _answer(session: Session, issues: list[StabilityIssue], notes: list[str]) ->
     if not issues:
         return Notice("nothing is near its limits", "; ".join(notes), level="good")
     issues = _folded(worst_first(issues))
-    most = session.config.max_lines // 4
+    most = session.run.config.max_lines // 4
     shown = issues[:most]
     rows = [(_where(issue), issue.kind, _evidence(issue)) for issue in shown]
     if len(issues) > most:

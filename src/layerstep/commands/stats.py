@@ -4,13 +4,12 @@ import torch
 from torch import nn
 
 from layerstep.arguments import Choice, Expr, Flag, Given, Option
-from layerstep.engine.overwritten_inputs import as_it_was
 from layerstep.engine.session import Session
-from layerstep.engine.values import value_of
-from layerstep.engine.where import Where, WhereKind
+from layerstep.engine.values import as_it_was, value_of
 from layerstep.errors import UserError
 from layerstep.layers.calls import layers_in_view
 from layerstep.line_syntax import expressions, is_expression
+from layerstep.module_paths.where import Where, WhereKind
 from layerstep.registry import command
 from layerstep.tensors.format import dims, human_bytes, number, share
 from layerstep.tensors.observing import observing
@@ -50,7 +49,7 @@ def stats(session: Session, given: Given) -> View:
     `--params` of the parameters. `--sort` takes a column. Tensors of more than 268 million elements are
     sampled, and say so; `--exact` reads all.
     """
-    text, exact, sort, most = given.x, given.exact, given.sort, session.config.max_lines
+    text, exact, sort, most = given.x, given.exact, given.sort, session.run.config.max_lines
     if given.params:
         return _table(_parameters(session, text or "**"), sort, exact=exact, most=most)
     if text and not is_expression(text) and Where.parse(text).kind is not WhereKind.PATH and " " not in text:
@@ -58,7 +57,7 @@ def stats(session: Session, given: Given) -> View:
     leaves: list[Leaf] = []
     notes: list[Notice] = []
     for piece in expressions(text) or [""]:
-        value, note = as_it_was(session, piece, value_of(session, piece))
+        value, note = as_it_was(session.run, piece, value_of(session.prompt, piece))
         notes += [Notice(note)] if note else []
         leaves += [((piece or "out") + inner, tensor) for inner, tensor in _tensors(value, piece)]
     if len(leaves) == 1 and not sort:
@@ -80,7 +79,7 @@ def _tensors(value: object, text: str) -> list[Leaf]:
 
 def _parameters(session: Session, where: str) -> list[Leaf]:
     seen: dict[int, tuple[str, torch.Tensor]] = {}
-    for path, module in Where.parse(where).look_up(session.models):
+    for path, module in Where.parse(where).look_up(session.run.models):
         for name, parameter in module.named_parameters():
             seen.setdefault(id(parameter), (f"{path}.{name}", parameter))
     if not seen:

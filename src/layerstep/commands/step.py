@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 from layerstep.arguments import Form, Given, Number
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.registry import command
-from layerstep.source_lines.watcher import SourceLines
 
 __all__ = ["COUNT", "step_ops"]
 
@@ -14,7 +13,7 @@ COUNT = Number("N", least=1, default=1, what="count")
 
 def step_ops(session: Session, kind: Kind, count: int) -> Resume:
     """To the N-th next op of the module that the run is stopped in, or to its end."""
-    pause = session.pause
+    pause = session.run.pause
     if pause is None or not pause.stack:
         raise UserError("nothing has stopped yet", "`break WHERE enter`, then `continue`")
     frame = pause.stack[0]
@@ -51,6 +50,5 @@ def step(session: Session, given: Given) -> Resume:
     if given.form == "op":
         return step_ops(session, Kind.OP, given.n)
     if given.form == "line":
-        session.instruments.get(SourceLines).check_thread()
         return Resume(Kind.LINE, given.n)
     return Resume(Kind.STEP, given.n)

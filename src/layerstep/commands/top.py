@@ -10,7 +10,7 @@ from layerstep.tensors.format import place
 from layerstep.tensors.observing import observing
 from layerstep.tensors.places import extremes
 from layerstep.tensors.present import tensor_view
-from layerstep.views import Column, Group, Table, View
+from layerstep.views import Column, Figure, Group, Table, View
 
 
 @command(
@@ -28,15 +28,15 @@ def top(session: Session, given: Given) -> View:
     pieces = expressions(given.x)
     if len(pieces) > 1:
         raise UserError(f"{pieces[1]!r} is too much", "one tensor, then a count")
-    _, value = one_tensor(session, pieces[0] if pieces else "")
-    count = min(given.k, session.config.max_lines)
+    _, value = one_tensor(session.prompt, pieces[0] if pieces else "")
+    count = min(given.k, session.run.config.max_lines)
     with observing():
         ends = [extremes(value, count, largest=largest) for largest in (True, False)]
     rows = []
     for i in range(max(map(len, ends))):
         cells: list[str] = []
         for end in ends:
-            cells += [f"{end[i][1]:.6g}", place(end[i][0])] if i < len(end) else ["", ""]
+            cells += [Figure(f"{end[i][1]:.6g}", end[i][1]), place(end[i][0])] if i < len(end) else ["", ""]
         rows.append(tuple(cells))
     columns = (
         Column("largest", right=True),
@@ -45,5 +45,5 @@ def top(session: Session, given: Given) -> View:
         Column("at", "dim"),
     )
     note = "" if rows else "no values to rank"
-    line = tensor_view(value, limit=session.config.sample_above)
+    line = tensor_view(value, limit=session.run.config.sample_above)
     return Group((line, Table(columns, tuple(rows), note=note)))

@@ -7,9 +7,9 @@ from torch.nn.parameter import is_lazy
 
 from layerstep._torch import is_scripted
 from layerstep.arguments import Given, Number, Path
-from layerstep.engine.models import Model
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
+from layerstep.module_paths.models import Model
 from layerstep.registry import command
 from layerstep.views import Group, Node, Tree, View
 
@@ -31,13 +31,13 @@ def tree(session: Session, given: Given) -> View:
     Equal neighbours are folded into one line. `tree PATH` begins at a module; a number limits the depth.
     """
     begin, depth = given.path, given.depth or 0
-    if not begin and depth and session.models.at(given.typed) is not None:  # a module may be called 2
+    if not begin and depth and session.run.models.at(given.typed) is not None:  # a module may be called 2
         begin, depth = given.typed, 0
     drawing = _Drawing(session, depth)
     if begin:
-        path, module = session.models.find(begin)
+        path, module = session.run.models.find(begin)
         return Tree(drawing.node(module, path, begin, 1), drawing.note)
-    models = [model for model in session.models if not model.is_helper] or list(session.models)
+    models = [model for model in session.run.models if not model.is_helper] or list(session.run.models)
     if not models:
         raise UserError("no model has run yet", "`continue` starts the run")
     trees = tuple(
@@ -50,7 +50,7 @@ def tree(session: Session, given: Given) -> View:
 
 
 def _prefix(session: Session, model: Model) -> str:
-    return model.name if session.models.are_several or model.is_helper else ""
+    return model.name if session.run.models.are_several or model.is_helper else ""
 
 
 _PLAIN = (bool, int, float, str, tuple)
@@ -88,7 +88,7 @@ def _is_plain(value: object) -> bool:
 class _Drawing:
     def __init__(self, session: Session, depth: int) -> None:
         self.depth = depth
-        self.most = session.config.max_lines
+        self.most = session.run.config.max_lines
         self.lines = 0
         self.marks: dict[int, list[str]] = {}
         self.notes: list[str] = []
@@ -99,7 +99,7 @@ class _Drawing:
                 continue
             for _, key in point.targets:
                 self.marks.setdefault(key, []).append(sign)
-        stack = session.pause.stack if session.pause is not None else []
+        stack = session.run.pause.stack if session.run.pause is not None else []
         self.running = {id(frame.module) for frame in stack}
         self.here = id(stack[0].module) if stack else 0
         self.special = self.running | self._with_ancestors(session)
@@ -114,7 +114,7 @@ class _Drawing:
                 found.add(key)
                 while path:
                     path = path.rpartition(".")[0]
-                    found.add(id(session.models.at(path)))
+                    found.add(id(session.run.models.at(path)))
         return found
 
     @property

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from layerstep.arguments import Expr, Form, Given, Number
+from layerstep.calls.events import Phase
 from layerstep.commands.break_ import PHASE
-from layerstep.engine.events import Kind, Phase, Resume
-from layerstep.engine.expression import Expression
-from layerstep.engine.points import PointKind
+from layerstep.engine.points import Until
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where, WhereKind
 from layerstep.errors import BadArguments, BadCondition, UnknownPath
+from layerstep.expressions.expression import Expression
+from layerstep.module_paths.where import Where, WhereKind
 from layerstep.points.setting import place_named
 from layerstep.registry import command
 
@@ -46,43 +47,45 @@ def until(session: Session, given: Given) -> Resume:
     if len(text.split()) == 1:
         where = Where.parse(text)
         try:
-            targets = where.look_up(session.models)
+            targets = where.look_up(session.run.models)
         except UnknownPath:
             if where.kind is not WhereKind.PATH or not _is_expression(session, text):
                 raise
         else:
-            point = session.points.add(PointKind.UNTIL, where, phase=Phase(given.phase))
-            point.place(targets, session.models)
+            point = session.points.add(Until(where, phase=Phase(given.phase)))
+            point.place(targets, session.run.models)
             return Resume(Kind.CONTINUE)
-    session.points.add(PointKind.UNTIL, None, condition=Expression.parse(given.typed))
+    session.points.add(Until(condition=Expression.parse(given.typed)))
     return Resume(Kind.CONTINUE)
 
 
 def _line(session: Session, rest: str) -> Resume | None:
     """The forms that name a line or a function; None where it is another."""
-    running = session.pause.frame if session.pause is not None else None
+    running = session.run.pause.frame if session.run.pause is not None else None
     at_line = running is not None and running.at_line
     if not rest and at_line and running is not None and running.within is not None:
         return Resume(Kind.UNTIL_LINE, line=running.within.f_lineno + 1)
-    if rest.isdigit() and (at_line or (running is not None and not session.models.ending_in(rest))):
+    if rest.isdigit() and (at_line or (running is not None and not session.run.models.ending_in(rest))):
         return Resume(Kind.UNTIL_LINE, line=int(rest))
     place = place_named(session, rest)
     if place is None:
         return None
-    session.points.add(PointKind.UNTIL, None, source_line=place, phase=Phase.LINE)
+    session.points.add(Until(source_line=place, phase=Phase.LINE))
     return Resume(Kind.CONTINUE)
 
 
 def _forward(session: Session, number: int) -> Resume:
-    main = session.models.main
+    main = session.run.models.main
     if main is not None and number <= main.forwards:
         raise BadArguments(f"forward {number} has begun already", f"this is forward {main.forwards}")
     return Resume(Kind.FORWARD, forward=number)
 
 
 def _step(session: Session, number: int) -> Resume:
-    if number <= session.training.count:
-        raise BadArguments(f"training step {number} is done already", f"{session.training.count} are done")
+    if number <= session.run.training.count:
+        raise BadArguments(
+            f"training step {number} is done already", f"{session.run.training.count} are done"
+        )
     return Resume(Kind.TRAINED, step=number)
 
 
@@ -93,4 +96,4 @@ def _is_expression(session: Session, text: str) -> bool:
     except BadCondition:
         return False
     head = text.replace("(", ".").replace("[", ".").partition(".")[0]
-    return not head.isidentifier() or session.scope.knows(head)
+    return not head.isidentifier() or session.run.scope.knows(head)

@@ -3,10 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from layerstep.arguments import Expr, Flag, Given
-from layerstep.engine.expression import Expression
 from layerstep.engine.messages import Watch
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
+from layerstep.expressions.expression import Expression
 from layerstep.registry import command
 from layerstep.views import Column, Notice, Table, View
 from layerstep.watchpoints.tensor_locator import as_expression, find_home
@@ -42,9 +42,9 @@ def watch(session: Session, given: Given) -> View:
     if not text:
         raise BadArguments("which tensor?", "watch --stop head.weight")
     Expression.parse(as_expression(text))
-    point = Watchpoint(text=text, budget=session.config.keep_bytes)
+    point = Watchpoint(text=text, budget=session.run.config.keep_bytes)
     hint = _settle(session, point)
-    session.points.take(point)
+    session.points.add(point)
     session.rearm()
     return Notice(f"{point.label}: stops where {point.name} is written", hint, level="good")
 
@@ -54,13 +54,13 @@ def _settle(session: Session, point: Watchpoint) -> str:
     try:
         point.settle(find_home(session, point.text))
     except UserError as error:
-        if len(session.models):
+        if len(session.run.models):
             raise
         point.trouble = error.message
         return "it waits for the first model"
     if point.steps:
         return "it is large: a part of its elements is compared (`config keep_bytes`)"
-    return "" if session.is_attached else "it takes effect with the run"
+    return "" if session.run.is_attached else "it takes effect with the run"
 
 
 def _listed(session: Session) -> Table:

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from layerstep.arguments import Choice, Given, Option, Where
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where as WherePattern
-from layerstep.engine.where import WhereKind
 from layerstep.errors import UnknownPath, UserError
 from layerstep.layers.initialisation import SchemeMatch, judge
 from layerstep.layers.weights import Weight, collect, histogram, measure_all
+from layerstep.module_paths.where import Where as WherePattern
+from layerstep.module_paths.where import WhereKind
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.finite import is_finite
 from layerstep.tensors.format import dims, human_bytes, number, share
 from layerstep.tensors.observing import observing
-from layerstep.views import Column, Table
+from layerstep.views import Column, Figure, Table
 
 MOST_MEASURED = 2_500
 FEW = 40  # rows: more of them are folded where they look the same
@@ -116,15 +116,15 @@ def _spread_out(weights: list[Weight]) -> list[Weight]:
 
 def _meant(session: Session, text: str) -> list[Weight]:
     """The parameters of the modules that a WHERE means and of all below them, or those of that name."""
-    if session.models.main is None:
+    if session.run.models.main is None:
         raise UserError("no model has run yet", "`continue` starts the run")
-    every = collect(session.models.everything())
+    every = collect(session.run.models.everything())
     if not text:
         return every
     where = WherePattern.parse(text)
     named = {id(weight) for weight in every if any(_is_called(where, name) for name in weight.names)}
     try:
-        found = {id(part) for _, module in where.look_up(session.models) for part in module.modules()}
+        found = {id(part) for _, module in where.look_up(session.run.models) for part in module.modules()}
     except UnknownPath:
         if not named:
             raise
@@ -147,7 +147,7 @@ def _name(weight: Weight) -> str:
 def _depth(session: Session, weight: Weight) -> int:
     """How many layers the numbered stack has that a parameter is in, 0 if it is in none."""
     stack = re.match(r"(.*?)\.\d+\.", weight.names[0])
-    module = session.models.at(stack[1]) if stack is not None else None
+    module = session.run.models.at(stack[1]) if stack is not None else None
     return len(module._modules) if module is not None else 0
 
 
@@ -172,7 +172,7 @@ def _folded(rows: list[_Row]) -> list[_Row]:
 
 
 def _table(session: Session, rows: list[_Row], found: list[Weight]) -> Table:
-    most = max(1, session.config.max_lines - MOST_NOTES)
+    most = max(1, session.run.config.max_lines - MOST_NOTES)
     cut = len(rows) - most
     if cut > 0:
         rows = sorted(rows, key=lambda row: not row.verdict.is_fault)[:most]
@@ -209,7 +209,7 @@ def _explained(rows: list[_Row]) -> list[str]:
 
 def _cells(row: _Row, *, has_zero: bool, has_dead: bool) -> tuple[str, ...]:
     first = row.weights[0]
-    mean = "-" if math.isnan(row.mean()) else f"{row.mean():.1g}"
+    mean = "-" if math.isnan(row.mean()) else Figure(f"{row.mean():.1g}", row.mean())
     figures = (mean, _figure(row.std()), _figure(row.peak()))
     zero, count = row.zeros()
     more = [share(zero, count) if zero else ""] if has_zero else []

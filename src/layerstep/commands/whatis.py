@@ -18,7 +18,7 @@ def whatis(session: Session, given: Given) -> Text:
 
     A tensor with its shape, a function with its signature. `inspect` says more.
     """
-    value = value_of(session, given.expr)
+    value = value_of(session.prompt, given.expr)
     if issubclass(type(value), torch.Tensor):
         return Text(f"{type(value).__name__} {shape_line(value)}")
     if inspect.isroutine(value):

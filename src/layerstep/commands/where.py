@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from layerstep.arguments import Given
-from layerstep.engine.backward import Call
-from layerstep.engine.operations import Op
+from layerstep.calls.backward import Call
+from layerstep.calls.operations import Op
+from layerstep.calls.stack import Frame
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame, location_at
 from layerstep.ops.views import operands_of
+from layerstep.process.frames import location_at
 from layerstep.registry import command
 from layerstep.tensors.shapes import shape_line
 from layerstep.views import Stack, StackFrame
@@ -21,7 +22,7 @@ def where(session: Session, given: Given) -> Stack:
     choose another one to look from. After `step op` the op is on top. In the backward pass: the gradients
     that came and those that go on, and the line of the forward that made the call.
     """
-    pause = session.pause
+    pause = session.run.pause
     assert pause is not None
     frames = tuple(
         stack_row(index, frame, selected=index == pause.selected) for index, frame in enumerate(pause.stack)

@@ -36,30 +36,30 @@ def why(session: Session, given: Given) -> View:
     """
     if given.form == "none":
         return _none(session, given.name)
-    cause = session.pause.stop.cause if session.pause is not None else None
+    cause = session.run.pause.stop.cause if session.run.pause is not None else None
     crash = cause.crash if isinstance(cause, Raised) else None
     if given.form == "shape" or (not given.expr and crash is not None):
         if crash is None:
             raise UserError("nothing was raised here", "`catch exception` stops where it is")
         return crash_view(crash)
-    hunt, limit = search_of(session), session.config.sample_above
+    hunt, limit = search_of(session), session.run.config.sample_above
     if not given.expr and hunt.found is not None:
-        return origin_view(hunt.found, session.models, limit=limit)
+        return origin_view(hunt.found, session.run.models, limit=limit)
     text = given.expr or "out"
     tensor, bad, unread = _bad_value(session, text)
     if tensor is None and unread:
         return Notice(f"{text} cannot be read here: {unread}", level="warn")
     if tensor is None:
         return Notice(f"{text} is finite", level="good")
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     origin = hunt.trace(tensor, frame, f"{text} has {bad}")
     hunt.found = origin
-    return origin_view(origin, session.models, limit=limit)
+    return origin_view(origin, session.run.models, limit=limit)
 
 
 def _bad_value(session: Session, text: str) -> tuple[torch.Tensor | None, Bad, str]:
     """The first tensor that is not finite, what is bad in it; and why one could not be read."""
-    value = value_of(session, text)
+    value = value_of(session.prompt, text)
     tensors = [tensor for _, tensor in tensors_in(value, most=1000)]
     if not tensors:
         raise UserError(f"{text} holds no tensor", "`why out`")

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from layerstep.arguments import Given, Text
-from layerstep.engine.models import why_one_call
 from layerstep.engine.session import Session
+from layerstep.module_paths.models import why_one_call
 from layerstep.points.setting import place_named
 from layerstep.points.silence import silence_of, why_uncalled
 from layerstep.registry import command
@@ -29,9 +29,9 @@ def why_not(session: Session, given: Given) -> Notice:
     place = place_named(session, rest)
     if place is not None:
         return Notice(_of_line(session, place))
-    if whole := session.models.scripted_above(rest):
+    if whole := session.run.models.scripted_above(rest):
         return Notice(f"{why_one_call(whole)}; break at {whole}")
-    path, module = session.models.find(rest)
+    path, module = session.run.models.find(rest)
     in_backward = session.backward_pass.why_unseen(module) if session.installation.sink.noting else ""
     return Notice(
         why_uncalled(session, module, path)

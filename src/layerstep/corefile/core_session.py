@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from layerstep.calls.events import Event
+from layerstep.calls.stack import Frame
 from layerstep.corefile.rebuild import RestoredCall, RestoredCore
 from layerstep.corefile.rerun import CoreRerun
 from layerstep.crashes.raised import MARK, Raised
 from layerstep.crashes.traceback_calls import Crash, Spot
 from layerstep.engine.causes import AtLine, AtModule, InBackward
-from layerstep.engine.events import Event
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.models import Models
 from layerstep.engine.pause import Pause
-from layerstep.engine.recordings import Recorded
-from layerstep.engine.stack import Frame
 from layerstep.engine.stop import Cause, Shown, Stop
+from layerstep.expressions.recordings import Recorded
+from layerstep.module_paths.models import Models
 from layerstep.views import Group, Notice, Text, View
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class CoreFile(Instrument):
 def opened_in(session: Session) -> OpenedCore | None:
     """The core file that a session stands in now; None in a run, also when that is the file's module."""
     opened = session.instruments.get(CoreFile).opened
-    return opened if opened is not None and session.pause is opened.pause else None
+    return opened if opened is not None and session.run.pause is opened.pause else None
 
 
 class OpenedCore:
@@ -54,14 +54,14 @@ class OpenedCore:
         session.instruments.get(CoreFile).opened = self
         self._use_models(session, self.core.roots)
         for module, (args, kwargs, output) in self.core.calls:
-            session.seen_calls.keep(module, args, kwargs, output)
+            session.run.seen_calls.keep(module, args, kwargs, output)
 
     def recall(self, session: Session) -> None:
         """What the run had counted and recorded and what was typed in it; once, before anything else."""
-        session.training.counted_before = int(self.core.contents["stop"]["step"])
+        session.run.training.counted_before = int(self.core.contents["stop"]["step"])
         session.prompt.history.extend(map(str, self.core.contents["history"]))
         for entry in self.core.recordings:
-            session.recordings.add(
+            session.run.recordings.add(
                 Recorded(
                     str(entry["path"]),
                     int(entry["forward"]),
@@ -79,15 +79,15 @@ class OpenedCore:
 
     @staticmethod
     def _use_models(session: Session, roots: list[tuple[nn.Module, str, int]]) -> None:
-        session.seen_calls.clear()
-        session.models.become(roots)
+        session.run.seen_calls.clear()
+        session.run.models.become(roots)
         session.intake.resolve_points()
         session.rearm()
 
     def make_pause(self, session: Session, *, is_start: bool) -> Pause:
         """The stop of the file; `is_start` if it was shown before."""
         stored = self.core.contents["stop"]
-        stack = [_frame(session.models, call) for call in self.core.stack]
+        stack = [_frame(session.run.models, call) for call in self.core.stack]
         error = _exception(self.core.exception)
         event = self._event(error)
         stop = Stop(
@@ -101,7 +101,7 @@ class OpenedCore:
             error=error,
         )
         selected = int(stored["selected"])
-        self.pause = Pause(session.scope, stop, selected=selected, is_start=is_start, is_over=True)
+        self.pause = Pause(session.run.scope, stop, selected=selected, is_start=is_start, is_over=True)
         return self.pause
 
     def _event(self, error: Exception | None) -> Event | None:

@@ -14,13 +14,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from layerstep.calls.backward import Call, State
+from layerstep.calls.events import Phase
 from layerstep.corefile.container import read_file
 from layerstep.corefile.restored_tensors import RestoredTensors
 from layerstep.corefile.sources import RestoredSources
 from layerstep.corefile.streams import Streams
 from layerstep.corefile.values import decode, missing_in
-from layerstep.engine.backward import Call, State
-from layerstep.engine.events import Phase
 from layerstep.errors import RecordingError, UserError
 
 __all__ = ["RestoredCall", "RestoredCore", "RestoredModule", "read_core"]

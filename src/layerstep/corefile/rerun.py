@@ -20,16 +20,16 @@ from torch import Tensor, nn
 
 from layerstep._torch import below_everything, is_transformed, unwrap
 from layerstep._torch.tensors import raw_bytes
+from layerstep.calls.events import Phase
 from layerstep.corefile.environment import MOST_TEXT, under_modes
 from layerstep.corefile.rebuild import RestoredCore
 from layerstep.corefile.streams import Streams
 from layerstep.corefile.tree import own_tensors
 from layerstep.corefile.values import tensors_with_places, without_home
-from layerstep.engine.events import Phase
-from layerstep.engine.names import Names
-from layerstep.engine.scope import stdout_of_this_thread
-from layerstep.engine.taps import replacing_forward
 from layerstep.errors import UserError
+from layerstep.expressions.scope import stdout_of_this_thread
+from layerstep.hooks.taps import replacing_forward
+from layerstep.module_paths.names import Names
 from layerstep.tensors.kinds import readable
 from layerstep.tensors.observing import observing
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from layerstep._torch.generators import cpu_words, cuda_count, with_cpu_words, with_cuda_count
 from layerstep.corefile.mersenne_twister import Twister, same_block
-from layerstep.engine.random_streams import RandomState, same_state
 from layerstep.errors import RecordingError
+from layerstep.side_effects.random_streams import RandomState, same_state
 
 __all__ = ["Streams"]
 

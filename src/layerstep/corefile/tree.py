@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from layerstep._torch import is_scripted, unwrap
 from layerstep.corefile.sources import Sources
 from layerstep.corefile.values import ValueEncoder, without_home
-from layerstep.engine.models import Models
+from layerstep.module_paths.models import Models
 
 __all__ = ["Modules", "own_tensors"]
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layerstep._torch.tensors import is_tensor
+from layerstep.calls.backward import Call
+from layerstep.calls.stack import Frame
 from layerstep.corefile.container import SUFFIX, write_file
 from layerstep.corefile.environment import environment, exception_text, modes_now
 from layerstep.corefile.sources import Sources
@@ -22,11 +24,9 @@ from layerstep.corefile.streams import Streams
 from layerstep.corefile.tensors import TensorTable
 from layerstep.corefile.tree import Modules, own_tensors
 from layerstep.corefile.values import ValueEncoder, without_home
-from layerstep.engine.backward import Call
-from layerstep.engine.guard import undisturbed
 from layerstep.engine.pause import Pause
-from layerstep.engine.stack import Frame
 from layerstep.errors import UserError
+from layerstep.side_effects.guard import undisturbed
 from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ def path_for(path: Path, name: str = "") -> Path:
 def write_core(session: Session, path: Path, *, most: int = MOST_BYTES) -> CoreWritten:
     """Write the stop of a session to a file. Replaces an existing file, whole or not at all."""
     core = collect(session, most=most)
-    pause = session.pause
+    pause = session.run.pause
     frame = pause.frame if pause is not None else None
     path = path_for(Path(path), frame.path if frame is not None else "")
-    with session.evaluating(), observing():
+    with session.run.evaluating(), observing():
         segments = core.tensors.segments()
         core.contents["tensors"] = core.tensors.entries
         size = write_file(path, core.contents, segments)
@@ -73,11 +73,11 @@ def write_core(session: Session, path: Path, *, most: int = MOST_BYTES) -> CoreW
 
 def collect(session: Session, *, most: int = MOST_BYTES) -> Core:
     """Collect the contents of a file by reference. Copies nothing yet."""
-    pause = session.pause
+    pause = session.run.pause
     if pause is None or not pause.stack:
         raise UserError("nothing has stopped yet", "a core file holds a stop")
     modes = modes_now()  # before ours are on
-    with session.evaluating(), undisturbed(session.models, deep=False), observing():
+    with session.run.evaluating(), undisturbed(session.run.models, deep=False), observing():
         core = Core(session, pause, most)
         core.contents["modes"] = modes
         core.fill()
@@ -94,7 +94,7 @@ class Core:
         self._selected = self._stack.index(pause.frame) if pause.frame in self._stack else 0
         self.tensors = TensorTable()
         self.sources = Sources()
-        self.modules = Modules(session.models)
+        self.modules = Modules(session.run.models)
         for frame in self._stack:
             if frame.module is not None:
                 self.modules.add(frame.module)
@@ -155,7 +155,7 @@ class Core:
         pause, session = self._pause, self._session
         frame = pause.frame
         assert frame is not None
-        owner = session.models.owner_of(frame.module) if frame.module is not None else None
+        owner = session.run.models.owner_of(frame.module) if frame.module is not None else None
         local = (
             owner.names.paths_of(frame.module)[:1] if owner is not None and frame.module is not None else []
         )
@@ -165,7 +165,7 @@ class Core:
             "reason": pause.reason,
             "trouble": without_home(pause.stop.trouble),
             "forward": pause.forward,
-            "step": session.training.count,
+            "step": session.run.training.count,
             "model": owner.name if owner is not None else "",
             "local": local[0] if local else None,
             "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
@@ -235,8 +235,8 @@ class Core:
 
     def _calls(self) -> Iterator[dict[str, Any]]:
         seen: set[int] = set()
-        for _, module in self._session.models.everything():
-            kept = self._session.seen_calls.get(module)
+        for _, module in self._session.run.models.everything():
+            kept = self._session.run.seen_calls.get(module)
             if kept is None or id(module) in seen:
                 continue
             seen.add(id(module))
@@ -254,7 +254,7 @@ class Core:
         return {name: self.values.encode(value, name, keep=keep) for name, value in found.items()}
 
     def _recordings(self) -> Iterator[dict[str, Any]]:
-        for entry in self._session.recordings.everything():
+        for entry in self._session.run.recordings.everything():
             value = self._section(
                 "recordings",
                 partial(self._recorded, entry.value),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine.events import Event, Phase
+from layerstep.calls.events import Event, Phase
 from layerstep.engine.stop import Caught
 from layerstep.errors import BadArguments
 from layerstep.tensors.containers import tensors_of

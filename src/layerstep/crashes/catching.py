@@ -13,11 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from layerstep._torch import modes_off
+from layerstep.calls.events import Event, Phase
 from layerstep.crashes.catch_checks import Check
 from layerstep.crashes.inplace_writes import Ledger
-from layerstep.crashes.raised import MARK, PassedCall, Raised
+from layerstep.crashes.raised import MARK, Raised
 from layerstep.crashes.traceback_calls import (
     Crash,
+    PassedCall,
     comes_from_module,
     crash_of,
     errors_behind,
@@ -25,13 +27,13 @@ from layerstep.crashes.traceback_calls import (
     leave_out_ours,
 )
 from layerstep.engine.discovery import name_of
-from layerstep.engine.events import Event, Phase
-from layerstep.engine.fused import with_kernels
-from layerstep.engine.guard import undisturbed
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.pause import Pause
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
+from layerstep.engine.points import Catch
 from layerstep.engine.stop import Caught, Stop
+from layerstep.hooks.fused import with_kernels
+from layerstep.side_effects.guard import undisturbed
 from layerstep.tensors.shapes import shape_line
 from layerstep.visible import visible
 
@@ -77,7 +79,7 @@ class Crashes(Instrument):
 
     def uncaught(self, error: BaseException) -> None:
         """An exception ends the program; also under a prompt that another thread has opened."""
-        if self._session.pause is not None:
+        if self._session.run.pause is not None:
             return
         self._meet(error, self._everywhere(), by_default=True)
         if self._session.prompt.frontend is None and not is_control_flow(error):
@@ -97,7 +99,7 @@ class Crashes(Instrument):
             stop = self._stop_at(crash, None)
             with modes_off():
                 if self._asks:
-                    session.hold(Pause(session.scope, stop, is_over=True))
+                    session.standstill.hold(Pause(session.run.scope, stop, is_over=True))
                 else:
                     session.prompt.show(stop)
         except Exception as bug:
@@ -112,11 +114,11 @@ class Crashes(Instrument):
 
     @property
     def _is_set(self) -> bool:
-        return any(point.enabled and point.what == EXCEPTION for point in self._session.points)
+        return any(point.enabled for point in self._catchpoints())
 
     def _kernels(self) -> str:
         """What a function mode would change: compiled code is compiled again, a fused layer taken apart."""
-        for model in self._session.models:
+        for model in self._session.run.models:
             if model.compiled:
                 return f"{model.name} is compiled"
             if fused := with_kernels(module for _, module in model.names):
@@ -137,8 +139,11 @@ class Crashes(Instrument):
         return self._session.prompt.frontend is not None or bool(self._session.prompt.script)
 
     def _everywhere(self) -> tuple[Point, ...]:
-        points = self._session.points
-        return tuple(point for point in points if point.what == EXCEPTION and point.where is None)
+        return tuple(point for point in self._catchpoints() if point.where is None)
+
+    def _catchpoints(self) -> list[Catch]:
+        points = (point for point in self._session.points if isinstance(point, Catch))
+        return [point for point in points if point.what == EXCEPTION]
 
     def _meet(
         self, error: BaseException, points: tuple[Point, ...], *, by_default: bool, any_kind: bool = True
@@ -148,32 +153,32 @@ class Crashes(Instrument):
         Without `any_kind` only what there is something to say about stops.
         """
         session = self._session
-        was_sent_away = session.prompt.frontend is not None and not session.is_attached
-        if was_sent_away or session.is_silent or is_control_flow(error) or is_noted(error):
+        was_sent_away = session.prompt.frontend is not None and not session.run.is_attached
+        if was_sent_away or session.run.is_silent or is_control_flow(error) or is_noted(error):
             return
         try:
             leave_out_ours(error)
             with modes_off():
                 crash = self._located(error)
-                hit = self._ask(points, crash) if session.is_attached else None
+                hit = self._ask(points, crash) if session.run.is_attached else None
                 if hit is None and not by_default:
                     return
                 is_ours = self._note(error, crash) or any_kind
-                default = by_default and is_ours and self._asks and session.config.catch_exceptions
-                if session.is_attached and (hit is not None or default):
+                default = by_default and is_ours and self._asks and session.run.config.catch_exceptions
+                if session.run.is_attached and (hit is not None or default):
                     self._stop(crash, hit)
         except Exception as bug:
             session.fail(bug)
 
     def _located(self, error: BaseException) -> Crash:
         session = self._session
-        session.models.refresh()
-        crash = replace(crash_of(error, session.models), writes=tuple(self.ledger.writes))
+        session.run.models.refresh()
+        crash = replace(crash_of(error, session.run.models), writes=tuple(self.ledger.writes))
         outer = crash.stack[-1]
         is_whole = outer.module is not None and hasattr(outer.module, "_modules")
-        if outer.module is not None and is_whole and session.models.owner_of(outer.module) is None:
+        if outer.module is not None and is_whole and session.run.models.owner_of(outer.module) is None:
             name = name_of(outer.module, outer.caller) if outer.caller is not None else ""
-            session.models.add(outer.module, name)
+            session.run.models.add(outer.module, name)
         return crash
 
     def _ask(self, points: tuple[Point, ...], crash: Crash) -> Point | None:
@@ -197,19 +202,19 @@ class Crashes(Instrument):
         """The exception in a few lines, for those who see it elsewhere."""
         from layerstep.crashes.explain.explaining import note_of  # twenty files, wanted only after a crash
 
-        with self._session.evaluating(), undisturbed(self._session.models, deep=False):
+        with self._session.run.evaluating(), undisturbed(self._session.run.models, deep=False):
             return visible(note_of(crash))
 
     def _stop(self, crash: Crash, hit: Point | None) -> None:
         session = self._session
         self._told = next(iter(reversed(getattr(crash.error, "__notes__", ()))), None)
-        session.seen_calls.trim()
-        session.stop(self._stop_at(crash, hit))
+        session.run.seen_calls.trim()
+        session.standstill.stop(self._stop_at(crash, hit))
 
     def _stop_at(self, crash: Crash, hit: Point | None) -> Stop:
         session = self._session
         inner = crash.stack[0]
-        owner = session.models.owner_of(inner.module) if inner.module is not None else None
+        owner = session.run.models.owner_of(inner.module) if inner.module is not None else None
         return Stop(
             Raised(crash, self._passed),
             list(crash.stack),
@@ -226,8 +231,8 @@ class Crashes(Instrument):
         running = {id(frame.module) for frame in crash.stack}
         return [
             (path, type(module).__name__, ", ".join(map(shape_line, kept[0][:4])), shape_line(kept[2]))
-            for path, module in self._session.models.everything()
-            if id(module) not in running and (kept := self._session.seen_calls.get(module)) is not None
+            for path, module in self._session.run.models.everything()
+            if id(module) not in running and (kept := self._session.run.seen_calls.get(module)) is not None
         ]
 
     def _tell(self, error: BaseException) -> None:

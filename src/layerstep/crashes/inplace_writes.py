@@ -19,7 +19,7 @@ from layerstep._torch.jit_tracing import off_in_traces, on_in_traces
 from layerstep._torch.modes import DEFERRED_POP, DeferredPop, is_on_stack, pop_mode, push_below
 from layerstep._torch.saved import key_of
 from layerstep._torch.tensors import base_of, version_of
-from layerstep.engine.operations import Place, is_question, name_of, place_of
+from layerstep.calls.operations import Place, is_question, name_of, place_of
 from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Ledger", "Write"]

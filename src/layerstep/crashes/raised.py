@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from layerstep.crashes.traceback_calls import Crash
+from layerstep.crashes.traceback_calls import Crash, PassedCall
 from layerstep.engine.stop import Shown, Stop
 from layerstep.views import View
 
-__all__ = ["MARK", "PassedCall", "Raised"]
+__all__ = ["MARK", "Raised"]
 
 MARK = "layerstep: "
 """How our notes on an exception begin: one that has such a note was dealt with."""
-
-PassedCall = tuple[str, str, str, str]
-"""Path, type, inputs, outputs of a call that finished before."""
 
 
 @dataclass(frozen=True, slots=True)

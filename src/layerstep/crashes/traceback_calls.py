@@ -18,12 +18,14 @@ import torch
 from torch import nn
 
 from layerstep._torch import called_module, is_wrapper, module_call_code
+from layerstep.calls.stack import Frame
 from layerstep.crashes.inplace_writes import Write
-from layerstep.engine.models import Models
-from layerstep.engine.stack import Frame, caller_of, is_ours
+from layerstep.module_paths.models import Models
+from layerstep.process.frames import caller_of, is_ours
 
 __all__ = [
     "Crash",
+    "PassedCall",
     "Spot",
     "comes_from_module",
     "crash_of",
@@ -65,6 +67,10 @@ class Spot(NamedTuple):
     def __str__(self) -> str:
         text = linecache.getline(self.file, self.line).strip()
         return f"{os.path.basename(self.file)}:{self.line}  {text}".rstrip()
+
+
+PassedCall = tuple[str, str, str, str]
+"""Path, type, inputs, outputs of a call that finished before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from layerstep._torch.tensors import is_tensor
+from layerstep.calls.stack import Frame
 from layerstep.crashes.explain.explaining import explain
-from layerstep.crashes.raised import PassedCall
-from layerstep.crashes.traceback_calls import Crash
-from layerstep.engine.stack import Frame, forget_locals
+from layerstep.crashes.traceback_calls import Crash, PassedCall
+from layerstep.process.frames import forget_locals
 from layerstep.tensors.shapes import shape_line
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep.engine.backward import Call
-from layerstep.engine.events import Phase
-from layerstep.engine.overwritten_inputs import before_call
-from layerstep.engine.stack import Frame, function_label, location_at, location_of
+from layerstep.calls.backward import Call
+from layerstep.calls.events import Phase
+from layerstep.calls.overwritten_inputs import before_call
+from layerstep.calls.stack import Frame
 from layerstep.engine.stop import Shown, Stop
+from layerstep.process.frames import function_label, location_at, location_of
 from layerstep.tensors.present import short, tensor_view
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Fields, Span, Text, View

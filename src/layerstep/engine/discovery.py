@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import sysconfig
 import weakref
 from collections.abc import Callable
 from types import FrameType
@@ -18,13 +16,9 @@ from torch import nn
 from layerstep._torch import is_replica, is_tracing, unwrap
 from layerstep._torch.compiling import is_compilers_graph
 from layerstep._torch.outermost_calls import ThreadInCall, reporting_call
-from layerstep.engine.stack import call_text, caller_of, forget_locals, is_ours
+from layerstep.process.frames import call_text, caller_of, forget_locals, is_library_file, is_ours
 
 __all__ = ["Discovery", "name_of", "owner_of"]
-
-_LIBRARIES = tuple(
-    {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"], os.path.dirname(os.__file__)}
-)
 
 
 class Discovery:
@@ -43,6 +37,8 @@ class Discovery:
         self._raised = raised
         self._thread = ThreadInCall()
         self._known: dict[int, weakref.ref[nn.Module]] = {}
+        self._wrappers: dict[int, tuple[weakref.ref[nn.Module], weakref.ref[nn.Module]]] = {}
+        """By the id of a module: it, and the wrapper of a library that it was first called through."""
         self.is_on = False
         self._before: Any = None
         self._stand_in: Any = None
@@ -82,6 +78,12 @@ class Discovery:
         if known is not None and known() is module:
             self._arrived(module, frame, False)
             return
+        inner = self._inside_passing_wrapper(module)
+        if inner is not None:
+            is_new = id(inner) not in self._known or self._known[id(inner)]() is not inner
+            self._known[id(inner)] = weakref.ref(inner)
+            self._arrived(inner, frame, is_new)
+            return
         self._known[id(module)] = weakref.ref(module)
         if is_compilers_graph(module, frame):
             return
@@ -92,12 +94,39 @@ class Discovery:
             self._known[id(owner)] = weakref.ref(owner)
             self._arrived(owner, frame, True)
 
+    def _inside_passing_wrapper(self, module: nn.Module) -> nn.Module | None:
+        """The model in a wrapper that a library puts around it for one call, as an ODE solver does.
+
+        That it comes and goes shows at the second one around the same model: the first is taken for a model.
+        """
+        inner = _inside_wrappers(module)
+        if inner is module:
+            return None
+        first = self._wrappers.get(id(inner))
+        if first is None or first[0]() is not inner:
+            self._wrappers[id(inner)] = weakref.ref(inner), weakref.ref(module)
+            return None
+        return inner if first[1]() is not module else None
+
+
+def _inside_wrappers(module: nn.Module) -> nn.Module:
+    """What the wrappers of a library, which hold nothing else, pass their call to."""
+    while len(module._modules) == 1 and not (module._parameters or module._buffers):
+        kind = type(module).__module__
+        (child,) = module._modules.values()
+        file = getattr(sys.modules.get(kind), "__file__", None) or ""
+        if child is None or kind.partition(".")[0] == "torch" or not is_library_file(file):
+            break
+        module = child
+    return module
+
 
 def _user_frames(frame: FrameType | None) -> list[FrameType]:
     """The frames outside of installed libraries, innermost first."""
     found = []
     while frame is not None:
-        if not is_ours(frame) and not frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen")):
+        file = frame.f_code.co_filename
+        if not (is_ours(frame) or is_library_file(file) or file.startswith("<frozen")):
             found.append(frame)
         frame = frame.f_back
     return found

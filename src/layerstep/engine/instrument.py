@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from torch import nn
 
-from layerstep.engine.events import Event, Phase, Resume
+from layerstep.calls.events import Event, Phase
+from layerstep.engine.pause import Pause
+from layerstep.engine.point import Point
+from layerstep.engine.resume import Resume
 from layerstep.views import Notice
-
-if TYPE_CHECKING:
-    from layerstep.engine.pause import Pause
-    from layerstep.engine.points import Point
-    from layerstep.engine.session import Session
 
 __all__ = ["Instrument", "Instruments", "Measuring"]
 
@@ -103,10 +101,14 @@ class Measuring(Protocol):
 I = TypeVar("I", bound=Instrument)  # noqa: E741
 
 
-class Instruments:
+S = TypeVar("S")
+"""Whose instruments they are: each is made with it."""
+
+
+class Instruments(Generic[S]):
     """The instruments of a session, found by their class."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: S) -> None:
         self._session = session
         self._all: dict[Callable[..., Instrument], Instrument] = {}
         self._at: dict[str, tuple[Callable[..., Any], ...]] = {}
@@ -114,7 +116,7 @@ class Instruments:
     def __iter__(self) -> Iterator[Instrument]:
         return iter(list(self._all.values()))
 
-    def get(self, kind: Callable[[Session], I]) -> I:
+    def get(self, kind: Callable[[S], I]) -> I:
         """The instrument of that class; it is made when it is first asked for."""
         found = self._all.get(kind)
         if found is None:

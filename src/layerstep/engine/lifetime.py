@@ -1,4 +1,4 @@
-"""Forked children, such as DataLoader workers, must never prompt."""
+"""When a session ends by itself: in forked children, such as DataLoader workers, and at the end of Python."""
 
 from __future__ import annotations
 
@@ -6,42 +6,33 @@ import atexit
 import contextlib
 import os
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from layerstep.engine.threads import Turns
-
-if TYPE_CHECKING:
-    from layerstep.engine.session import Session
-
-__all__ = ["leave_at_exit", "leave_forked_children"]
+__all__ = ["call_at_exit", "call_in_forked_children"]
 
 
-def leave_forked_children(session: Session) -> None:
-    """Make a child release everything that it inherited."""
-    reference = weakref.ref(session)
+def call_in_forked_children(method: Callable[[], None]) -> None:
+    """Call a method in each child that is forked, as long as its object lives: a child must never prompt."""
+    reference = weakref.WeakMethod(method)
 
     def in_child() -> None:
-        child = reference()
-        if child is not None and child.is_attached:
-            child.prompt.frontend = None
-            child.turns = Turns(child)  # another thread may have held one, and it is not in the child
-            child.detach()
+        if (alive := reference()) is not None:
+            alive()
 
     os.register_at_fork(after_in_child=in_child)
 
 
-def leave_at_exit(session: Session) -> None:
-    """Remove everything before the interpreter shuts down.
+def call_at_exit(method: Callable[[], None]) -> None:
+    """Call a method before the interpreter shuts down, as long as its object lives.
 
     A `__del__` may still call a model then. A mode or a tap of ours would run without its globals, and torch
     would abort the process.
     """
-    reference = weakref.ref(session)
+    reference = weakref.WeakMethod(method)
 
     def at_exit() -> None:
-        ending = reference()
-        if ending is not None and ending.is_attached:
+        if (alive := reference()) is not None:
             with contextlib.suppress(Exception):
-                ending.detach()
+                alive()
 
     atexit.register(at_exit)

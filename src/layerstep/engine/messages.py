@@ -1,21 +1,19 @@
-"""Between a session and those it talks to: what it says, whom it asks, who reads its lines."""
+"""What a session says, to whom, and whom it asks for lines."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from layerstep.engine.events import Resume
-from layerstep.engine.expression import Expression
-from layerstep.engine.scope import Scope
-from layerstep.errors import UserError
+from layerstep.expressions.expression import Expression
+from layerstep.expressions.scope import Scope
+from layerstep.imports import our_imports
+from layerstep.process.interrupts import not_now
 from layerstep.tensors.present import short
-from layerstep.views import Text, View
+from layerstep.views import Notice, Text, View
 
-if TYPE_CHECKING:
-    from layerstep.engine.session import Session
-
-__all__ = ["Frontend", "Interpreter", "Message", "NoCommands", "Watch", "is_lost"]
+__all__ = ["Frontend", "Message", "Messages", "Watch", "is_lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ def is_lost(error: Exception) -> bool:
 
 
 class Frontend(Protocol):
-    """Somebody who can be asked for lines while the run is paused."""
+    """Asks a person or a file for lines while the run is paused."""
 
     def paused(self) -> None: ...
 
@@ -52,17 +50,39 @@ class Frontend(Protocol):
     def close(self) -> None: ...
 
 
-class Interpreter(Protocol):
-    """Answers lines; handed in, so that the engine knows no command."""
+class Messages:
+    """Hands what there is to say to everyone who listens."""
 
-    def interpret(self, session: Session, line: str) -> View | Resume | None: ...
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[Message], None]] = []
+        self._said: set[str] = set()
 
+    def listen(self, listener: Callable[[Message], None]) -> None:
+        self._listeners.append(listener)
 
-class NoCommands:
-    """Of a session that only measures: no line is ever handed in."""
+    def say(
+        self,
+        view: View,
+        kind: str = "notice",
+        line: str = "",
+        *,
+        origin: str = "",
+        stop: dict[str, Any] | None = None,
+    ) -> None:
+        """Show a view. A listener that fails is never a reason for the run to end."""
+        with not_now(), our_imports():
+            for listener in list(self._listeners):
+                try:
+                    listener(Message(kind, view, line, origin, stop))
+                except Exception as error:
+                    if is_lost(error) and listener in self._listeners:
+                        self._listeners.remove(listener)
 
-    def interpret(self, session: Session, line: str) -> View | Resume | None:
-        raise UserError("no commands are answered here")
+    def say_once(self, text: str, hint: str) -> None:
+        """Show a notice, unless the same one was shown before."""
+        if text not in self._said:
+            self._said.add(text)
+            self.say(Notice(text, hint))
 
 
 @dataclass(slots=True, eq=False)

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from layerstep.engine.events import Event, Phase, Resume
-from layerstep.engine.points import Point, PointKind
-from layerstep.engine.scope import Scope
-from layerstep.engine.stack import Frame, forget_locals
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame
+from layerstep.engine.point import Point, PointKind
+from layerstep.engine.resume import Resume
 from layerstep.engine.stop import Nothing, Shown, Stop
 from layerstep.errors import UserError
+from layerstep.expressions.scope import Scope
+from layerstep.process.frames import forget_locals
 from layerstep.views import Fields, Group, Notice, Span, View
 
 __all__ = ["Inbox", "Pause", "describe"]

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable
 
 from torch import nn
 
-from layerstep.engine.events import Kind, Phase
-from layerstep.engine.models import Model, Models
-from layerstep.engine.overwritten_inputs import may_overwrite
-from layerstep.engine.points import Point, PointKind, Points
+from layerstep.calls.events import Phase
+from layerstep.calls.overwritten_inputs import may_overwrite
+from layerstep.engine.point import Point
+from layerstep.engine.points import Break, BreakAtOp, Catch, Points
+from layerstep.engine.resume import Kind
 from layerstep.engine.stepper import Intent, Reach
-from layerstep.engine.taps import Wanted
+from layerstep.hooks.taps import Wanted
+from layerstep.module_paths.models import Model, Models
 
 __all__ = ["Plan", "make_plan"]
 
@@ -39,14 +41,15 @@ def make_plan(
         phases[phase] = (*phases.get(phase, ()), *at)
 
     active = [point for point in points if point.enabled and not point.is_pending and point.is_at_modules]
+    at_ops = [point for point in active if isinstance(point, BreakAtOp)]
     if any(point.phase.is_backward for point in active):
         _want_notes(models, want)
     for model in models:
         _want_at_root(model, active, want)
-        _want_points(model, [p for p in active if not (p.phase.is_backward or p.op)], want)
-        _want_ops(model, [point for point in active if point.op], want)
+        _want_points(model, [p for p in active if not (p.phase.is_backward or p in at_ops)], want)
+        _want_ops(model, at_ops, want)
     _want_steps(models, intent, enclosing, want)
-    if has_modes or intent.kind is Kind.OP or any(point.op for point in active):
+    if has_modes or intent.kind is Kind.OP or at_ops:
         for module in enclosing:  # at an exit the modes of ops are taken out
             want(module, Phase.EXIT)
     if wanted or intent.reach is Reach.ROOTS:
@@ -93,7 +96,7 @@ def _modules(model: Model) -> list[nn.Module]:
 
 
 def _want_points(model: Model, active: list[Point], want: Callable[..., None]) -> None:
-    everywhere = [point for point in active if point.where is None and point.kind is not PointKind.CATCH]
+    everywhere = [point for point in active if point.where is None and not isinstance(point, Catch)]
     if everywhere:
         for module in _modules(model):
             for point in everywhere:
@@ -106,14 +109,14 @@ def _want_points(model: Model, active: list[Point], want: Callable[..., None]) -
             module, local = found
             for phase in point.asked_at:
                 want(module, phase, point)
-            if point.kind is PointKind.BREAK and point.phase is Phase.EXIT and may_overwrite(module):
+            if isinstance(point, Break) and point.phase is Phase.EXIT and may_overwrite(module):
                 want(module, Phase.INPUTS)
             for ancestor in _ancestors(model, module, local):
                 want(ancestor, Phase.EXIT)
 
 
-def _want_ops(model: Model, points: list[Point], want: Callable[..., None]) -> None:
-    """A point at operations must hear of the calls that begin in which it looks for them."""
+def _want_ops(model: Model, points: list[BreakAtOp], want: Callable[..., None]) -> None:
+    """A point at operations looks for them in calls of modules, so it must hear when these begin."""
     for point in points:
         calls = [_module_of(model, path, key) for path, key in point.targets]
         roots = [(model.root, "")] if point.where is None and model.root is not None else []

@@ -1,158 +1,146 @@
-"""Points: what to stop at, what to log. A point knows its own history, so it can explain its silence."""
+"""The kinds of points, and all the points of a session.
+
+Watchpoints have their class in `watchpoints/`, with what they know of their tensor.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import KW_ONLY, dataclass, field
+from typing import ClassVar, TypeVar
 
-from torch import nn
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame
+from layerstep.engine.point import LinePlace, Point, PointKind
+from layerstep.engine.stop import Caught
+from layerstep.errors import BadArguments
+from layerstep.expressions.expression import Template
+from layerstep.module_paths.models import Models
 
-from layerstep.engine.events import Event, Phase
-from layerstep.engine.models import Models
-from layerstep.engine.where import Where
-from layerstep.errors import BadArguments, UnknownPath
-
-if TYPE_CHECKING:
-    from layerstep.engine.expression import Expression, Template
-    from layerstep.engine.stack import Frame
-    from layerstep.engine.stop import Caught
-
-__all__ = ["LinePlace", "Point", "PointKind", "Points"]
-
-
-class PointKind(StrEnum):
-    BREAK = "break"
-    CATCH = "catch"
-    LOG = "log"
-    RECORD = "record"
-    WATCH = "watch"
-    UNTIL = "until"
-
-
-class LinePlace(Protocol):
-    """A line of the program that a point is at."""
-
-    text: str
-    file: str
-    line: int
-    moved: str
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def is_pending(self) -> bool: ...
+__all__ = ["Break", "BreakAtLine", "BreakAtOp", "Catch", "Log", "Points", "Record", "Until"]
 
 
 @dataclass(slots=True, eq=False)
-class Point:
-    """A breakpoint, a catchpoint, a logpoint, a recording, or the hidden end of an `until`.
+class Break(Point):
+    """Stops at calls of modules."""
 
-    Watchpoints have a class of their own.
-    """
+    kind: ClassVar[PointKind] = PointKind.BREAK
 
-    number: int
-    kind: PointKind
-    where: Where | None
-    """None is every module, as `until EXPR` wants it; of a catchpoint, none but what `root_phases` says."""
-    phase: Phase = Phase.EXIT
-    source_line: LinePlace | None = None
-    """Of a point at a line: the line. Then it is at no module."""
-    op: str = ""
-    """The operations that it stops after, inside its modules: `softmax`, `*norm*`, `aten.mm`."""
-    condition: Expression | None = None
-    template: Template | None = None
-    action: Callable[[Frame], None] | None = None
-    """What it does instead of stopping: a recording measures."""
-    check: Callable[[Event], Caught | None] | None = None
-    """A catchpoint's own question at an event: what it has caught, if anything."""
-    what: str = ""
-    """What a catchpoint catches: `nan`, `exception`."""
-    phases: tuple[Phase, ...] = ()
-    """Where it asks more than at its phase."""
-    root_phases: tuple[Phase, ...] = ()
-    """What it must hear of the outermost modules, whatever its WHERE."""
-    options: str = ""
-    """The rest of the line that sets it again, after WHERE."""
-    set_by: str = ""
-    """The whole of that line, if another command than that of its kind set it."""
-    temporary: bool = False
-    enabled: bool = True
-    ignore: int = 0
-    commands: tuple[str, ...] = ()
-    hits: int = 0
-    tried: int = 0
-    """How often the condition was asked."""
-    recomputed: int = 0
-    """How often it was passed by in a recomputation during backward."""
-    unread: str = ""
-    """Why a catchpoint could not read a value that it was asked about."""
-    targets: list[tuple[str, int]] = field(default_factory=list)
-    """(path, id of the module) of every place it is set at; empty while it is pending."""
-    is_shared: bool = False
-    """It names one path of a module that has several: who called it must be asked."""
-    trouble: str = ""
-    """Why it is pending, if it is."""
+    def line(self) -> str:
+        phase = self.phase.value if self.phase is not Phase.EXIT else ""
+        return self._words(_break(self), self.where.text if self.where is not None else "**", phase)
 
-    @property
-    def label(self) -> str:
-        """What it is called at a stop: `break 1`."""
-        return f"{self.kind} {self.number}" if self.number else ""
 
-    @property
-    def asked_at(self) -> tuple[Phase, ...]:
-        """The phases of its modules that it must hear of."""
-        return self.phases or (self.phase,)
+@dataclass(slots=True, eq=False)
+class BreakAtOp(Point):
+    """Stops after operations, inside its modules or anywhere."""
+
+    kind: ClassVar[PointKind] = PointKind.BREAK
+    has_question: ClassVar[bool] = True
+    _: KW_ONLY
+    op: str
+    """The operations that it stops after: `softmax`, `*norm*`, `aten.mm`."""
 
     @property
     def level(self) -> Phase:
-        """Of a point at operations: those that the user's code calls, or the kernels below them."""
+        """Those that the user's code calls, or the kernels below them."""
         return Phase.KERNEL if self.op.startswith("aten.") else Phase.OP
 
-    @property
-    def is_at_modules(self) -> bool:
-        """Does it ask at calls of modules, or at operations in them?"""
-        return self.source_line is None
+    def line(self) -> str:
+        inside = f"in {self.where.text}" if self.where is not None else ""
+        return self._words(_break(self), f"op:{self.op}", inside)
+
+
+@dataclass(slots=True, eq=False)
+class BreakAtLine(Point):
+    """Stops before a line of the program."""
+
+    kind: ClassVar[PointKind] = PointKind.BREAK
+    _: KW_ONLY
+    source_line: LinePlace = field()  # else the property of the parent would be its default
+    phase: Phase = Phase.LINE
+
+    def line(self) -> str:
+        return self._words(_break(self), self.source_line.text)
+
+
+def _break(point: Point) -> str:
+    return "tbreak" if point.temporary else "break"
+
+
+@dataclass(slots=True, eq=False)
+class Catch(Point):
+    """Stops where its check finds something wrong. Without WHERE it asks at `root_phases` only."""
+
+    kind: ClassVar[PointKind] = PointKind.CATCH
+    has_question: ClassVar[bool] = True
+    _: KW_ONLY
+    what: str
+    """What it catches: `nan`, `exception`."""
+    set_by: str
+    """The line that sets it again."""
+    check: Callable[[Event], Caught | None] = lambda event: None
+    """What it has caught at an event, if anything."""
+    phases: tuple[Phase, ...] = ()
+    """Where it asks, if that is at more than its phase."""
+    root_phases: tuple[Phase, ...] = ()
+    unread: str = ""
+    """Why it could not read a value that it was asked about."""
 
     @property
-    def is_pending(self) -> bool:
-        if self.source_line is not None:
-            return self.source_line.is_pending
-        return self.where is not None and not self.targets
+    def asked_at(self) -> tuple[Phase, ...]:
+        return self.phases or (self.phase,)
 
     @property
     def is_plain(self) -> bool:
-        """Does it stop without a question?"""
-        questions = (self.condition, self.template, self.action, self.check)
-        return all(each is None for each in questions) and not self.is_shared
-
-    def place(self, found: list[tuple[str, nn.Module]], models: Models) -> None:
-        """Set it at these modules."""
-        self.targets = [(path, id(module)) for path, module in found]
-        one = self.where is not None and self.where.is_one
-        self.is_shared = one and any(len(models.paths_of(module)) > 1 for _, module in found)
+        return False
 
     def line(self) -> str:
-        """The command that sets this point again."""
-        if self.set_by:
-            return self.set_by
-        word = "tbreak" if self.temporary else self.kind.value
-        parts = [word, self.where.text if self.where else "**"]
-        if self.source_line is not None:
-            parts = [word, self.source_line.text]
-        if self.op:
-            parts = [word, f"op:{self.op}", *(("in", self.where.text) if self.where else ())]
-        if self.phase is not Phase.EXIT and self.source_line is None:
-            parts.append(self.phase.value)
-        if self.template is not None:
-            parts.append(self.template.quoted)
-        if self.options:
-            parts.append(self.options)
-        if self.condition is not None:
-            parts.append(f"if {self.condition.text}")
-        return " ".join(parts)
+        return self.set_by
+
+
+@dataclass(slots=True, eq=False)
+class Log(Point):
+    """Prints a line at calls of modules, and does not stop."""
+
+    kind: ClassVar[PointKind] = PointKind.LOG
+    stops: ClassVar[bool] = False
+    _: KW_ONLY
+    template: Template
+
+    def line(self) -> str:
+        where = self.where.text if self.where is not None else "**"
+        return self._words("log", where, self.template.quoted)
+
+
+@dataclass(slots=True, eq=False)
+class Record(Point):
+    """Measures something at calls of modules, and does not stop."""
+
+    kind: ClassVar[PointKind] = PointKind.RECORD
+    stops: ClassVar[bool] = False
+    _: KW_ONLY
+    action: Callable[[Frame], None]
+    options: str = ""
+    """The rest of the line that sets it again, after WHERE."""
+    set_by: str = ""
+    """The whole of that line, if another command than `record` has set it."""
+
+    def line(self) -> str:
+        where = self.where.text if self.where is not None else "**"
+        return self.set_by or self._words("record", where, self.options)
+
+
+@dataclass(slots=True, eq=False)
+class Until(Point):
+    """The hidden end of an `until`: at modules, at a line, or wherever its condition holds."""
+
+    kind: ClassVar[PointKind] = PointKind.UNTIL
+    _: KW_ONLY
+    source_line: LinePlace | None = None
+
+
+P = TypeVar("P", bound=Point)
 
 
 class Points:
@@ -173,21 +161,16 @@ class Points:
         """The points that the user set."""
         return [point for point in self if point.kind is not PointKind.UNTIL]
 
-    def add(self, kind: PointKind, where: Where | None, **options: object) -> Point:
-        number = 0 if kind is PointKind.UNTIL else self.next_number()
-        point = Point(number, kind, where, **options)  # type: ignore[arg-type]
-        self._points[number] = point
+    def add(self, point: P) -> P:
+        """Number a point and keep it. The end of an `until` has no number."""
+        point.number = 0 if point.kind is PointKind.UNTIL else self.next_number()
+        self._points[point.number] = point
         return point
 
     def next_number(self) -> int:
         """A number that nothing else has: points and watched expressions share them."""
         self.last += 1
         return self.last
-
-    def take(self, point: Point) -> None:
-        """Number a point that was made elsewhere, and keep it with the others."""
-        point.number = self.next_number()
-        self._points[point.number] = point
 
     def get(self, text: str | int) -> Point:
         """The point of that number."""
@@ -210,33 +193,7 @@ class Points:
         grown = []
         for point in self:
             before = len(point.targets)
-            self._resolve(point, models)
+            point.resolve(models)
             if len(point.targets) > before:
                 grown.append((point, len(point.targets) - before))
         return grown
-
-    @staticmethod
-    def _resolve(point: Point, models: Models) -> None:
-        if point.where is None:
-            return
-        if point.where.is_one and point.targets:
-            path, key = point.targets[0]
-            module = models.at(path)
-            if module is not None and id(module) == key:
-                point.targets = [(_renamed(path, models.paths_of(module)), key)]
-                point.is_shared = len(models.paths_of(module)) > 1
-                return
-        try:
-            found = point.where.look_up(models)
-        except UnknownPath as error:
-            point.trouble = str(error)
-            if not point.targets:
-                return
-            found = []
-        point.trouble = point.trouble if not found else ""
-        point.place(found, models)
-
-
-def _renamed(path: str, paths: list[str]) -> str:
-    """The path as it is shown now: with a second model it begins with the model's name."""
-    return path if path in paths else next((p for p in paths if p.endswith("." + path)), path)

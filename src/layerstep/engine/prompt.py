@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from layerstep.engine.events import Kind, Resume
-from layerstep.engine.guard import Outcome, undisturbed
-from layerstep.engine.line_effects import Baseline
-from layerstep.engine.messages import Frontend, Interpreter, Watch
+from layerstep.engine.instrument import Instruments
+from layerstep.engine.line_effects import LineEffects
+from layerstep.engine.messages import Frontend, Messages, Watch
 from layerstep.engine.pause import POLL_SECONDS, Inbox, Pause, describe
-from layerstep.engine.seen_values import Results
+from layerstep.engine.resume import Kind, Resume
+from layerstep.engine.run import Run
 from layerstep.engine.stop import Shown, Stop
+from layerstep.engine.threads import Turns
 from layerstep.errors import UserError
+from layerstep.expressions.scope import run_python
 from layerstep.imports import our_imports
-from layerstep.process.interrupts import is_from_a_signal
+from layerstep.process.interrupts import Interrupts, is_from_a_signal
+from layerstep.side_effects.guard import Outcome, undisturbed
 from layerstep.views import Group, Notice, Text, View
-
-if TYPE_CHECKING:
-    from layerstep.engine.session import Session
 
 __all__ = ["Prompt"]
 
@@ -39,9 +40,22 @@ def _bounded(text: str) -> str:
 class Prompt:
     """Takes lines at a pause, answers them, and keeps what belongs to the conversation."""
 
-    def __init__(self, session: Session, interpreter: Interpreter) -> None:
-        self._session = session
-        self._interpreter = interpreter
+    def __init__(
+        self,
+        run: Run,
+        messages: Messages,
+        *,
+        interpret: Callable[[str], View | Resume | None],
+        instruments: Instruments[Any],
+        interrupts: Interrupts,
+        turns: Turns,
+    ) -> None:
+        self.run = run
+        self._messages = messages
+        self._interpret = interpret
+        self._instruments = instruments
+        self._interrupts = interrupts
+        self._turns = turns
         self._inbox = Inbox()
         self.frontend: Frontend | None = None
         self.script: deque[str] = deque()
@@ -49,16 +63,13 @@ class Prompt:
         self.history: list[str] = []
         self.aliases: dict[str, str] = {}
         self.watches: dict[int, Watch] = {}
-        self.results = Results(session.config.keep_bytes)
         self.shown: View | None = None
         """The last answer that can be exported."""
         self.transcript: str | None = None
         self.dump_to: Path | None = None
         """Where a catchpoint that fires in batch work writes its core file."""
-        self.disturbed: list[tuple[str, Outcome]] = []
+        self.effects = LineEffects(run)
         """What lines have done to the run."""
-        self.baseline: Baseline | None = None
-        """What `perturbed?` compares with: taken before the first line of a pause that could write."""
         self.interacting = False
         """Is every line Python, until the end of input or `exit()`?"""
         self.sourcing: list[Path] = []
@@ -104,30 +115,29 @@ class Prompt:
         return resume_or_none or Resume(Kind.DETACH)
 
     def _show(self, pause: Pause) -> None:
-        with self._session.evaluating():
-            notices = [notice for said in self._session.instruments.at("stopped") for notice in said()]
+        with self.run.evaluating():
+            notices = [notice for said in self._instruments.at("stopped") for notice in said()]
         view, watched = self._described(pause)
         for number, now in watched.items():
             self.watches[number].last = now
         shown = Group((*notices, view)) if notices else view
-        self._session.say(shown, "stop", stop=pause.facts(self._session.training.count))
+        self._messages.say(shown, "stop", stop=pause.facts(self.run.training.count))
 
     def show(self, stop: Stop) -> None:
         """Say what a stop would say, without one."""
-        self._session.say(self._described(Pause(self._session.scope, stop))[0])
+        self._messages.say(self._described(Pause(self.run.scope, stop))[0])
 
     def _described(self, pause: Pause) -> tuple[View, dict[int, str]]:
         """A stop as a view, and how each watched expression looks.
 
         Ctrl-C ends the work on it, and no exception of a `__repr__` ends the run.
         """
-        session = self._session
         try:
-            quiet = undisturbed(session.models, deep=False)
-            with session.evaluating(), quiet, session.interrupts.cancellable():
-                watched = {n: watch.now(session.scope) for n, watch in session.prompt.watches.items()}
-                rows = [(f"watch {n}", session.prompt.watches[n].row(now)) for n, now in watched.items()]
-                shown = Shown(session.config.sample_above, session.config.copy_input_bytes, rows)
+            quiet = undisturbed(self.run.models, deep=False)
+            with self.run.evaluating(), quiet, self._interrupts.cancellable():
+                watched = {n: watch.now(self.run.scope) for n, watch in self.watches.items()}
+                rows = [(f"watch {n}", self.watches[n].row(now)) for n, now in watched.items()]
+                shown = Shown(self.run.config.sample_above, self.run.config.copy_input_bytes, rows)
                 return describe(pause, shown), watched
         except Exception:
             raise
@@ -142,7 +152,7 @@ class Prompt:
     @property
     def at_end(self) -> str:
         """What the end of input will do."""
-        pause = self._session.pause
+        pause = self.run.pause
         if self.interacting:
             return "`interact` ends"
         if pause is None or pause.is_over:
@@ -162,7 +172,7 @@ class Prompt:
     def give_up(self, error: Exception) -> None:
         """A front end has failed: there is no one to ask any more, so the run must not wait."""
         self.frontend = None
-        self._session.say(
+        self._messages.say(
             Notice(
                 f"the prompt failed: {type(error).__name__}: {error}",
                 "detached; the run goes on",
@@ -175,26 +185,25 @@ class Prompt:
         if self.interacting and line.strip() in _LEAVE:
             self.interacting = False
             back = Notice("back at the debugger's prompt")
-            self._session.say(back, "answer", "" if line == END_OF_INPUT else line, origin=origin)
+            self._messages.say(back, "answer", "" if line == END_OF_INPUT else line, origin=origin)
             return back, None
         if line == END_OF_INPUT:
-            starting = self._session.pause is not None and self._session.pause.is_start
+            starting = self.run.pause is not None and self.run.pause.is_start
             return None, Resume(Kind.CONTINUE if starting else Kind.DETACH)
         answer = self._answer(f"!{line}" if self.interacting and line.strip() else line)
         if isinstance(answer, Resume):
-            self._session.say(Text(""), "resume", line, origin=origin)
+            self._messages.say(Text(""), "resume", line, origin=origin)
             return None, answer
         self.shown = self.shown if answer is None or isinstance(answer, Notice) else answer
-        self._session.say(answer if answer is not None else Text(""), "answer", line, origin=origin)
+        self._messages.say(answer if answer is not None else Text(""), "answer", line, origin=origin)
         return answer, None
 
     def _answer(self, line: str) -> View | Resume | None:
         """What the interpreter says. An exception of any kind is the line's own and ends nothing else."""
-        session = self._session
-        session.interrupts.came_late = False
+        self._interrupts.came_late = False
         try:
-            with our_imports(), session.evaluating(), undisturbed(session.models, deep=False):
-                return self._interpreter.interpret(session, line)
+            with our_imports(), self.run.evaluating(), undisturbed(self.run.models, deep=False):
+                return self._interpret(line)
         except UserError as error:
             return Notice(_bounded(error.message), _bounded(error.hint), level="error")
         except KeyboardInterrupt:
@@ -210,20 +219,25 @@ class Prompt:
             text = f"a bug in layerstep{where}: {type(error).__name__}: {_bounded(str(error))}"
             return Notice(text, "the run is as it was", level="error")
 
+    def evaluate(self, text: str, *, deep: bool = True) -> tuple[Any, str, Outcome]:
+        """Python in the paused frame: its value, what it printed, and what it did to the run."""
+        with self.effects.watching(text, deep=deep) as outcome:
+            value, printed = run_python(text, self.run.scope)
+        return value, printed, outcome
+
     def submit(self, line: str) -> Future[View | None]:
         """Hand in a line from any thread; the paused thread answers, or this one if nothing is paused."""
-        session = self._session
         while True:  # a pause may begin or end meanwhile
-            pause = session.pause
+            pause = self.run.pause
             is_elsewhere = pause is not None and pause.thread != threading.get_ident()
             if is_elsewhere and (posted := self._inbox.post(line)) is not None:
                 return posted
-            if session.turns.lock.acquire(timeout=POLL_SECONDS):
+            if self._turns.lock.acquire(timeout=POLL_SECONDS):
                 break
         try:
             return self._answer_here(line)
         finally:
-            session.turns.lock.release()
+            self._turns.lock.release()
 
     def _answer_here(self, line: str) -> Future[View | None]:
         future: Future[View | None] = Future()

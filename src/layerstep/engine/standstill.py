@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import Any
 
+from torch import nn
+
+from layerstep._torch import modes_off
+from layerstep.calls.backward import Call
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame, line_stack
 from layerstep.engine import stepper
-from layerstep.engine.events import Kind, Resume
+from layerstep.engine.causes import AtLine
+from layerstep.engine.instrument import Instruments
+from layerstep.engine.messages import Messages
 from layerstep.engine.pause import Pause
-from layerstep.engine.stop import Stop
+from layerstep.engine.points import Catch, Points, Record
+from layerstep.engine.prompt import Prompt
+from layerstep.engine.resume import Kind, Resume
+from layerstep.engine.run import Run
+from layerstep.engine.stop import Cause, Match, Stop
+from layerstep.engine.threads import Turns
 from layerstep.errors import QUIT_EXIT_CODE, Quit
 from layerstep.imports import our_imports
-from layerstep.process.interrupts import wake_main_thread
+from layerstep.process.frames import is_ours
+from layerstep.process.interrupts import Interrupts, wake_main_thread
 from layerstep.views import Notice
-
-if TYPE_CHECKING:
-    from layerstep.engine.session import Session
 
 __all__ = ["Standstill"]
 
@@ -25,66 +38,157 @@ __all__ = ["Standstill"]
 class Standstill:
     """How a session comes to a stop, serves it, and leaves it: the one way for every source of stops."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(
+        self,
+        run: Run,
+        points: Points,
+        *,
+        prompt: Prompt,
+        turns: Turns,
+        instruments: Instruments[Any],
+        interrupts: Interrupts,
+        messages: Messages,
+        detach: Callable[[], None],
+        rearm: Callable[[], None],
+        add_model: Callable[[nn.Module], object],
+        open_call: Callable[[Call], None],
+    ) -> None:
+        self._run = run
+        self._points = points
+        self._prompt = prompt
+        self._turns = turns
+        self._instruments = instruments
+        self._interrupts = interrupts
+        self._messages = messages
+        self._detach = detach
+        self._rearm = rearm
+        self._add_model = add_model
+        self._open_call = open_call
+        """Lets `into` stop at the autograd nodes of a call."""
+        self.quitting: threading.Thread | None = None
+        """The thread whose `quit` ends the program, once there is one."""
+        self.caught: list[str] = []
+        """What catchpoints have caught; in batch work the exit code tells."""
+
+    def stop_in(
+        self, stack: list[Frame], event: Event, match: Match | None, *, cause: Cause, trouble: str = ""
+    ) -> None:
+        """Stop at an event, in the module calls that it is in."""
+        owner = self._run.models.owner_of(event.module)
+        if event.phase is Phase.EXIT:
+            self._run.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
+        self.stop(
+            Stop(
+                cause,
+                stack,
+                event,
+                point=match.point if match is not None else None,
+                reason=match.point.label if match is not None else "",
+                trouble=trouble or (match.trouble if match is not None else ""),
+                forward=owner.forwards if owner is not None else 0,
+                python=stack[0].caller if stack else None,
+            )
+        )
+
+    def stop_here(
+        self,
+        frame: FrameType | None,
+        reason: str,
+        *,
+        match: Match | None = None,
+        output: tuple[Any, ...] = (),
+    ) -> None:
+        """Stop at a line of the user's code, as `set_trace()` does.
+
+        `output`: the value that the function is about to return.
+        """
+        while frame is not None and is_ours(frame):
+            frame = frame.f_back
+        if frame is None:
+            return
+        self._run.models.refresh()
+        stack = line_stack(frame, self._run.models)
+        modules = [each.module for each in stack if each.module is not None]
+        if modules and self._run.models.owner_of(modules[-1]) is None:
+            self._add_model(modules[-1])
+        if output:
+            stack[0].output, stack[0].state = output[0], "returns"
+        owner = self._run.models.owner_of(modules[0]) if modules else None
+        stop = Stop(
+            AtLine(),
+            stack,
+            point=match.point if match is not None else None,
+            reason=(match.point.label if match is not None else "") or reason,
+            trouble=match.trouble if match is not None else "",
+            forward=owner.forwards if owner is not None else 0,
+            python=frame,
+        )
+        with self.pausing():
+            self.stop(stop)
+
+    @contextlib.contextmanager
+    def pausing(self) -> Iterator[None]:
+        """No mode sees what is done at a stop; after it, those are on that the user's answer needs."""
+        with modes_off():
+            yield
+        for settle in self._instruments.at("settle"):
+            settle()  # outside of the guards: they put back what they found
 
     def stop(self, stop: Stop) -> None:
         """Stand still at a stop until a line resumes the run."""
-        self.hold(Pause(self._session.scope, stop))
+        self.hold(Pause(self._run.scope, stop))
 
     def hold(self, pause: Pause) -> Resume | None:
         """Stand still in this thread until a line resumes, and say how; a second thread waits its turn."""
-        session = self._session
-        with session.turns.taken(pause) as is_wanted:
-            if not (is_wanted and (session.is_attached or pause.is_start or pause.is_over)):
+        with self._turns.taken(pause) as is_wanted:
+            if not (is_wanted and (self._run.is_attached or pause.is_start or pause.is_over)):
                 pause.release()
                 return None
             if pause.point is not None and pause.point.temporary:
-                session.points.delete(pause.point)
+                self._points.delete(pause.point)
             if pause.point is not None and pause.is_caught:
-                session.caught.append(f"{pause.point.what} in {pause.stack[0].path or 'the program'}")
-            resume = self._serve(pause, session.turns.begin(pause))
-        if session.interrupts.came_late and session.is_attached:
+                what = pause.point.what if isinstance(pause.point, Catch) else ""
+                self.caught.append(f"{what} in {pause.stack[0].path or 'the program'}")
+            resume = self._serve(pause, self._turns.begin(pause))
+        if self._interrupts.came_late and self._run.is_attached:
             self._stop_soon()  # it came while a line that resumes was on its way
         return resume
 
     def _serve(self, pause: Pause, step: stepper.Intent | None) -> Resume:
         """Serve a pause to its end; then a `step` of another thread goes on."""
-        session = self._session
-        session.pause = pause
-        session.interrupts.forget()
-        session.points.forget_until()
-        session.intent = stepper.GO
-        session.prompt.baseline = None
-        session.scope.stack = pause.stack
-        session.scope.frame = pause.frame
+        self._run.pause = pause
+        self._interrupts.forget()
+        self._points.forget_until()
+        self._run.intent = stepper.GO
+        self._prompt.effects.begin_pause()
+        self._run.scope.stack = pause.stack
+        self._run.scope.frame = pause.frame
         try:
             with our_imports(), contextlib.ExitStack() as resting:
-                for rest in session.instruments.at("resting"):
+                for rest in self._instruments.at("resting"):
                     resting.enter_context(rest())
-                resume = session.prompt.serve(pause)
+                resume = self._prompt.serve(pause)
             self._leave(pause, resume, step)
             return resume
         finally:
             pause.release()
-            session.prompt.results.let_go()
-            session.pause = None
-            session.prompt.end()
+            self._run.results.let_go()
+            self._run.pause = None
+            self._prompt.end()
 
     def _leave(self, pause: Pause, resume: Resume, step: stepper.Intent | None = None) -> None:
-        session = self._session
         if pause.is_over:
             return
         if resume.kind is Kind.QUIT:
-            session.quitting = threading.current_thread()
-            session.detach()
+            self.quitting = threading.current_thread()
+            self._detach()
             if wake_main_thread(Quit):
                 raise SystemExit(QUIT_EXIT_CODE)  # threading keeps silent about this class, not about others
             raise Quit
         if resume.kind is Kind.DETACH:
-            session.detach()
+            self._detach()
             return
-        for resuming in session.instruments.at("resuming"):
+        for resuming in self._instruments.at("resuming"):
             resuming(pause, resume)
         op = pause.event.op if pause.event is not None else None
         intent = stepper.begin(
@@ -96,29 +200,28 @@ class Standstill:
         )
         if resume.kind is Kind.FINISH and any(f.depth == intent.depth and not f.hooked for f in pause.stack):
             intent = replace(intent, everywhere=True)
-        session.intent = step if step and resume.kind is Kind.CONTINUE else intent
+        self._run.intent = step if step and resume.kind is Kind.CONTINUE else intent
         if resume.kind is Kind.INTO and pause.event is not None and pause.event.call is not None:
-            session.backward_pass.open(pause.event.call)
-        if resume.kind is Kind.CONTINUE and not any(point.action for point in session.points):
-            session.seen_calls.clear()  # what a recording has put in view stays there until the next forward
-        session.rearm()
+            self._open_call(pause.event.call)
+        if resume.kind is Kind.CONTINUE and not any(isinstance(point, Record) for point in self._points):
+            # What a recording has put in view stays there until the next forward.
+            self._run.seen_calls.clear()
+        self._rearm()
 
     def interrupted(self) -> bool:
         """The first Ctrl-C: stop at the next boundary. False where it should interrupt at once."""
-        session = self._session
-        if session.quitting is not None:
-            session.quitting.join(timeout=2)  # let it unwind: a thread that exit cuts off aborts in torch
+        if self.quitting is not None:
+            self.quitting.join(timeout=2)  # let it unwind: a thread that exit cuts off aborts in torch
             raise Quit
-        if not session.is_attached:
+        if not self._run.is_attached:
             return False
-        if session.pause is None:
+        if self._run.pause is None:
             self._stop_soon()
-        elif not session.interrupts.cancel():
-            session.interrupts.came_late = True
+        elif not self._interrupts.cancel():
+            self._interrupts.came_late = True
         return True
 
     def _stop_soon(self) -> None:
-        session = self._session
-        session.intent = stepper.interrupt()
-        session.rearm()
-        session.say(Notice("stopping at the next module", "Ctrl-C again interrupts the program"))
+        self._run.intent = stepper.interrupt()
+        self._rearm()
+        self._messages.say(Notice("stopping at the next module", "Ctrl-C again interrupts the program"))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from layerstep.engine.events import Kind, Phase, Resume
+from layerstep.calls.events import Phase
+from layerstep.engine.resume import Kind, Resume
 
 __all__ = ["GO", "Intent", "Moment", "Reach", "begin", "decide", "interrupt"]
 

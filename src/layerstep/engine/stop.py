@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import NamedTuple, Protocol
 
-from layerstep.engine.events import Event
-from layerstep.engine.points import Point
-from layerstep.engine.stack import Frame
+from layerstep.calls.events import Event
+from layerstep.calls.stack import Frame
+from layerstep.engine.point import Point
 from layerstep.views import Group, View
 
 __all__ = ["Caught", "Cause", "Hold", "Match", "Nothing", "Shown", "Stop"]
@@ -71,7 +71,7 @@ class Caught(NamedTuple):
     """What a catchpoint has caught at an event."""
 
     text: str
-    elsewhere: Callable[[Point, Hold], str] | None = None
+    elsewhere: Callable[[Hold], str] | None = None
     """Stands still where it was made, in a rerun say; returns why it could not, or nothing."""
 
 

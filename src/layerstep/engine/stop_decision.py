@@ -5,24 +5,26 @@ from __future__ import annotations
 import contextlib
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from layerstep._torch import modes_off
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.op_frame import op_frame
+from layerstep.calls.stack import Frame, call_depth, is_deeper
 from layerstep.engine import stepper
-from layerstep.engine.events import Event, Kind, Phase
-from layerstep.engine.expression import Expression
-from layerstep.engine.guard import undisturbed
-from layerstep.engine.op_frame import op_frame
-from layerstep.engine.points import Point
-from layerstep.engine.scope import Scope
-from layerstep.engine.stack import Frame, call_depth, caller_of, forget_locals, is_deeper
+from layerstep.engine.messages import Messages
+from layerstep.engine.point import Point
+from layerstep.engine.points import BreakAtOp, Catch, Log, Record
+from layerstep.engine.resume import Kind
+from layerstep.engine.run import Run
 from layerstep.engine.stop import Match
+from layerstep.expressions.expression import Expression
+from layerstep.expressions.scope import Scope
+from layerstep.process.frames import caller_of, forget_locals
 from layerstep.process.interrupts import is_from_a_signal
+from layerstep.side_effects.guard import undisturbed
 from layerstep.tensors.observing import observing
 from layerstep.views import Text
-
-if TYPE_CHECKING:
-    from layerstep.engine.session import Session
 
 __all__ = ["StopDecision"]
 
@@ -30,8 +32,9 @@ __all__ = ["StopDecision"]
 class StopDecision:
     """Asks points and counts their hits. The order is gdb's: condition, hit count, what is to be ignored."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, run: Run, messages: Messages) -> None:
+        self._run = run
+        self._messages = messages
 
     def worth_asking(
         self, points: tuple[Point, ...], phase: Phase, module: Any, args: Any, kwargs: Any, output: Any
@@ -44,10 +47,10 @@ class StopDecision:
         left: tuple[Point, ...] = ()
         for point in points:
             condition = point.condition
-            if point.is_shared or point.op or point.check is not None or not point.enabled:
+            if point.is_shared or point.has_question or not point.enabled:
                 left += (point,)
             elif condition is None:
-                if point.ignore > 0 and point.action is None and point.template is None:
+                if point.ignore > 0 and point.stops:
                     point.hits += 1
                     point.ignore -= 1
                 else:
@@ -62,22 +65,22 @@ class StopDecision:
         self, condition: Expression, phase: Phase, module: Any, args: Any, kwargs: Any, output: Any
     ) -> bool:
         """Does a condition that only reads what is at hand say no?"""
-        session, needs = self._session, condition.needs or ()
+        run, needs = self._run, condition.needs or ()
         names = {"inp": args[0] if len(args) == 1 else args, "kwargs": kwargs, "mod": module}
         if phase is Phase.EXIT:
             names["out"] = output
         if "name" in needs:
-            paths = session.models.paths_of(module)
+            paths = run.models.paths_of(module)
             if len(paths) != 1:
                 return False
             names["name"] = paths[0]
         if "step" in needs:
-            names["step"] = session.training.count
+            names["step"] = run.training.count
         if "forward" in needs:
-            owner = session.models.owner_of(module) or session.models.main
+            owner = run.models.owner_of(module) or run.models.main
             names["forward"] = owner.forwards if owner is not None else 0
         try:
-            with session.evaluating(), modes_off():
+            with run.evaluating(), modes_off():
                 return not condition.evaluate(names)
         except Exception as error:
             if is_from_a_signal(error):
@@ -99,10 +102,10 @@ class StopDecision:
         if point.condition is None:
             return Match(point) if self._counts(point) else None
         with modes_off():
-            return self._decide(point, self._session.scope_at(place), Match(point))
+            return self._decide(point, self._run.scope_at(place), Match(point))
 
     def _ask_one(self, point: Point, event: Event, frame: FrameType | None) -> Match | None:
-        if not point.enabled or (point.op and event.op is None):
+        if not point.enabled or (event.op is None and isinstance(point, BreakAtOp)):
             return None
         if point.is_plain:
             return Match(point) if self._counts(point) else None
@@ -111,12 +114,12 @@ class StopDecision:
             return None
         with modes_off():
             match = Match(point)
-            if point.check is not None:
+            if isinstance(point, Catch):
                 caught = point.check(event)
                 if caught is None:
                     return None
                 match = Match(point, caught=caught)
-            scope = self._session.scope_at(place)
+            scope = self._run.scope_at(place)
             try:
                 return self._decide(point, scope, match)
             finally:
@@ -134,12 +137,12 @@ class StopDecision:
                 return None
         if not self._counts(point):
             return None
-        if point.template is not None:
+        if isinstance(point, Log):
             self._log(point, scope)
             return None
-        if point.action is not None:
+        if isinstance(point, Record):
             if scope.frame is not None:
-                with self._session.evaluating(), observing():
+                with self._run.evaluating(), observing():
                     point.action(scope.frame)
             return None
         return match
@@ -154,7 +157,7 @@ class StopDecision:
         return True
 
     def _place(self, event: Event, frame: FrameType | None) -> Frame:
-        models = self._session.models
+        models = self._run.models
         if event.op is not None:
             return op_frame(event, models)
         if event.call is not None:
@@ -179,7 +182,7 @@ class StopDecision:
 
     def _holds(self, condition: Expression, scope: Scope) -> tuple[bool, str]:
         try:
-            with self._session.evaluating(), self._quietly(condition.may_act):
+            with self._run.evaluating(), self._quietly(condition.may_act):
                 return bool(condition.evaluate(scope)), ""
         except Exception as error:
             if _is_to_come(error, scope.frame):
@@ -187,38 +190,37 @@ class StopDecision:
             text = f"condition {condition.text!r} raised {type(error).__name__}: {error}"
             return False, text.partition("\n")[0]
 
-    def _log(self, point: Point, scope: Scope) -> None:
-        assert point.template is not None
-        with self._session.evaluating(), self._quietly(point.template.may_act):
+    def _log(self, point: Log, scope: Scope) -> None:
+        with self._run.evaluating(), self._quietly(point.template.may_act):
             text = point.template.format(scope)
-        self._session.say(Text(text), "log")
+        self._messages.say(Text(text), "log")
 
     def _quietly(self, may_act: bool) -> contextlib.AbstractContextManager[Any]:
         """A condition that only reads needs no guard; another could draw random numbers, say."""
-        return undisturbed(self._session.models, deep=False) if may_act else contextlib.nullcontext()
+        return undisturbed(self._run.models, deep=False) if may_act else contextlib.nullcontext()
 
     def has_arrived(self, event: Event, frame: FrameType) -> bool:
         """Is this where the run was on its way to?"""
-        session, intent = self._session, self._session.intent
+        run, intent = self._run, self._run.intent
         if event.phase is Phase.EXIT:
-            session.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
+            run.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
         is_root, forward = False, 0
         if intent.kind in (Kind.FORWARD, Kind.TRAINED):
-            model = session.models.by_root(event.module)
+            model = run.models.by_root(event.module)
             is_root, forward = model is not None and not model.is_helper, model.forwards if model else 0
         if intent.kind in _BY_DEPTH and is_deeper(frame, intent.depth):
             return False  # so are most calls on the way of a `next`
         depth = call_depth(frame) if intent.needs_depth else 0
         moment = stepper.Moment(
-            event.phase, threading.get_ident(), depth, is_root, forward, session.training.count
+            event.phase, threading.get_ident(), depth, is_root, forward, run.training.count
         )
         stop, after = stepper.decide(intent, moment)
-        if session.intent is not intent:  # Ctrl-C has come meanwhile, or another thread has stopped for it
+        if run.intent is not intent:  # Ctrl-C has come meanwhile, or another thread has stopped for it
             return stop and intent.kind is not Kind.INTERRUPT
         if not (
             stop and intent.thread
         ):  # a thread keeps its step until it stands, or another would come first
-            session.intent = after
+            run.intent = after
         return stop
 
 

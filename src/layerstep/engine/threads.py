@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import sysconfig
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from layerstep._torch import call_frames
-from layerstep.engine.events import Kind
-from layerstep.engine.op_frame import running_modules
-from layerstep.engine.stack import forget_locals, is_ours
+from layerstep.calls.op_frame import running_modules
+from layerstep.engine.pause import Pause
+from layerstep.engine.points import Points
+from layerstep.engine.resume import Kind
+from layerstep.engine.run import Run
 from layerstep.engine.stepper import Intent
+from layerstep.process.frames import forget_locals, is_library_file, is_ours
 from layerstep.process.thread_frames import frames_of_threads
 from layerstep.views import Notice
-
-if TYPE_CHECKING:
-    from layerstep.engine.pause import Pause
-    from layerstep.engine.session import Session
 
 __all__ = ["Place", "Turns", "places", "thread_name"]
 
 _STEPS = (Kind.STEP, Kind.NEXT, Kind.INTO, Kind.FINISH, Kind.OP, Kind.KERNEL)
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 LOOK_SECONDS = 0.02
 STANDS_AFTER = 25
 """After so many looks at which it has not moved, a thread that is stepped is taken to wait for another."""
@@ -38,15 +34,21 @@ class Turns:
     They do not wait if the stepped thread itself waits, perhaps for them, or has ended.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, run: Run, points: Points, say: Callable[[Notice], None]) -> None:
+        self._run = run
+        self._points = points
+        self._say = say
+        self.are_named = False
+        """Stops say in which thread they are, once there was a second one."""
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Make new locks: in a forked child, the thread that held one may not exist."""
         self.lock = threading.RLock()
         self.arming = threading.RLock()
         """Held by the thread that puts taps on or takes them off."""
         self.waiting: dict[int, Pause] = {}
         """The threads that have come to a stop while another one stands at the prompt."""
-        self.are_named = False
-        """Stops say in which thread they are, once there was a second one."""
 
     @contextlib.contextmanager
     def taken(self, pause: Pause) -> Iterator[bool]:
@@ -68,7 +70,7 @@ class Turns:
         at = None
         while True:
             has_waited |= not self.lock.acquire(blocking=False) and self.lock.acquire()
-            intent = self._session.intent
+            intent = self._run.intent
             if not _is_step_elsewhere(intent):
                 return has_waited
             now = _position(intent.thread)
@@ -81,18 +83,16 @@ class Turns:
 
     def _is_gone(self, pause: Pause) -> bool:
         point = pause.point
-        return point is not None and (
-            not point.enabled or all(point is not each for each in self._session.points)
-        )
+        return point is not None and (not point.enabled or all(point is not each for each in self._points))
 
     def begin(self, pause: Pause) -> Intent | None:
         """A stop: the step of another thread, if one is under way, which goes on when this stop is left."""
         self._name(pause)
-        intent = self._session.intent
+        intent = self._run.intent
         if not _is_step_elsewhere(intent):
             return None
         if _position(intent.thread) is None:
-            self._session.say(Notice("the thread that was stepped has ended"))
+            self._say(Notice("the thread that was stepped has ended"))
             return None
         return intent
 
@@ -137,31 +137,32 @@ class Place:
     """The innermost frame of the program's own code."""
 
 
-def places(session: Session) -> list[Place]:
+def places(run: Run, turns: Turns) -> list[Place]:
     """Every thread but ours, the paused one first."""
-    pause = session.pause
+    pause = run.pause
     frames = frames_of_threads()
     ours = {t.ident for t in threading.enumerate() if t.name.startswith("layerstep")}
     order = sorted(frames, key=lambda ident: (pause is None or ident != pause.thread, ident))
-    return [_place(session, ident, frames[ident]) for ident in order if ident not in ours]
+    return [
+        _place(run, ident, frames[ident], waiting=turns.waiting.get(ident))
+        for ident in order
+        if ident not in ours
+    ]
 
 
-def _place(session: Session, ident: int, frame: FrameType) -> Place:
+def _place(run: Run, ident: int, frame: FrameType, *, waiting: Pause | None) -> Place:
     modules = running_modules(frame)
     for call in call_frames(frame):
         forget_locals(call)
-    path = session.models.path_of(modules[0]) if modules else ""
+    path = run.models.path_of(modules[0]) if modules else ""
     own: FrameType | None = frame
-    while own is not None and (is_ours(own) or own.f_code.co_filename.startswith(_LIBRARIES)):
+    while own is not None and (is_ours(own) or is_library_file(own.f_code.co_filename)):
         own = own.f_back
-    return Place(thread_name(ident), path, _state(session, ident), own)
+    is_here = run.pause is not None and run.pause.thread == ident
+    return Place(thread_name(ident), path, "paused here" if is_here else _state(waiting), own)
 
 
-def _state(session: Session, ident: int) -> str:
-    pause = session.pause
-    if pause is not None and pause.thread == ident:
-        return "paused here"
-    waiting = session.turns.waiting.get(ident)
-    if waiting is not None:
-        return f"waits for its turn to stop{f' at {waiting.reason}' if waiting.reason else ''}"
-    return "runs"
+def _state(waiting: Pause | None) -> str:
+    if waiting is None:
+        return "runs"
+    return f"waits for its turn to stop{f' at {waiting.reason}' if waiting.reason else ''}"

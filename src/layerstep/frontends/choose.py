@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from layerstep.assembly import assemble
 from layerstep.config import load_config
-from layerstep.engine.messages import Frontend, Interpreter
-from layerstep.engine.session import Session
+from layerstep.engine.messages import Frontend
+from layerstep.engine.session import Interpreter, Session
 
 if TYPE_CHECKING:
     from layerstep.frontends.output import Screen

@@ -14,8 +14,8 @@ from typing import get_args, get_type_hints
 import torch
 
 from layerstep.arguments import Completes
+from layerstep.calls.events import Phase
 from layerstep.config import Config
-from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.frontends.expected import expected
@@ -122,7 +122,7 @@ def _files(last: str) -> list[Candidate]:
 
 def _where(session: Session, last: str) -> list[Candidate]:
     if last.startswith("type:"):
-        kinds = sorted({type(module).__name__ for _, module in session.models.everything()})
+        kinds = sorted({type(module).__name__ for _, module in session.run.models.everything()})
         return _words(last, (f"type:{kind}" for kind in kinds))
     if last.startswith("op:"):
         seen = sorted(session.instruments.get(OpSteps).names[Phase.OP])
@@ -163,8 +163,8 @@ def _paths(session: Session, text: str) -> list[Candidate]:
     """Paths segment by segment; if none begins so, those in which the letters occur in order."""
     head, dot, last = text.rpartition(".")
     found: dict[str, str] = {}
-    for model in session.models:
-        prefix = f"{model.name}." if session.models.are_several or model.is_helper else ""
+    for model in session.run.models:
+        prefix = f"{model.name}." if session.run.models.are_several or model.is_helper else ""
         for path in _parents(session, model.names.ending_in(head) if dot else [""], head, prefix):
             for name, child in model.names.children_of(path):
                 if name.startswith(last):
@@ -187,7 +187,7 @@ def _fuzzy(session: Session, text: str) -> list[Candidate]:
         return []
     letters = text.lower()
     hits = []
-    for path, module in session.models.everything():
+    for path, module in session.run.models.everything():
         stretch = _stretch(letters, path.lower())
         if stretch:
             hits.append((stretch, len(path), path, type(module).__name__))
@@ -212,9 +212,9 @@ def _expression(session: Session, text: str) -> list[Candidate]:
     word = match[0]
     head, dot, _ = word.rpartition(".")
     if not dot:
-        names = _words(word, dict.fromkeys(session.scope.names()))
+        names = _words(word, dict.fromkeys(session.run.scope.names()))
         return names + _paths(session, word)
-    if session.scope.knows(head.partition(".")[0]):
+    if session.run.scope.knows(head.partition(".")[0]):
         return _words(word, (f"{head}.{name}" for name in _attributes(session, head)))
     paths = _paths(session, word)
     there = {candidate.text for candidate in paths}
@@ -226,7 +226,7 @@ def _attributes(session: Session, dotted: str) -> list[str]:
     """The attributes of what a dotted name holds; nothing is called to find out."""
     first, *names = dotted.split(".")
     try:
-        value = session.scope[first]
+        value = session.run.scope[first]
     except Exception:
         return members_of(None)
     for name in names:
@@ -236,9 +236,9 @@ def _attributes(session: Session, dotted: str) -> list[str]:
 
 def _path_attributes(session: Session, head: str) -> list[str]:
     """The attributes of the module at a path, or of what it holds under the last name."""
-    modules = session.models.ending_in(head)
+    modules = session.run.models.ending_in(head)
     if modules:
         return members_of(modules[0][1])
     path, _, name = head.rpartition(".")
-    holders = session.models.ending_in(path) if path else []
+    holders = session.run.models.ending_in(path) if path else []
     return members_of(member(holders[0][1], name)) if holders else members_of(None)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.scope import PathRef
+from layerstep.expressions.scope import PathRef
 
 __all__ = ["member", "members_of"]
 

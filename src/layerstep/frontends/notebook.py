@@ -74,7 +74,7 @@ class NotebookScreen(Screen):
         with self._lock:
             if self._cell != self._shell.execution_count:
                 self._cell, self._answers, self._handle = self._shell.execution_count, Answers(), None
-            most = self._session.config.max_lines
+            most = self._session.run.config.max_lines
             if message.line and message.line != self.typed:
                 prompt = f"({message.origin}) " if message.origin else PROMPT
                 self._answers.add(Text(f"{prompt}{message.line}"), most=most)

@@ -49,7 +49,7 @@ class Screen:
         self._lock = threading.RLock()
 
     def __call__(self, message: Message) -> None:
-        theme = self._session.config.theme
+        theme = self._session.run.config.theme
         self.console.no_color = theme == "plain" or not self._has_colour
         with self._lock, self.console.use_theme(theme_named(theme)):
             if message.kind == "progress":
@@ -85,11 +85,11 @@ class Screen:
         with self.console.capture() as captured:
             self.console.print(to_rich(message.view))
         lines = [line.rstrip() for line in captured.get().splitlines()]
-        most = self._session.config.max_lines
+        most = self._session.run.config.max_lines
         if len(lines) > most:
             lines = [*lines[:most], f"… {len(lines) - most} more lines; `config max_lines N` shows more"]
         text = "\n".join(lines)
-        paged = self.can_page and self._session.config.pager and message.kind == "answer"
+        paged = self.can_page and self._session.run.config.pager and message.kind == "answer"
         if not (paged and len(lines) >= self.console.height and _page(text, self.console.file)):
             self.console.file.write(text + "\n")
             self.console.file.flush()

@@ -21,8 +21,8 @@ from layerstep._torch import drop_backward_hooks
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep._torch.tensors import is_tensor
 from layerstep._torch.trees import tree_flatten, tree_leaves, tree_unflatten
-from layerstep.engine.random_streams import RandomState
 from layerstep.errors import UserError
+from layerstep.side_effects.random_streams import RandomState
 
 __all__ = ["Check", "Checked", "Difference", "GradCheck"]
 

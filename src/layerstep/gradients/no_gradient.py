@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from layerstep.calls.backward import BEGAN_BEFORE
 from layerstep.engine.session import Session
 from layerstep.gradients.log import GradientLog
 from layerstep.gradients.recorder import NamedParameter, named_parameters
@@ -26,7 +27,7 @@ class Missing(NamedTuple):
 
 def in_backward(session: Session) -> bool:
     """Did the run stop in the middle of a backward pass?"""
-    phase = session.pause.phase if session.pause is not None else None
+    phase = session.run.pause.phase if session.run.pause is not None else None
     return phase is not None and phase.is_backward
 
 
@@ -66,9 +67,10 @@ def _reason(
 
 def _followed(session: Session, path: str) -> tuple[bool, str]:
     """Did a backward pass reach a module, and if not, why not? "" if no whole forward was followed."""
-    backpass, module = session.backward_pass, session.models.at(path)
-    roots = {id(model.root) for model in session.models}
-    is_whole = any(call.parent is None and id(call.module) in roots for call in backpass.graph.calls)
+    backpass, module = session.backward_pass, session.run.models.at(path)
+    roots = {id(model.root) for model in session.run.models}
+    whole = (call for call in backpass.graph.calls if call.parent is None and call.unseen != BEGAN_BEFORE)
+    is_whole = any(id(call.module) in roots for call in whole)
     if module is None or not (is_whole and backpass.passes):
         return False, ""
     return backpass.seen(module) > 0, backpass.why_unseen(module)
@@ -76,7 +78,7 @@ def _followed(session: Session, path: str) -> tuple[bool, str]:
 
 def outside_optimizers(session: Session) -> list[str] | None:
     """Trainable parameters that are in no optimizer that has stepped; None if none has stepped yet."""
-    optimizers = [found for each in session.training.optimizers if (found := each.optimizer) is not None]
+    optimizers = [found for each in session.run.training.optimizers if (found := each.optimizer) is not None]
     if not optimizers:
         return None
     inside = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
@@ -106,10 +108,10 @@ def biases_before_norms(session: Session) -> dict[int, str]:
     parent that the norm follows the layer, so this is probable, not certain.
     """
     found: dict[int, str] = {}
-    for _, module in session.models.everything():
+    for _, module in session.run.models.everything():
         for one, other in itertools.pairwise(module.children()):
             if isinstance(one, _BIASED) and one.bias is not None and _takes_means_away(other):
-                found[id(one.bias)] = session.models.path_of(other)
+                found[id(one.bias)] = session.run.models.path_of(other)
     return found
 
 

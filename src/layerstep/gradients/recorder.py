@@ -13,10 +13,10 @@ from layerstep._torch import below_everything, foreach_subtract, is_tracing, own
 from layerstep._torch.tensors import version_of
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.session import Session
-from layerstep.engine.training import Stepped
 from layerstep.gradients.log import GradientLog
 from layerstep.gradients.sizes import is_plain, measure, norms
 from layerstep.tensors.shapes import attempt
+from layerstep.training_steps.steps import Stepped
 
 __all__ = ["GradientRecorder", "NamedParameter", "RecordedGradients", "named_parameters"]
 
@@ -45,7 +45,7 @@ class _Probe(NamedTuple):
 def named_parameters(session: Session) -> list[NamedParameter]:
     """Every parameter of every model, once, by its first name."""
     found: dict[int, NamedParameter] = {}
-    for path, module in session.models.everything():
+    for path, module in session.run.models.everything():
         for name, parameter in own_parameters(module):
             found.setdefault(
                 id(parameter), NamedParameter(f"{path}.{name}" if path else name, path, parameter)
@@ -64,7 +64,7 @@ class GradientRecorder:
     """Keeps a log of the gradients in every N-th training step, while the session is attached."""
 
     def __init__(self, session: Session, *, every: int, updates: bool) -> None:
-        self.log = GradientLog(budget=session.config.track_bytes)
+        self.log = GradientLog(budget=session.run.config.track_bytes)
         self.every = every
         self.updates = updates
         self._session = session
@@ -75,17 +75,17 @@ class GradientRecorder:
 
     @property
     def is_on(self) -> bool:
-        return self.before in self._session.training.before
+        return self.before in self._session.run.training.before
 
     def start(self) -> None:
         if not self.is_on:
-            self._session.training.before.append(self.before)
-            self._session.training.after.append(self.after)
+            self._session.run.training.before.append(self.before)
+            self._session.run.training.after.append(self.after)
 
     def stop(self) -> None:
         if self.is_on:
-            self._session.training.before.remove(self.before)
-            self._session.training.after.remove(self.after)
+            self._session.run.training.before.remove(self.before)
+            self._session.run.training.after.remove(self.after)
         self._probes = []
 
     def before(self, stepped: Stepped) -> None:
@@ -93,7 +93,7 @@ class GradientRecorder:
         if is_tracing():
             return
         leads = self._leads(stepped)
-        step = self._session.training.count + (1 if leads else 0)
+        step = self._session.run.training.count + (1 if leads else 0)
         if leads:
             self._look_at_probes(step)
         if (step - 1) % self.every:
@@ -127,7 +127,7 @@ class GradientRecorder:
 
     def _leads(self, stepped: Stepped) -> bool:
         """Is it the optimizer that counts the training steps?"""
-        return self._session.training.optimizers[:1] == [stepped]
+        return self._session.run.training.optimizers[:1] == [stepped]
 
     def _keep(self, names: Sequence[str], parameters: Sequence[torch.Tensor]) -> None:
         plain = [(n, p.detach()) for n, p in zip(names, parameters, strict=True) if is_plain(p)]
@@ -138,7 +138,11 @@ class GradientRecorder:
 
         Looked up again if they have changed.
         """
-        key = (tuple(_ids_of(stepped)), len(self._session.training.optimizers), len(self._session.models))
+        key = (
+            tuple(_ids_of(stepped)),
+            len(self._session.run.training.optimizers),
+            len(self._session.run.models),
+        )
         known = self._known.get(stepped.number)
         if known is None or known[0] != key:
             known = self._known[stepped.number] = (key, self._look_up(stepped))
@@ -146,7 +150,7 @@ class GradientRecorder:
 
     def _look_up(self, stepped: Stepped) -> list[tuple[str, weakref.ref[torch.Tensor]]]:
         own = _ids_of(stepped)
-        others = {key for each in self._session.training.optimizers for key in _ids_of(each)} - own.keys()
+        others = {key for each in self._session.run.training.optimizers for key in _ids_of(each)} - own.keys()
         every = [each for each in named_parameters(self._session) if id(each.parameter) not in others]
         inside = {id(each.parameter) for each in every}
         every += [

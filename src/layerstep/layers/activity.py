@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from layerstep._torch import below_everything
+from layerstep.calls.stack import Frame
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
 from layerstep.tensors.kinds import dense_values
 from layerstep.tensors.shapes import tensors_in
 
@@ -70,7 +70,7 @@ class Activity:
         leaves = tensors_in(frame.output, most=1)
         if not leaves or frame.module is None:
             return
-        owner = self._session.models.owner_of(frame.module)
+        owner = self._session.run.models.owner_of(frame.module)
         forward = owner.forwards if owner is not None else 0
         if forward != self._forward:
             self._forward = forward

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
 from layerstep.errors import UserError
+from layerstep.module_paths.where import Where
 from layerstep.rerun.kv_caches import CallProgress
 
 __all__ = ["LayerCall", "calls_at", "calls_here", "layers_in_view"]
@@ -35,7 +35,7 @@ _MOMENTS = {
 
 def calls_here(session: Session) -> list[LayerCall]:
     """The calls that run, the innermost first. At an exit the innermost one has finished."""
-    stack = session.pause.stack if session.pause is not None else []
+    stack = session.run.pause.stack if session.run.pause is not None else []
     return [
         LayerCall(f.path, f.module, f.args, f.kwargs, f.output if f.has_output else None, _MOMENTS[f.state])
         for f in stack
@@ -49,7 +49,7 @@ def calls_at(session: Session, where: str) -> list[LayerCall]:
 
     For a module not in view, those in it.
     """
-    found = Where.parse(where).look_up(session.models)
+    found = Where.parse(where).look_up(session.run.models)
     running = {id(call.module): call for call in calls_here(session)}
     calls: list[LayerCall] = []
     inside: set[int] = set()
@@ -70,7 +70,7 @@ def _in_view(
 ) -> list[LayerCall]:
     if id(module) in running:
         return [running[id(module)]]
-    kept = session.seen_calls.get(module)
+    kept = session.run.seen_calls.get(module)
     if kept is not None:
         return [LayerCall(path, module, *kept, CallProgress.AFTER)]
     return [
@@ -82,8 +82,8 @@ def _in_view(
 
 def layers_in_view(session: Session, where: str) -> list[LayerCall]:
     """The finished calls of exactly the modules that a WHERE names, in the order of the model."""
-    found = Where.parse(where).look_up(session.models)
-    kept = [(path, module, session.seen_calls.get(module)) for path, module in found]
+    found = Where.parse(where).look_up(session.run.models)
+    kept = [(path, module, session.run.seen_calls.get(module)) for path, module in found]
     calls = [
         LayerCall(path, module, *call, CallProgress.AFTER) for path, module, call in kept if call is not None
     ]

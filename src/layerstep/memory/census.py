@@ -20,14 +20,14 @@ from torch import Tensor
 
 from layerstep._torch import is_in_backward, is_tracing
 from layerstep._torch.saved import key_of
-from layerstep.engine.events import Phase
-from layerstep.engine.stack import call_depth
-from layerstep.engine.step_borders import Call, End
-from layerstep.engine.training import Stepped
+from layerstep.calls.events import Phase
+from layerstep.calls.stack import call_depth
 from layerstep.memory.owned import buffers_of, gradients_of, parameters_of, states_of
 from layerstep.memory.step_instrument import StepInstrument
 from layerstep.tensors.autograd_graph import size_of
 from layerstep.tensors.observing import observing
+from layerstep.training_steps.borders import Call, End
+from layerstep.training_steps.steps import Stepped
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -76,14 +76,14 @@ class Census(StepInstrument):
         self.is_read = False
         self._restart("forward")
         self._borders.start()
-        if self._session.is_attached:
+        if self._session.run.is_attached:
             self.apply()
 
     def apply(self) -> None:
         if not self.is_on:
             return
-        self._taps.apply_to(self._session.models.tappable, Phase.ENTER)
-        training = self._session.training
+        self._taps.apply_to(self._session.run.models.tappable, Phase.ENTER)
+        training = self._session.run.training
         training.listen(training.after, self._after_step, True)
 
     def unread(self) -> list[str]:
@@ -101,16 +101,16 @@ class Census(StepInstrument):
 
     def _uninstall(self) -> None:
         self._taps.clear()
-        self._session.training.listen(self._session.training.after, self._after_step, False)
+        self._session.run.training.listen(self._session.run.training.after, self._after_step, False)
 
     def _report(
         self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
     ) -> None:
         session = self._session
-        if session.is_silent or self._borders.is_training or is_in_backward() or is_tracing():
+        if session.run.is_silent or self._borders.is_training or is_in_backward() or is_tracing():
             return
         try:
-            model = session.models.by_root(module)
+            model = session.run.models.by_root(module)
             if model is not None and not model.is_helper and call_depth(frame) == 1:
                 is_border = self._borders.called(module) is Call.FORWARD
                 if self._borders.is_new_unit:
@@ -157,7 +157,7 @@ class Census(StepInstrument):
 
     def others(self) -> list[Tensor]:
         """Every tensor that Python knows of, except parameters, buffers, gradients and optimizer state."""
-        models, training = self._session.models, self._session.training
+        models, training = self._session.run.models, self._session.run.training
         kept = (parameters_of(models), buffers_of(models), gradients_of(models), states_of(models, training))
         owned = {key_of(tensor) for each in kept for _, tensor in each}
         owned.discard(0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from layerstep.engine.stack import forget_locals, is_ours
+from layerstep.process.frames import forget_locals, is_ours
 from layerstep.process.thread_frames import frames_of_threads
 
 __all__ = ["holder_of", "running_frames"]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from layerstep.engine.models import Models
 from layerstep.memory.holders import running_frames
+from layerstep.module_paths.models import Models
 
 __all__ = ["Line", "growing_line"]
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from layerstep._torch import node_number
 from layerstep._torch.saved import key_of
-from layerstep.engine.models import Models
 from layerstep.memory.census import Census, Count
 from layerstep.memory.holders import holder_of
 from layerstep.memory.leak_lines import Line, growing_line
 from layerstep.memory.owned import parameters_of
+from layerstep.module_paths.models import Models
 from layerstep.tensors.autograd_graph import nodes_behind, size_of, walk
 from layerstep.tensors.shapes import shape_line
 

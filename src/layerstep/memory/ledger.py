@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from layerstep._torch.saved import key_of
-from layerstep.engine.operations import user_frame
+from layerstep.calls.operations import user_frame
 from layerstep.tensors.autograd_graph import size_of
 
 __all__ = ["MemoryLedger", "Piece"]

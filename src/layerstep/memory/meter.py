@@ -19,10 +19,8 @@ from layerstep._torch import current_node, is_in_backward, is_tracing
 from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.graphs import backward_roots, graph_task
 from layerstep._torch.saved import memory_of
-from layerstep.engine.events import Phase
-from layerstep.engine.stack import call_depth
-from layerstep.engine.step_borders import Call, End
-from layerstep.engine.training import Stepped
+from layerstep.calls.events import Phase
+from layerstep.calls.stack import call_depth
 from layerstep.memory.hidden import Hidden
 from layerstep.memory.ledger import MemoryLedger
 from layerstep.memory.mode import AllocationMode
@@ -33,6 +31,8 @@ from layerstep.memory.step_instrument import StepInstrument
 from layerstep.tensors.autograd_graph import inner_tensors, walk
 from layerstep.tensors.containers import with_attributes
 from layerstep.tensors.observing import observing
+from layerstep.training_steps.borders import Call, End
+from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Meter(StepInstrument):
         """How many steps to measure; None: all."""
         self._mode = AllocationMode(self._before_op, self._after_op, self._wrote, session.fail)
         self._ledger = MemoryLedger()
-        self._places = OpOwners(session.models)
+        self._places = OpOwners(session.run.models)
         self._hidden = Hidden()
         self._saved = Savings()
         self._task = -1
@@ -83,12 +83,12 @@ class Meter(StepInstrument):
         self.is_on, self.is_read, self.left, self._wanted = True, False, steps, steps
         self._counted, self._added, self._waits = 0, 0, False
         self._borders.start()
-        pause = self._session.pause
+        pause = self._session.run.pause
         self._borders.is_torn = pause is not None and not pause.is_start
         self._ledger.close()
         self._ledger = MemoryLedger()
         self._begin()
-        if self._session.is_attached:
+        if self._session.run.is_attached:
             self.apply()
 
     # --- what is installed ---
@@ -99,7 +99,7 @@ class Meter(StepInstrument):
         self._taps.apply_to(self._roots(), Phase.ENTER, Phase.EXIT)
         self._listen(True)
         self._mode.is_on = True
-        if not self._session.is_silent or self._session.pause is None:
+        if not self._session.run.is_silent or self._session.run.pause is None:
             self._mode.push_below()
 
     def clear(self) -> None:
@@ -140,12 +140,12 @@ class Meter(StepInstrument):
 
     def _roots(self) -> list[nn.Module]:
         """The outermost modules; for a compiled one its wrapper, whose hooks run outside dynamo."""
-        models = self._session.models
+        models = self._session.run.models
         wrappers = [model.given for model in models if model.compiled and model.given is not model.root]
         return [*models.tappable, *(each for each in wrappers if each is not None)]
 
     def _listen(self, wanted: bool) -> None:
-        training = self._session.training
+        training = self._session.run.training
         training.listen(training.before, self._before_step, wanted)
         training.listen(training.after, self._after_step, wanted)
 
@@ -155,7 +155,9 @@ class Meter(StepInstrument):
         self._ledger.release()
         with observing():
             self._seed_models()
-            self._ledger.seed(states_of(self._session.models, self._session.training), "optimizer state")
+            self._ledger.seed(
+                states_of(self._session.run.models, self._session.run.training), "optimizer state"
+            )
         self._ledger.begin()
         self._places.forget()
         self._hidden.forget()
@@ -163,7 +165,7 @@ class Meter(StepInstrument):
         self._reads_at_backward, self._has_run_backward = self._has_run_backward, False
 
     def _seed_models(self) -> None:
-        models = self._session.models
+        models = self._session.run.models
         self._ledger.seed(parameters_of(models), "parameters")
         self._ledger.seed(buffers_of(models), "buffers")
         self._ledger.seed(gradients_of(models), "gradients")
@@ -171,15 +173,17 @@ class Meter(StepInstrument):
     def _report(
         self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
     ) -> None:
-        if self._session.is_silent or is_in_backward() or is_tracing():
+        if self._session.run.is_silent or is_in_backward() or is_tracing():
             return
         try:
-            model = self._session.models.by_root(module)
-            is_helper = model is not None and model.is_helper and model is not self._session.models.main
+            model = self._session.run.models.by_root(module)
+            is_helper = model is not None and model.is_helper and model is not self._session.run.models.main
             if model is None or is_helper or call_depth(frame) > 1:
                 return
             if phase is Phase.EXIT and model.compiled and model.root is not None:
-                self._places.note(self._session.models.path_of(model.root))  # no operation inside was seen
+                self._places.note(
+                    self._session.run.models.path_of(model.root)
+                )  # no operation inside was seen
             if phase is Phase.ENTER:
                 self._enter(module, (args, kwargs))
                 if self.is_on:
@@ -222,14 +226,14 @@ class Meter(StepInstrument):
         task = graph_task()
         if task != self._task:
             self._task = task
-            if task != -1 and current_node() is not None and not self._session.is_silent:
+            if task != -1 and current_node() is not None and not self._session.run.is_silent:
                 self._read_graph(backward_roots(sys._getframe(1)))
                 self._has_run_backward = True
 
     def _after_op(self, tensor: Tensor, frame: FrameType) -> None:
         key, storage = memory_of(tensor)
         ledger = self._ledger
-        if not key or self._session.is_silent or tensor.is_meta:
+        if not key or self._session.run.is_silent or tensor.is_meta:
             return
         if ledger.knows(key):  # it wrote in place, or made a view: no memory, but maybe a node
             if not self._is_stepping and self._places.has_new_nodes:
@@ -242,7 +246,7 @@ class Meter(StepInstrument):
             ledger.enter(storage, key, size=size, path=path, part=part, frame=line)
 
     def _wrote(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._session.is_silent:
+        if not self._session.run.is_silent:
             self._hidden.note(func, args, kwargs, ledger=self._ledger)
 
     def _read_graph(self, nodes: list[Any]) -> None:
@@ -279,7 +283,7 @@ class Meter(StepInstrument):
         if self._borders.begin_training():
             self._restart()
         with observing():
-            self._ledger.seed(gradients_of(self._session.models), "gradients")
+            self._ledger.seed(gradients_of(self._session.run.models), "gradients")
 
     def _after_step(self, stepped: Stepped) -> None:
         self._is_stepping = False
@@ -287,7 +291,9 @@ class Meter(StepInstrument):
         if end is End.NONE:
             return
         with observing():
-            self._ledger.seed(states_of(self._session.models, self._session.training), "optimizer state")
+            self._ledger.seed(
+                states_of(self._session.run.models, self._session.run.training), "optimizer state"
+            )
         if end is End.WHOLE and (self._forwards or self._saved.nodes):
             self._close(f"step {stepped.steps}")
         elif self.is_on:
@@ -296,9 +302,9 @@ class Meter(StepInstrument):
             self._mode.push_below()
 
     def _close(self, label: str, *, may_wait: bool = False) -> None:
-        models = self._session.models
+        models = self._session.run.models
         with observing():
-            kept = kept_by(models, self._session.training)
+            kept = kept_by(models, self._session.run.training)
             step = close_step(self._ledger, self._saved, label=label, batch=self._batch)
         is_compiled = any(model.compiled for model in models)
         self.steps.append(replace(step, is_compiled=is_compiled, kept=kept, forwards=self._forwards))
@@ -313,7 +319,7 @@ class Meter(StepInstrument):
 
     def _holds(self) -> bool:
         """All wanted forwards are measured. Wait for training steps, which tell more, if some may come?"""
-        main = self._session.models.main
+        main = self._session.run.models.main
         self._waits = main is None or main.is_helper or self._borders.may_train()
         if self._waits and main is not None and not main.is_helper:
             hint = "`memory` shows the forwards so far"

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from layerstep._torch.saved import key_of
-from layerstep.engine.random_streams import RandomState
 from layerstep.memory.owned import KEPT, add_once, kept_by
+from layerstep.side_effects.random_streams import RandomState
 from layerstep.tensors.autograd_graph import inner_tensors, size_of
 
 if TYPE_CHECKING:
-    from layerstep.engine.models import Models
     from layerstep.engine.session import Session
-    from layerstep.engine.training import Steps
+    from layerstep.module_paths.models import Models
+    from layerstep.training_steps.steps import Steps
 
 __all__ = ["KEPT", "Now", "add_once", "live_tensors", "look", "look_at"]
 
@@ -41,7 +41,7 @@ class Now:
 
 
 def look(session: Session) -> Now:
-    return look_at(session.models, session.training)
+    return look_at(session.run.models, session.run.training)
 
 
 def look_at(models: Models, training: Steps | None = None) -> Now:

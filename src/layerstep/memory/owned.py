@@ -10,13 +10,13 @@ from torch import Tensor
 
 from layerstep._torch import is_scripted
 from layerstep._torch.saved import key_of
-from layerstep.engine.models import Models
+from layerstep.module_paths.models import Models
 from layerstep.tensors.autograd_graph import inner_tensors, size_of
 
 if TYPE_CHECKING:
     from torch.optim.optimizer import Optimizer
 
-    from layerstep.engine.training import Steps
+    from layerstep.training_steps.steps import Steps
 
 __all__ = [
     "KEPT",

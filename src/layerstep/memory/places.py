@@ -20,7 +20,7 @@ from layerstep._torch import (
     node_number,
     unwrap,
 )
-from layerstep.engine.models import Models
+from layerstep.module_paths.models import Models
 
 __all__ = ["OpOwners", "module_at"]
 

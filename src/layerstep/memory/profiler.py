@@ -178,7 +178,7 @@ class MemoryProfiler:
     @staticmethod
     def _leaks(session: Session) -> tuple[Leak, ...]:
         with observing():
-            return tuple(find_leaks(census_of(session), session.models))
+            return tuple(find_leaks(census_of(session), session.run.models))
 
     def __enter__(self) -> Self:
         return self.start()

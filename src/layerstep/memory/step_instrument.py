@@ -6,11 +6,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.step_borders import Borders
-from layerstep.engine.taps import Sink, Taps
+from layerstep.hooks.taps import Sink, Taps
+from layerstep.training_steps.borders import Borders
 
 if TYPE_CHECKING:
-    from layerstep.engine.events import Phase
+    from layerstep.calls.events import Phase
     from layerstep.engine.session import Session
 
 __all__ = ["StepInstrument"]
@@ -24,7 +24,7 @@ class StepInstrument(Instrument):
         self.is_read = False
         """Were the results shown since it began?"""
         self._session = session
-        self._borders = Borders(session)
+        self._borders = Borders(session.run.models, session.run.training)
         self._sink = Sink(self._report, _ignore, _ignore)
         self._sink.listening = True
         self._taps = Taps(self._sink)

@@ -12,7 +12,7 @@ from layerstep.memory.forecast import Forecast
 from layerstep.memory.now import KEPT, Now
 from layerstep.memory.step import KINDS, MeasuredStep, Peak, Savings
 from layerstep.tensors.format import human_bytes, share
-from layerstep.views import Column, Fields, Plot, Span, Table, Text, View
+from layerstep.views import Column, Fields, Figure, Plot, Span, Table, Text, View
 
 __all__ = [
     "OUTSIDE",
@@ -222,7 +222,8 @@ def difference(names: tuple[str, str], one: MemoryShown, other: MemoryShown, *, 
 
 def _change(before: int, after: int) -> tuple[str, str, str]:
     sign = "+" if after > before else "-" if after < before else ""
-    return _cell(before), _cell(after), f"{sign}{human_bytes(abs(after - before))}" if sign else "="
+    text = f"{sign}{human_bytes(abs(after - before))}" if sign else "="
+    return _cell(before), _cell(after), Figure(text, after - before, "B")
 
 
 def summary(lines: list[tuple[str, View]], title: str) -> Fields:

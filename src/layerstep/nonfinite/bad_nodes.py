@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from layerstep._torch import autograd_count, node_number
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.tensors import is_tensor, size_of
-from layerstep.engine.operations import Place, name_of, place_of
+from layerstep.calls.operations import Place, name_of, place_of
 from layerstep.nonfinite.kernel_mode import called_as
 from layerstep.nonfinite.kernel_trace import module_at
 from layerstep.tensors.containers import tensors_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from layerstep.engine.points import Point
+from layerstep.engine.points import Catch
 from layerstep.tensors.finite import Bad
 
 __all__ = ["SIDES", "NonfiniteCatch"]
@@ -16,7 +16,7 @@ SIDES = ("forward", "backward", "param")
 class NonfiniteCatch:
     """NaN, Inf or both, on some sides of a training step."""
 
-    point: Point
+    point: Catch
     what: str
     sides: tuple[str, ...]
     every_op: bool = False

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from layerstep.engine.events import Event, Phase
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.op_frame import op_frame
+from layerstep.calls.operations import Op, user_frame
+from layerstep.calls.stack import Frame, build_stack
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.model_intake import set_or_leave_pending
-from layerstep.engine.op_frame import op_frame
-from layerstep.engine.operations import Op, user_frame
-from layerstep.engine.points import Point, PointKind
-from layerstep.engine.stack import Frame, build_stack
+from layerstep.engine.points import Catch
 from layerstep.engine.stop import Caught, Hold, Stop
-from layerstep.engine.where import Where
 from layerstep.errors import UnknownPath, UserError
+from layerstep.module_paths.where import Where
 from layerstep.nonfinite.catch import NonfiniteCatch
 from layerstep.nonfinite.in_forward import at_birth, look_forward, origin_of_link, trace
 from layerstep.nonfinite.kernel_trace import Link, Reached
@@ -60,19 +59,20 @@ def catch_nonfinite(
     sides: tuple[str, ...] = ("forward", "backward"),
     every_op: bool = False,
     set_by: str = "",
-) -> Point:
+) -> Catch:
     """Set a catchpoint for values that are not finite: `nan`, `inf` or `nonfinite`."""
     search = search_of(session)
     point = session.points.add(
-        PointKind.CATCH,
-        where,
-        what=what,
-        root_phases=(Phase.ENTER, Phase.EXIT),
-        set_by=set_by or f"catch {what}",
+        Catch(
+            where,
+            what=what,
+            root_phases=(Phase.ENTER, Phase.EXIT),
+            set_by=set_by or f"catch {what}",
+        )
     )
     search.add(NonfiniteCatch(point, what, sides, every_op=every_op))
     if where is not None:
-        set_or_leave_pending(session, point)
+        session.intake.set_or_leave_pending(point)
     session.rearm()
     return point
 
@@ -104,8 +104,8 @@ class NonfiniteSearch(Instrument):
         self._here = _Here()
         self._catches: list[NonfiniteCatch] = []
         self._tolerated: set[int] = set()
-        self._loss_and_backward = LossAndBackward(self)
         self.every_op = LiveCheck(self)
+        self._loss_and_backward = LossAndBackward(self, self.every_op)
 
     @property
     def has_told(self) -> bool:
@@ -133,7 +133,7 @@ class NonfiniteSearch(Instrument):
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Every parameter of every model, by its path."""
         found: dict[int, tuple[str, nn.Parameter]] = {}
-        for path, module in self.session.models.everything():
+        for path, module in self.session.run.models.everything():
             for name, parameter in module._parameters.items():
                 if parameter is not None:
                     found.setdefault(id(parameter), (f"{path}.{name}", parameter))
@@ -185,7 +185,7 @@ class NonfiniteSearch(Instrument):
         return None
 
     def _begin(self, event: Event) -> None:
-        owner = self.session.models.owner_of(event.module)
+        owner = self.session.run.models.owner_of(event.module)
         root = owner.root if owner is not None else None
         if owner is None or root is None or owner.is_helper or root is not event.module:
             return
@@ -215,12 +215,12 @@ class NonfiniteSearch(Instrument):
                 continue
             bad = count_bad(tensor)
             if catch.is_wanted(bad) and (bad.nan or id(module) not in self._tolerated):
-                return f"the output of {self.session.models.path_of(module)} has {bad}"
+                return f"the output of {self.session.run.models.path_of(module)} has {bad}"
         return ""
 
     def _search_forward(self, catch: NonfiniteCatch, event: Event, seen: str) -> Caught | None:
         self.has_told = True
-        owner = self.session.models.owner_of(event.module)
+        owner = self.session.run.models.owner_of(event.module)
         snapshot = self._here.snapshots.get(id(owner.root)) if owner is not None else None
         if snapshot is None:
             why = "its beginning was not kept: `why out` runs it again on its inputs as they are now"
@@ -244,9 +244,9 @@ class NonfiniteSearch(Instrument):
         self.note(origin)
         if self.session.prompt.dump_to is not None:  # a core file of the whole call can be run again
             return Caught(f"{seen}; born in {origin.op} of {origin.path} at {origin.place}")
-        return Caught(seen, partial(self._stop_at_birth, snapshot, origin))
+        return Caught(seen, partial(self._stop_at_birth, catch.point, snapshot, origin))
 
-    def _stop_at_birth(self, snapshot: CallStart, origin: Origin, point: Point, hold: Hold) -> str:
+    def _stop_at_birth(self, point: Catch, snapshot: CallStart, origin: Origin, hold: Hold) -> str:
         """Stop in a third run, at the operation itself, where its variables are alive."""
 
         def stop(origin: Origin, here: Reached, boundary: FrameType | None) -> None:
@@ -257,21 +257,21 @@ class NonfiniteSearch(Instrument):
         return f"born in {origin.op} at {origin.place}, which a third run did not reach"
 
     def note(self, origin: Origin) -> None:
-        """It was found, and is told to who listens."""
+        """Keep what was found, and tell the listeners."""
         self.found, self.has_told = origin, True
         for listener in self.listeners:
             listener(origin)
 
     def _tolerate(self, module: nn.Module, link: Link) -> None:
         self._tolerated.add(id(module))
-        path = self.session.models.path_of(module)
+        path = self.session.run.models.path_of(module)
         text = f"the output of {path} has {link.bad}, written on purpose by {link.name}"
         self.session.say(Notice(text, str(link.place)))
 
     def _is_muted(self, origin: Origin) -> bool:
         for where in self.muted if origin.path else ():
             with contextlib.suppress(UnknownPath):
-                if any(origin.path == path for path, _ in where.look_up(self.session.models)):
+                if any(origin.path == path for path, _ in where.look_up(self.session.run.models)):
                     self.passed_over += 1
                     return True
         return False
@@ -279,7 +279,7 @@ class NonfiniteSearch(Instrument):
     def trace(self, tensor: Tensor, frame: Frame | None, seen: str) -> Origin:
         """Where a bad value at hand was born, by a second run of the call that is running."""
         module = frame.module if frame is not None else None
-        owner = self.session.models.owner_of(module) if module is not None else None
+        owner = self.session.run.models.owner_of(module) if module is not None else None
         snapshot = self._here.snapshots.get(id(owner.root)) if owner is not None else None
         note = ""
         if snapshot is None:
@@ -301,9 +301,9 @@ class NonfiniteSearch(Instrument):
 
     def _as_it_is_now(self) -> CallStart | None:
         """The outermost call of this stop, in want of its beginning."""
-        stack = self.session.pause.stack if self.session.pause is not None else []
+        stack = self.session.run.pause.stack if self.session.run.pause is not None else []
         outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)
-        owner = self.session.models.owner_of(outer.module) if outer is not None and outer.module else None
+        owner = self.session.run.models.owner_of(outer.module) if outer is not None and outer.module else None
         if outer is None or outer.module is None or owner is None:
             return None
         modules = [module for _, module in owner.names]
@@ -321,23 +321,23 @@ class NonfiniteSearch(Instrument):
             return
         self.note(origin)
         code = user_frame(frame)
-        place = Frame(self.session.models, None, caller=code)
+        place = Frame(self.session.run.models, None, caller=code)
         if self.session.decision.meets(catch.point, place) is not None:
-            self.session.stop(self._stop(catch.point, origin, [place], code))
+            self.session.standstill.stop(self._stop(catch.point, origin, [place], code))
 
-    def stop_in_call(self, point: Point, origin: Origin, here: Reached, boundary: FrameType | None) -> Stop:
+    def stop_in_call(self, point: Catch, origin: Origin, here: Reached, boundary: FrameType | None) -> Stop:
         """The stop in the middle of a call, at the operation that made the value."""
-        models, code = self.session.models, user_frame(here.frame)
+        models, code = self.session.run.models, user_frame(here.frame)
         stack = build_stack(here.frame, models, event=None, until=boundary)
         named = dict(here.operands)
         op = Op(here.func, tuple(named.values()), {}, here.result, code)
         event = Event(Phase.KERNEL, stack[0].module if stack else None, op.args, {}, op.result, op=op)
         return self._stop(point, origin, [op_frame(event, models, depth=len(stack)), *stack], code)
 
-    def _stop(self, point: Point, origin: Origin, stack: list[Frame], code: FrameType | None) -> Stop:
+    def _stop(self, point: Catch, origin: Origin, stack: list[Frame], code: FrameType | None) -> Stop:
         self.found = origin  # with its operands now
         return Stop(
-            Born(origin, self.session.models),
+            Born(origin, self.session.run.models),
             stack,
             point=point,
             reason=f"{point.label} {point.what}",

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from layerstep._torch import function_modes_on, run_backward
-from layerstep.engine.operations import Place
-from layerstep.engine.stack import OURS
+from layerstep.calls.operations import Place
 from layerstep.nonfinite.bad_nodes import BadNode, Ledger, Nodes, nodes_between
 from layerstep.nonfinite.kernel_trace import Replayed
 from layerstep.nonfinite.origin import Origin, Part
+from layerstep.process.frames import OURS
 from layerstep.rerun.whole_call import CallStart, rerunning
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite
@@ -101,7 +101,7 @@ def origin_of_node(session: Session, blamed: BadNode, ledger: Ledger, *, seen: s
         op=f"the derivative of {entry.name if entry is not None else _function_of(blamed.name)}",
         detail=blamed.name,
         place=entry.place if entry is not None else _last_place(blamed.traceback),
-        path=session.models.path_of(module) if module is not None else "",
+        path=session.run.models.path_of(module) if module is not None else "",
         kind=type(module).__name__ if module is not None else "",
         bad=bad,
         operands=(*blamed.saved, *grads),

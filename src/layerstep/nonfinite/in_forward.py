@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from layerstep._torch import modes_off
 from layerstep._torch.modes import autograd_on
-from layerstep.engine.operations import name_of
-from layerstep.engine.taps import watching_output
+from layerstep.calls.operations import name_of
+from layerstep.hooks.taps import watching_output
 from layerstep.nonfinite.kernel_trace import KernelTrace, Link, Reached, storage_key
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.other_ranks import about_source
@@ -132,7 +132,7 @@ def origin_of_link(session: Session, chain: tuple[Link, ...], *, seen: str, forw
         op=last.name,
         detail=last.kernel if not last.node else f"{last.kernel} in {last.node}",
         place=last.place,
-        path=session.models.path_of(last.module) if last.module is not None else "",
+        path=session.run.models.path_of(last.module) if last.module is not None else "",
         kind=type(last.module).__name__ if last.module is not None else "",
         bad=last.bad,
         source=text,

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.persistent_mode import PersistentMode
-from layerstep.engine.operations import Around, name_of, user_frame
+from layerstep.calls.operations import Around, name_of, user_frame
 
 __all__ = ["KernelMode", "called_as"]
 

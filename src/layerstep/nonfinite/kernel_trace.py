@@ -22,7 +22,7 @@ from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.operators import arguments_of, written_arguments
 from layerstep._torch.saved import key_of
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.operations import Functions, Place, name_of, place_of
+from layerstep.calls.operations import Functions, Place, name_of, place_of
 from layerstep.nonfinite.kernel_mode import KernelMode, called_as
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, is_same

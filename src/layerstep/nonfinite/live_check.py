@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -21,10 +21,8 @@ from layerstep.nonfinite.catch import NonfiniteCatch
 from layerstep.nonfinite.in_forward import names_of, origin_of_link, with_operands
 from layerstep.nonfinite.kernel_mode import KernelMode
 from layerstep.nonfinite.kernel_trace import KernelTrace, Link, Reached
+from layerstep.nonfinite.search import Search
 from layerstep.views import Notice
-
-if TYPE_CHECKING:
-    from layerstep.nonfinite.catching import NonfiniteSearch
 
 __all__ = ["LiveCheck"]
 
@@ -32,7 +30,7 @@ __all__ = ["LiveCheck"]
 class LiveCheck:
     """Watches the kernels of a training step."""
 
-    def __init__(self, search: NonfiniteSearch) -> None:
+    def __init__(self, search: Search) -> None:
         self._search = search
         self._trail: KernelTrace | None = None
         self._catch: NonfiniteCatch | None = None
@@ -65,7 +63,7 @@ class LiveCheck:
 
     def _around(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         trail = self._trail
-        if trail is None or self._search.session.is_silent:
+        if trail is None or self._search.session.run.is_silent:
             return run_kernel(func, args, kwargs)
         return trail.run(func, args, kwargs)
 
@@ -82,4 +80,4 @@ class LiveCheck:
         with modes_off(), autograd_on():
             stop = search.stop_in_call(catch.point, origin, here, None)
             if search.session.decision.meets(catch.point, stop.stack[0]) is not None:
-                search.session.stop(stop)
+                search.session.standstill.stop(stop)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,21 +21,20 @@ from torch import Tensor
 from layerstep._torch import graph_task, modes_off, node_number
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.events import Event
-from layerstep.engine.operations import place_of
+from layerstep.calls.events import Event
+from layerstep.calls.operations import place_of
 from layerstep.nonfinite.bad_nodes import Ledger, Nodes, nodes_between
 from layerstep.nonfinite.in_backward import NOT_REPRODUCIBLE, Passed, again_backward, origin_of_node
 from layerstep.nonfinite.kernel_mode import KernelMode
+from layerstep.nonfinite.live_check import LiveCheck
 from layerstep.nonfinite.origin import Origin, Part
+from layerstep.nonfinite.search import Search
 from layerstep.rerun.other_ranks import about_gradients
 from layerstep.rerun.whole_call import CallStart
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.finite import Bad, count_bad, is_finite, not_finite
+from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
-
-if TYPE_CHECKING:
-    from layerstep.engine.training import Stepped
-    from layerstep.nonfinite.catching import NonfiniteSearch
 
 __all__ = ["LossAndBackward"]
 
@@ -48,8 +47,9 @@ MOST_LOSS_NODES = 400
 class LossAndBackward:
     """The part of a hunt that comes after the forward."""
 
-    def __init__(self, search: NonfiniteSearch) -> None:
+    def __init__(self, search: Search, live_check: LiveCheck) -> None:
         self._search = search
+        self._live_check = live_check
         self._session = search.session
         self._passed: deque[Passed] = deque()
         self._ledger: Ledger | None = None
@@ -67,7 +67,7 @@ class LossAndBackward:
     def listen(self, sides: set[str]) -> None:
         """Install what these sides need, and no more."""
         self._replace_backward(wanted=bool(sides & {"backward", "forward"}))
-        training = self._session.training
+        training = self._session.run.training
         training.listen(training.before, self._is_about_to_step, bool(sides))
         training.listen(training.after, self._stepped, "param" in sides)
 
@@ -119,7 +119,7 @@ class LossAndBackward:
             self._mode = mode if mode.open() else None
 
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._ledger is None or self._session.is_silent:
+        if self._ledger is None or self._session.run.is_silent:
             return run_kernel(func, args, kwargs)
         return self._ledger.beside(func, args, kwargs)
 
@@ -135,7 +135,7 @@ class LossAndBackward:
         run = self._torch_backward
         given = tensors if isinstance(tensors, tuple | list) else (tensors,)
         losses = [each for each in given if is_tensor(each)]  # or edges of the graph
-        if graph_task() != -1 or self._session.is_silent or not self._search.active:
+        if graph_task() != -1 or self._session.run.is_silent or not self._search.active:
             for nodes in self._watching:  # a graph inside the graph: reentrant checkpointing
                 nodes.watch(nodes_between((t.grad_fn for t in losses), (), most=MOST_LOSS_NODES) or ())
             return run(tensors, *args, **kwargs)
@@ -145,7 +145,7 @@ class LossAndBackward:
         try:
             with self._safely():
                 self._before_backward(losses, nodes, frame)
-            with self._search.every_op.backward():
+            with self._live_check.backward():
                 result = run(tensors, *args, **kwargs)
             with self._safely():
                 self._after_backward(nodes, frame)
@@ -256,7 +256,7 @@ class LossAndBackward:
         self._close_ledger()
 
     def _stepped(self, stepped: Stepped) -> None:
-        if self._session.is_silent or self._search.has_told:
+        if self._session.run.is_silent or self._search.has_told:
             return
         named = self._search.parameters()
         wrong = not_finite(parameter for _, parameter in named)

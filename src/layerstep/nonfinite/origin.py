@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from layerstep.engine.operations import Place
+from layerstep.calls.operations import Place
 from layerstep.nonfinite.kernel_trace import Link
 from layerstep.tensors.finite import Bad
 

@@ -10,8 +10,8 @@ import torch
 
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.causes import AtLine
-from layerstep.engine.models import Models
 from layerstep.engine.stop import Shown, Stop
+from layerstep.module_paths.models import Models
 from layerstep.nonfinite.kernel_trace import Link
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.tensors.present import short, tensor_view

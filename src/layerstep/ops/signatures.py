@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from layerstep._torch.operators import arguments_of, schema_of
-from layerstep.engine.operations import name_of, plain_name
+from layerstep.calls.operations import name_of, plain_name
 
 __all__ = ["named_arguments"]
 

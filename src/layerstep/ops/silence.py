@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 
 from layerstep._torch import is_scripted
-from layerstep.engine.operations import is_whole, matches, plain_name
-from layerstep.engine.points import Point
+from layerstep.calls.operations import is_whole, matches, plain_name
+from layerstep.engine.points import BreakAtOp
 from layerstep.engine.session import Session
 from layerstep.ops.stepping import OpSteps
 
@@ -15,9 +15,9 @@ __all__ = ["why_silent"]
 MOST_NAMES = 4
 
 
-def why_silent(session: Session, point: Point) -> str:
+def why_silent(session: Session, point: BreakAtOp) -> str:
     """In one line; the names that were seen are the evidence."""
-    main = session.models.main
+    main = session.run.models.main
     if main is None or not main.forwards:
         return "never fired: no forward yet"
     names = list(session.instruments.get(OpSteps).names[point.level])
@@ -51,5 +51,5 @@ def _similar(wanted: str, names: list[str]) -> str:
 
 def _unseen_code(session: Session) -> str:
     """Modules whose ops are never seen."""
-    scripted = [path for path, module in session.models.everything() if is_scripted(module)]
+    scripted = [path for path, module in session.run.models.everything() if is_scripted(module)]
     return f"; {scripted[0]} is TorchScript and runs as one call" if scripted else ""

@@ -33,14 +33,16 @@ from layerstep._torch.forward_swap import swap_forward
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.modes import autograd_on, is_on_stack
 from layerstep._torch.persistent_mode import NO_BLOCKS, KeyBlocks, blocks_around
+from layerstep.calls.backward import Call, State
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.op_frame import node_name, op_frame, running_modules
+from layerstep.calls.operations import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
+from layerstep.calls.stack import backward_stack, build_stack
 from layerstep.engine import stepper
-from layerstep.engine.backward import Call, State
-from layerstep.engine.events import Event, Kind, Phase, Resume
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.op_frame import node_name, op_frame, running_modules
-from layerstep.engine.operations import Functions, Kernels, Op, matches, name_of, plain_name, user_frame
-from layerstep.engine.points import Point
-from layerstep.engine.stack import backward_stack, build_stack
+from layerstep.engine.point import Point
+from layerstep.engine.points import BreakAtOp
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.stop import Match
 from layerstep.ops.unseen import why_no_ops
 from layerstep.ops.views import AfterOp
@@ -76,10 +78,10 @@ class OpSteps(Instrument):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._here = _Here()
-        self._points: tuple[Point, ...] = ()
+        self._points: tuple[BreakAtOp, ...] = ()
         self._asks = (False, False)
         """May an op, or an aten op, end the step that is under way?"""
-        self._wanted_by: dict[Phase, dict[Any, tuple[Point, ...]]] = {level: {} for level in _LEVELS}
+        self._wanted_by: dict[Phase, dict[Any, tuple[BreakAtOp, ...]]] = {level: {} for level in _LEVELS}
         """The points that the name of each function meets; a function that is not in it was not seen yet."""
         self.names: dict[Phase, dict[str, None]] = {level: {} for level in _LEVELS}
         """The names that were seen while something asked for ops, in the order of their first call."""
@@ -109,7 +111,7 @@ class OpSteps(Instrument):
     @property
     def wants_ops(self) -> bool:
         """Does a point or a step ask for ops now?"""
-        return bool(self._points) or self._session.intent.kind in _STEPS
+        return bool(self._points) or self._session.run.intent.kind in _STEPS
 
     @property
     def lying(self) -> list[Phase]:
@@ -118,9 +120,13 @@ class OpSteps(Instrument):
 
     def prepare(self) -> None:
         """Take note of the points as they are now."""
-        self._points = tuple(p for p in self._session.points if p.op and p.enabled and not p.is_pending)
+        self._points = tuple(
+            point
+            for point in self._session.points
+            if isinstance(point, BreakAtOp) and point.enabled and not point.is_pending
+        )
         self._wanted_by = {level: {} for level in _LEVELS}
-        kind = self._session.intent.kind  # Ctrl-C stops at the next op, where ops are seen
+        kind = self._session.run.intent.kind  # Ctrl-C stops at the next op, where ops are seen
         self._asks = (kind in (Kind.OP, Kind.INTERRUPT), kind in (Kind.KERNEL, Kind.INTERRUPT))
 
     def clear(self) -> None:
@@ -143,7 +149,8 @@ class OpSteps(Instrument):
             return False
         here, around = self._here, blocks_around(frame)
         before = set(here.laid)
-        asked = [point for point in points if point.op and self._is_inside(point, [module])]
+        at_ops = [point for point in points if isinstance(point, BreakAtOp)]
+        asked = [point for point in at_ops if self._is_inside(point, [module])]
 
         def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
             def forward_with_ops(*args: Any, **kwargs: Any) -> Any:
@@ -164,7 +171,7 @@ class OpSteps(Instrument):
             self.is_laid = bool(here.laid)
         return is_guarded
 
-    def _levels_of(self, points: list[Point]) -> set[Phase]:
+    def _levels_of(self, points: list[BreakAtOp]) -> set[Phase]:
         """Of those that are still set: at the entry the user may have taken them back."""
         return {point.level for point in points if point in self._points}
 
@@ -179,7 +186,7 @@ class OpSteps(Instrument):
         if event.phase is Phase.ENTER:
             self._here.is_entering = self.entered((), event.module, frame)
         elif self._stepped_into is not None and self._stepped_into is event.module:
-            path = self._session.models.path_of(self._stepped_into)
+            path = self._session.run.models.path_of(self._stepped_into)
             self._session.say(Notice(f"no op was seen in {path}", why_no_ops(self._stepped_into)))
         self._stepped_into = None
 
@@ -208,7 +215,7 @@ class OpSteps(Instrument):
             idle.discard(Phase.KERNEL)
         self._take_out(idle)
         was_laid, self.is_laid = self.is_laid, bool(self._here.laid)
-        if was_laid and not self.is_laid and self._session.pause is None:
+        if was_laid and not self.is_laid and self._session.run.pause is None:
             self._session.rearm()  # the taps that waited for this are not needed any more
 
     def _may_lay_kernels(self) -> bool:
@@ -223,9 +230,9 @@ class OpSteps(Instrument):
 
     def _wanted_here(self) -> set[Phase]:
         session = self._session
-        if not session.is_attached:
+        if not session.run.is_attached:
             return set()
-        wanted = {_STEPS[session.intent.kind]} if session.intent.kind in _STEPS else set()
+        wanted = {_STEPS[session.run.intent.kind]} if session.run.intent.kind in _STEPS else set()
         if self._points:
             running = running_modules(sys._getframe(1))
             wanted |= {point.level for point in self._points if self._is_inside(point, running)}
@@ -259,7 +266,7 @@ class OpSteps(Instrument):
             root.handles.append(node.register_prehook(self._at_node))
 
     def _at_node(self, gradients: Any) -> None:
-        if self._session.is_attached and self._session.intent.kind is Kind.KERNEL:
+        if self._session.run.is_attached and self._session.run.intent.kind is Kind.KERNEL:
             mode = self._here.laid.get(Phase.KERNEL)
             if mode is None or not is_on_stack(mode):
                 self._forget(graph_task())
@@ -290,22 +297,22 @@ class OpSteps(Instrument):
             self._consider(Phase.KERNEL, Op(func, args, kwargs, result), points, sys._getframe(1))
         return result
 
-    def _look_up(self, level: Phase, func: Any) -> tuple[Point, ...]:
+    def _look_up(self, level: Phase, func: Any) -> tuple[BreakAtOp, ...]:
         name = name_of(func)
         self.names[level].setdefault(plain_name(name))
         found = tuple(p for p in self._points if p.level is level and matches(p.op, name))
         self._wanted_by[level][func] = found
         return found
 
-    def _consider(self, level: Phase, op: Op, points: tuple[Point, ...], frame: FrameType) -> None:
+    def _consider(self, level: Phase, op: Op, points: tuple[BreakAtOp, ...], frame: FrameType) -> None:
         """Never raises but to quit: a bug of ours detaches and lets the run go on."""
         session = self._session
-        if session.is_silent or not session.is_attached or is_tracing():
+        if session.run.is_silent or not session.run.is_attached or is_tracing():
             return
         try:
             running = running_modules(frame)
             in_backward = is_in_backward()
-            if in_backward and not session.config.recompute:
+            if in_backward and not session.run.config.recompute:
                 for point in points:
                     point.recomputed += 1
                 points = ()
@@ -314,7 +321,7 @@ class OpSteps(Instrument):
             module = running[0] if running else call.module if call is not None else None
             if module is None:
                 return
-            intent = session.intent
+            intent = session.run.intent
             op = op._replace(caller=user_frame(frame), node=node_name() if in_backward else "")
             if _STEPS.get(intent.kind) is level:
                 self._stepped_into = None
@@ -326,26 +333,26 @@ class OpSteps(Instrument):
             with _above(level):
                 match = session.decision.ask(points, event, frame) if points else None
             if match is not None or stepped:
-                with session.pausing(), _above(level):
+                with session.standstill.pausing(), _above(level):
                     self._stop(event, frame, match)
         except Exception as error:
             session.fail(error)
 
     def _has_arrived(self, level: Phase, depth: int) -> bool:
         session = self._session
-        intent = session.intent
+        intent = session.run.intent
         if _STEPS.get(intent.kind) is not level and intent.kind is not Kind.INTERRUPT:
             return False
         stop, after = stepper.decide(intent, stepper.Moment(level, threading.get_ident(), depth))
         is_kept = stop and intent.thread  # by the thread, until it stands at the prompt
-        if session.intent is intent and not is_kept:  # else Ctrl-C has come meanwhile
-            session.intent = after
+        if session.run.intent is intent and not is_kept:  # else Ctrl-C has come meanwhile
+            session.run.intent = after
         return stop
 
-    def _is_inside(self, point: Point, running: list[nn.Module]) -> bool:
+    def _is_inside(self, point: BreakAtOp, running: list[nn.Module]) -> bool:
         """Is one of these calls the one that a point is about: of its WHERE, or of any model?"""
         if point.where is None:
-            return any(self._session.models.owner_of(module) is not None for module in running)
+            return any(self._session.run.models.owner_of(module) is not None for module in running)
         keys = {key for _, key in point.targets}
         return any(id(module) in keys for module in running)
 
@@ -361,15 +368,15 @@ class OpSteps(Instrument):
 
     def _stop(self, event: Event, frame: FrameType, match: Match | None) -> None:
         session = self._session
-        session.models.refresh()
-        session.seen_calls.trim()
+        session.run.models.refresh()
+        session.run.seen_calls.trim()
         if event.call is None:
-            modules = build_stack(frame, session.models, event=None)
+            modules = build_stack(frame, session.run.models, event=None)
         else:
-            modules = backward_stack(event.call, session.models, phase=Phase.BACKWARD_ENTER)
+            modules = backward_stack(event.call, session.run.models, phase=Phase.BACKWARD_ENTER)
         depth = modules[0].depth + 1 if modules else 1
-        stack = [op_frame(event, session.models, depth=depth), *modules]
-        session.stop_in(stack, event, match, cause=AfterOp())
+        stack = [op_frame(event, session.run.models, depth=depth), *modules]
+        session.standstill.stop_in(stack, event, match, cause=AfterOp())
 
 
 def _above(level: Phase) -> contextlib.AbstractContextManager[Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from layerstep.calls.operations import Op, is_whole, writes
+from layerstep.calls.stack import Frame
 from layerstep.engine.causes import MOST_SHOWN, rows_of
-from layerstep.engine.operations import Op, is_whole, writes
-from layerstep.engine.source import source_around
-from layerstep.engine.stack import Frame, location_of
 from layerstep.engine.stop import Shown, Stop
 from layerstep.errors import UserError
+from layerstep.expressions.source import source_around
 from layerstep.ops.signatures import named_arguments
+from layerstep.process.frames import location_of
 from layerstep.tensors.present import short
 from layerstep.tensors.shapes import tensors_in
 from layerstep.views import Fields, Group, Source, Span, Text, View

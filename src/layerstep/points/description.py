@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
+from layerstep.engine.points import BreakAtOp, Catch
 from layerstep.views import Notice
 from layerstep.watchpoints.watchpoint import Watchpoint
 
@@ -15,9 +16,9 @@ def described(point: Point) -> str:
         return point.name
     if point.source_line is not None:
         return point.source_line.label
-    if point.where is None and point.check is not None:
+    if point.where is None and isinstance(point, Catch):
         return "the models"
-    if point.op:
+    if isinstance(point, BreakAtOp):
         return f"op:{point.op}" + (f" in {_modules(point)}" if point.where is not None else "")
     return _modules(point)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from layerstep.engine.events import Phase
-from layerstep.engine.expression import Expression
-from layerstep.engine.model_intake import set_or_leave_pending
-from layerstep.engine.points import Point, PointKind
+from layerstep.calls.events import Phase
+from layerstep.engine.point import Point
+from layerstep.engine.points import Break, BreakAtLine, BreakAtOp
 from layerstep.engine.session import Session
-from layerstep.engine.where import Where
 from layerstep.errors import BadArguments
+from layerstep.expressions.expression import Expression
+from layerstep.module_paths.where import Where
 from layerstep.source_lines.places import Place, find_function, find_place, parse_place
 from layerstep.source_lines.watcher import SourceLines
 
@@ -33,29 +33,25 @@ def set_breakpoint(
         _check_op(where, phase)
         at = Where.parse(inside) if inside else None
         name = where.removeprefix("op:")
-        point = session.points.add(
-            PointKind.BREAK, at, phase=Phase.EXIT, op=name, condition=asked, temporary=temporary
-        )
+        at_op = session.points.add(BreakAtOp(at, op=name, condition=asked, temporary=temporary))
         if at is not None:
-            set_or_leave_pending(session, point)
+            session.intake.set_or_leave_pending(at_op)
         session.rearm()
-        return point
+        return at_op
     if inside:
         raise BadArguments(f"'in {inside}' is too much", "break op:NAME [in WHERE] [if EXPR]")
     line = place_named(session, where) if phase == "exit" or ":" in where else None
     if line is not None:
         if phase != "exit":
             raise BadArguments(f"a line has no {phase}", "break FILE:LINE [if EXPR]")
-        point = session.points.add(
-            PointKind.BREAK, None, source_line=line, phase=Phase.LINE, condition=asked, temporary=temporary
-        )
+        at_line = session.points.add(BreakAtLine(source_line=line, condition=asked, temporary=temporary))
         session.rearm()
-        return point
+        return at_line
     pattern = Where.parse(where or _here(session))
     point = session.points.add(
-        PointKind.BREAK, pattern, phase=Phase(phase), condition=asked, temporary=temporary
+        Break(pattern, phase=Phase(phase), condition=asked, temporary=temporary),
     )
-    set_or_leave_pending(session, point)
+    session.intake.set_or_leave_pending(point)
     return point
 
 
@@ -74,22 +70,22 @@ def place_named(session: Session, text: str) -> Place | None:
     """
     script = session.instruments.get(SourceLines).script
     here, at_line = script, False
-    if session.pause is not None and session.pause.frame is not None:
-        frame = session.pause.frame
+    if session.run.pause is not None and session.run.pause.frame is not None:
+        frame = session.run.pause.frame
         here, at_line = frame.python.f_code.co_filename if frame.python is not None else script, frame.at_line
-    if text.isdigit() and not at_line and (not len(session.models) or session.models.ending_in(text)):
+    if text.isdigit() and not at_line and (not len(session.run.models) or session.run.models.ending_in(text)):
         return None
     place = parse_place(text, here=here)
     if place is not None:
         find_place(place, script)
         return place
-    if session.models.ending_in(text) or session.models.at(text) is not None:
+    if session.run.models.ending_in(text) or session.run.models.at(text) is not None:
         return None
     return find_function(text, script)
 
 
 def _here(session: Session) -> str:
-    frame = session.pause.frame if session.pause is not None else None
+    frame = session.run.pause.frame if session.run.pause is not None else None
     if frame is None or frame.module is None:
         raise BadArguments("WHERE is missing", "a path, a glob, /regex/ or type:Class")
     return frame.path.partition("|")[0]

@@ -9,9 +9,10 @@ import textwrap
 from torch import nn
 
 from layerstep._torch.compiling import graph_calls
-from layerstep.engine.models import Model
-from layerstep.engine.points import Point
+from layerstep.engine.point import Point
+from layerstep.engine.points import BreakAtOp, Catch
 from layerstep.engine.session import Session
+from layerstep.module_paths.models import Model
 from layerstep.ops.silence import why_silent
 from layerstep.source_lines.places import Place
 from layerstep.source_lines.silence import why_line_silent
@@ -32,18 +33,20 @@ def silence_of(session: Session, point: Point) -> str:
         return why_line_silent(session, point.source_line)
     if point.is_pending:
         return f"pending: {point.trouble or 'no model has run yet' + _hidden_in_compiled(session)}"
-    if point.check is not None:
+    if isinstance(point, Catch):
         unread = f"; a value cannot be read here: {point.unread}" if point.unread else ""
         return f"nothing caught so far{unread}"
     if point.condition is not None and point.tried:
         return f"reached {point.tried} times, the condition never held"
     if point.recomputed:
         return "never fired, because it was only recomputed in backward; `config recompute on` stops there"
-    return why_silent(session, point) if point.op else _silence_of_modules(session, point)
+    if isinstance(point, BreakAtOp):
+        return why_silent(session, point)
+    return _silence_of_modules(session, point)
 
 
 def _silence_of_modules(session: Session, point: Point) -> str:
-    modules = [(path, session.models.at(path)) for path, _ in point.targets[:50]]
+    modules = [(path, session.run.models.at(path)) for path, _ in point.targets[:50]]
     if point.phase.is_backward and session.backward_pass.graph.calls:
         reasons = [session.backward_pass.why_unseen(module) for _, module in modules if module is not None]
     else:
@@ -52,14 +55,14 @@ def _silence_of_modules(session: Session, point: Point) -> str:
         return f"never fired, because {reasons[0]}"
     return (
         "never fired"
-        if session.models.main and session.models.main.forwards
+        if session.run.models.main and session.run.models.main.forwards
         else "never fired: no forward yet"
     )
 
 
 def why_uncalled(session: Session, module: nn.Module, path: str) -> str:
     """What keeps this module's hooks from being run; empty if nothing does."""
-    model = session.models.owner_of(module)
+    model = session.run.models.owner_of(module)
     kind = type(module).__name__
     if model is not None and (not_in_graph := _not_in_graph(model, module)):
         return not_in_graph

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from layerstep.engine.operations import place_of
+from layerstep.calls.operations import place_of
 from layerstep.precision.lost_digits import coarsest, is_lossy, module_here, tolerance_for
 from layerstep.precision.shadow_run import ShadowedOperand, Step, is_masked_twice, relative_error
 from layerstep.precision.stability import Kind, Severity, StabilityIssue, Thresholds

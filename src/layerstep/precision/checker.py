@@ -11,16 +11,13 @@ from torch import Tensor, nn
 
 from layerstep._torch import is_tracing, modes_off
 from layerstep._torch.tensors import is_tensor
+from layerstep.calls.stack import Frame
 from layerstep.config import is_disabled, load_config
-from layerstep.engine.events import Phase
 from layerstep.engine.messages import Message
-from layerstep.engine.model_intake import set_or_leave_pending
-from layerstep.engine.points import PointKind
+from layerstep.engine.points import Record
 from layerstep.engine.session import Session
-from layerstep.engine.stack import Frame
-from layerstep.engine.training import Stepped
-from layerstep.engine.where import Where
 from layerstep.errors import UserError
+from layerstep.module_paths.where import Where
 from layerstep.precision.cancellation import Hazards
 from layerstep.precision.shadow_run import Shadower
 from layerstep.precision.stability import (
@@ -37,6 +34,7 @@ from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import rerun
 from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
+from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 
 __all__ = ["Kind", "Severity", "StabilityChecker", "StabilityIssue", "Thresholds"]
@@ -81,7 +79,7 @@ class StabilityChecker:
         model = self._model("check_operations() runs a model")
         session = self._session or self._open(model)
         hazards = Hazards(
-            session.models.path_of, thresholds=self.thresholds, has_gradients=torch.is_grad_enabled()
+            session.run.models.path_of, thresholds=self.thresholds, has_gradients=torch.is_grad_enabled()
         )
         watcher = Shadower(hazards.see, seconds=SECONDS)
         with modes_off():
@@ -105,16 +103,10 @@ class StabilityChecker:
         model = self._model("attach() watches a model")
         if self._session is None and not is_disabled():
             session = self._session = self._open(model)
-            point = session.points.add(
-                PointKind.RECORD,
-                Where.parse("**"),
-                phase=Phase.EXIT,
-                action=self._see,
-                set_by="StabilityChecker",
-            )
-            set_or_leave_pending(session, point)
+            point = session.points.add(Record(Where.parse("**"), action=self._see, set_by="StabilityChecker"))
+            session.intake.set_or_leave_pending(point)
             session.attach()
-            session.training.before.append(self._is_about_to_step)
+            session.run.training.before.append(self._is_about_to_step)
         return self
 
     def detach(self) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from layerstep._torch import call_frames, called_module
-from layerstep.engine.operations import Place, place_of
+from layerstep.calls.operations import Place, place_of
 from layerstep.precision.shadow_run import Step, relative_error
 from layerstep.tensors.present import tensor_view
 from layerstep.tensors.shapes import dtype_name

@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from layerstep._torch import below_everything
 from layerstep._torch.operators import given_arguments, schema_of
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.operations import Kernels, name_of
+from layerstep.calls.operations import Kernels, name_of
 from layerstep.precision.shadow_values import Shadows, has_shadow
 from layerstep.rerun.module_call import Watcher
 from layerstep.tensors.containers import tensors_of

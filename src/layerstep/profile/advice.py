@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import torch
 
-from layerstep.engine.operations import Place
+from layerstep.calls.operations import Place
 from layerstep.profile import machine
 from layerstep.profile.operations import Grown, OpCounts
 from layerstep.profile.report import BETWEEN, Measured, Row
@@ -38,7 +38,8 @@ NOTABLE = 0.05
 SUBNORMAL = 0.01
 FASTER = 1.3
 """A product in bfloat16 must be so many times as fast as one in float32, measured here."""
-
+INCREDIBLE = 32
+"""No processor is so many times as fast in bfloat16: another program has disturbed the measurement."""
 
 NOWHERE = Place()
 
@@ -104,6 +105,8 @@ def _waits_for_data(known: Evidence) -> Iterator[Advice]:
     loads = known.lines.loads("between")
     if not (measured.is_training or loads):
         return  # a model that waits for requests cannot load its data sooner
+    if measured.beside:
+        return  # `leaks` searches between two steps: the wait may be ours
     remedy = "more `num_workers`, or prepare the data once" if loads else "do it once, or in another process"
     top = known.lines.top("between")
     where = f", {_percent(top[1])} of it at this line" if top is not None else ""
@@ -313,17 +316,26 @@ def _half_precision(known: Evidence) -> Iterator[Advice]:
     whole = sum(known.looked.precisions.values())
     full = known.looked.precisions["float32"] / whole if whole else 0.0
     ratio = known.roofline.half / known.roofline.flops if known.roofline is not None else 0.0
-    share = full * sum(known.measured.share(row) for row in known.measured.rows if row.own_flops)
-    if ratio >= FASTER and share > NOTABLE:
+    if known.roofline is None or not FASTER <= ratio <= INCREDIBLE:
+        return
+    share = full * sum(_arithmetic(known.measured, row, known.roofline.flops) for row in known.measured.rows)
+    if share > NOTABLE:
         yield Advice(
             "float32",
             "",
-            f"{_percent(full)} of the FLOP are of float32, in layers that take {_percent(share)} of a "
+            f"{_percent(full)} of the FLOP are of float32, and their arithmetic takes {_percent(share)} of a "
             f"{known.measured.word}; a product in bfloat16 is {ratio:.1f}× as fast here",
             f"up to {_percent(share * (1 - 1 / ratio))} of a {known.measured.word}",
             "`with torch.autocast(…, dtype=torch.bfloat16)`, then `profile compare`; watch the loss, too",
             weight=share * (1 - 1 / ratio),
         )
+
+
+def _arithmetic(measured: Measured, row: Row, best: float) -> float:
+    """The share of a step that its products take at the machine's rate; the rest is calls and copies."""
+    if not row.own_flops:
+        return 0.0
+    return measured.share(row) * (1.0 if measured.is_blind else min(1.0, measured.rate(row) / best))
 
 
 def _threads(known: Evidence) -> Iterator[Advice]:

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 from layerstep._torch import function_modes_on, is_in_backward, is_transforming
 from layerstep._torch.operators import is_composite, packet_of, schema_of
 from layerstep._torch.process_state import parametrizations_kept
-from layerstep.engine.operations import Kernels
+from layerstep.calls.operations import Kernels
 from layerstep.errors import UserError
 from layerstep.memory.places import OpOwners
 from layerstep.profile import flop_formulas
@@ -150,14 +150,14 @@ def count_flops(
     session: Session, module: nn.Module, *, args: tuple[Any, ...], kwargs: dict[str, Any], backward: bool
 ) -> Flops:
     """Rerun a call on copies, forward and, if wanted, backward, and count."""
-    path = session.models.path_of(module)
+    path = session.run.models.path_of(module)
     if any(map(is_freed, (*module.parameters(), *module.buffers()))):
         raise UserError(f"{path} cannot be rerun: not all of its weights are in memory at this stop")
     if is_transforming():
         why = "it cannot be rerun in a transform of torch.func"
         raise UserError(f"the FLOP of {path} cannot be counted here: {why}", "stop at the module outside it")
     found = Flops()
-    places = OpOwners(session.models)
+    places = OpOwners(session.run.models)
     with contextlib.ExitStack() as stack:
         stack.enter_context(leaving_no_trace(session, module))
         stack.enter_context(parametrizations_kept(empty=True))

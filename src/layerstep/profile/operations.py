@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from layerstep._torch import unwrap
 from layerstep._torch.operators import packet_of
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.operations import Kernels, Place, is_question, name_of, place_of, plain_name
+from layerstep.calls.operations import Kernels, Place, is_question, name_of, place_of, plain_name
 from layerstep.errors import UserError
 from layerstep.profile import machine
 from layerstep.profile.saved_memory import Needed
@@ -128,7 +128,7 @@ def count_ops(
 ) -> OpCounts:
     """Rerun a model on copies of its arguments, and count its operations."""
     if any(map(is_whole, module.modules())):
-        return OpCounts(trouble=f"{session.models.path_of(unwrap(module))} is compiled, and is not rerun")
+        return OpCounts(trouble=f"{session.run.models.path_of(unwrap(module))} is compiled, and is not rerun")
     watcher = _Inspection()
     profile.clock.inspect = watcher
     try:

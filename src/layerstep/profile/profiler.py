@@ -120,7 +120,7 @@ class Profiler:
         if name is not None:
             self.start_timer(name)
             return
-        if is_disabled() or (self._state is not None and self._state.session.is_attached):
+        if is_disabled() or (self._state is not None and self._state.session.run.is_attached):
             return
         session = Session(config=load_config())
         if self.model is not None:
@@ -133,7 +133,7 @@ class Profiler:
         """Stop timing the model; with a name, end that timer and return its seconds."""
         if name is not None:
             return self.end_timer(name)
-        if self._state is not None and self._state.session.is_attached:
+        if self._state is not None and self._state.session.run.is_attached:
             self._state.profile.stop()
             self._state.session.detach()
             self._state.session.close()

@@ -13,8 +13,6 @@ from torch import nn
 from layerstep._torch import is_in_backward
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.messages import Message
-from layerstep.engine.step_borders import Borders, Call, End
-from layerstep.engine.training import Stepped
 from layerstep.profile import machine
 from layerstep.profile.pace import Pace
 from layerstep.profile.slow_lines import Lines
@@ -37,6 +35,8 @@ from layerstep.profile.steps import (
 from layerstep.profile.timed_modules import TimedModules
 from layerstep.profile.timing import Clock, MarkKind
 from layerstep.tensors.observing import observing
+from layerstep.training_steps.borders import Borders, Call, End
+from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice, Text
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ class Profile(Instrument):
         self.session = session
         self.recorder = recorder
         """A recorder that is on during the steps; with it, only outermost calls are timed."""
-        self.clock = Clock(lambda: session.is_silent, session.fail)
+        self.clock = Clock(lambda: session.run.is_silent, session.fail)
         self.steps = KeptSteps()
         self.is_on = False
         self.wanted: int | None = None
         """How many steps; None: until it is switched off."""
-        self.borders = Borders(session)
+        self.borders = Borders(session.run.models, session.run.training)
         self.warming = 0
         self.left_out = 0
         """Steps with a stop or an error in them."""
@@ -75,7 +75,7 @@ class Profile(Instrument):
         self.answers: list[str] = []
         """The lines that show what is timed, until one of them was typed."""
         self.lines = Lines(
-            lambda: "" if session.pause is not None else part_of_step(self.clock, self.is_training)
+            lambda: "" if session.run.pause is not None else part_of_step(self.clock, self.is_training)
         )
         self.inspector: Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], bool] | None = None
         """Called in steps that are left out, until it succeeds, with the outermost call and its output."""
@@ -144,11 +144,11 @@ class Profile(Instrument):
         """Replace the calls of each module that is not timed yet."""
         if not self.is_on:
             return
-        pause = self.session.pause
+        pause = self.session.run.pause
         if pause is not None and not pause.is_start:
             self._spoiled = True
-        self._timed_modules.apply(self.session.models, outermost=self.recorder is not None)
-        training = self.session.training
+        self._timed_modules.apply(self.session.run.models, outermost=self.recorder is not None)
+        training = self.session.run.training
         if self._steps not in training.before:
             training.before.insert(0, self._steps)
         if self._stepped not in training.after:
@@ -163,7 +163,7 @@ class Profile(Instrument):
         self.clock.clear()
         self.lines.stop()
         self._pace.clear()
-        training = self.session.training
+        training = self.session.run.training
         training.listen(training.after, self._stepped, False)
         if not self._is_again:
             training.listen(training.before, self._steps, False)
@@ -247,7 +247,7 @@ class Profile(Instrument):
             self._is_chosen = True
             self.clock.cut()
             with observing():
-                self.clock.use(stamps_for(self.session.models.everything()))
+                self.clock.use(stamps_for(self.session.run.models.everything()))
         if not self.clock.log:
             self.clock.note(MarkKind.TOOL)
             self._began = machine.now()
@@ -274,7 +274,7 @@ class Profile(Instrument):
             return
         if self.inspector is None or self.clock.depth or is_in_backward():
             return
-        owner, main = self.session.models.by_root(module), self.session.models.main
+        owner, main = self.session.run.models.by_root(module), self.session.run.models.main
         is_of_interest = owner is not None and (not owner.is_helper or owner is main)
         if is_of_interest and self._looks.are_wanted(module, is_late=self.warming <= 0):
             since = self.clock.now()
@@ -350,7 +350,7 @@ class Profile(Instrument):
         if self.is_training:
             return False
         if not self._waits:
-            main = self.session.models.main
+            main = self.session.run.models.main
             self._waits = main is None or main.is_helper or self.borders.may_train()
             if self._waits and main is not None and not main.is_helper:
                 hint = "`profile report` shows the forwards so far"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sysconfig
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -11,15 +10,12 @@ from types import CodeType, FrameType
 
 import torch.utils.data
 
-from layerstep.engine.operations import Place
-from layerstep.engine.stack import is_ours
+from layerstep.calls.operations import Place
+from layerstep.process.frames import is_library_file, is_ours
 from layerstep.process.thread_frames import frames_of_threads
 
 __all__ = ["Lines", "program_frame"]
 
-_LIBRARIES = tuple(
-    {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"], os.path.dirname(os.__file__)}
-)
 _LOADERS = os.path.dirname(torch.utils.data.__file__) + os.sep
 PERIOD = 0.02
 """Seconds between two samples; one takes about 10 µs."""
@@ -36,7 +32,8 @@ def program_frame(frame: FrameType | None) -> FrameType | None:
         code = frame.f_code
         verdict = _is_program.get(code)
         if verdict is None:
-            verdict = not (is_ours(frame) or code.co_filename.startswith((*_LIBRARIES, "<")))
+            file = code.co_filename
+            verdict = not (is_ours(frame) or is_library_file(file) or file.startswith("<"))
             _is_program[code] = verdict
         if verdict:
             return frame

@@ -5,17 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import nn
 
 from layerstep._torch import is_compiled, is_scripted, is_wrapper, unwrap
-from layerstep.engine.models import Model, Models
+from layerstep.module_paths.models import Model, Models
 from layerstep.profile.steps import Timed, size_of
-from layerstep.profile.timing import TimedCall, TimedCompiled, timed_call_of
-
-if TYPE_CHECKING:
-    from layerstep.profile.profiling import Profile
+from layerstep.profile.timing import Clock, TimedCall, TimedCompiled, timed_call_of
 
 __all__ = ["Timeable", "TimedModules", "is_whole", "timeable_modules"]
 
@@ -77,10 +74,24 @@ def _whole(module: nn.Module, path: str, *, is_root: bool) -> Timeable:
     return Timeable(module, path, is_root, is_whole=True, is_compiled=in_place)
 
 
+class Timing(Protocol):
+    """What times the calls, and is told of those of outermost modules."""
+
+    clock: Clock
+
+    def call_begins(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+
+    def ended(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None: ...
+
+    def has_raised(self) -> None: ...
+
+
 class TimedModules:
     """The replaced calls of a profile, and what is known of each timed module."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Timing) -> None:
         self.modules: list[Timed] = []
         """By the key in the marks: what a table needs to know of a module, which may be gone by then."""
         self.untimed: list[str] = []
@@ -137,7 +148,7 @@ class Around:
 
     __slots__ = ("_module", "_profile")
 
-    def __init__(self, profile: Profile, module: nn.Module) -> None:
+    def __init__(self, profile: Timing, module: nn.Module) -> None:
         self._profile = profile
         self._module = weakref.ref(module)
 

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerstep._torch.tensors import is_tensor, version_of
-from layerstep.engine.random_streams import copy_of_generator, is_generator
 from layerstep.errors import UserError
 from layerstep.rerun.kv_caches import CacheBefore, Caches, CallProgress, is_cache
+from layerstep.side_effects.random_streams import copy_of_generator, is_generator
 from layerstep.tensors.clones import clone_of
 
 __all__ = ["Copies"]

@@ -26,14 +26,14 @@ from layerstep._torch import (
 from layerstep._torch.encoders import may_be_one_kernel
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.guard import undisturbed
-from layerstep.engine.random_streams import RandomState
-from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.errors import UserError
+from layerstep.expressions.scope import stdout_of_this_thread
 from layerstep.rerun.attributes import attributes_kept
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Caches, CallProgress
 from layerstep.rerun.other_ranks import waits_for_ranks
+from layerstep.side_effects.guard import undisturbed
+from layerstep.side_effects.random_streams import RandomState
 from layerstep.tensors.clones import is_freed
 from layerstep.tensors.observing import observing
 
@@ -115,11 +115,11 @@ def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list
     parts.
     """
     if kind := waits_for_ranks(module):
-        path = session.models.path_of(module)
+        path = session.run.models.path_of(module)
         raise UserError(f"{path} cannot be rerun: {kind} would wait for the other ranks")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(session.evaluating())
-        stack.enter_context(undisturbed(session.models, deep=False))
+        stack.enter_context(session.run.evaluating())
+        stack.enter_context(undisturbed(session.run.models, deep=False))
         grew = stack.enter_context(attributes_kept(module))
         hooks = stack.enter_context(hooks_hidden(module))
         stack.enter_context(global_hooks_silent())
@@ -140,7 +140,7 @@ def rerun(
 ) -> Rerun:
     """Run the module's forward on copies of its inputs under `watcher`."""
     if any(map(is_freed, (*module.parameters(), *module.buffers()))):
-        path = session.models.path_of(module)
+        path = session.run.models.path_of(module)
         raise UserError(f"{path} cannot be rerun: not all of its weights are in memory at this stop")
     fused = any(map(may_be_one_kernel, module.modules()))
     with contextlib.ExitStack() as stack:
@@ -158,7 +158,7 @@ def rerun(
             raise
         except Exception as error:  # the module's own code, on inputs that may have changed since
             line = str(error).partition("\n")[0]
-            raise UserError(f"{session.models.path_of(module)} cannot be rerun: {line}") from None
+            raise UserError(f"{session.run.models.path_of(module)} cannot be rerun: {line}") from None
         with observing():
             drew = bool(streams.changed())
             written = ["an input"] if copies.were_written() else []

@@ -41,13 +41,13 @@ def about_source(session: Session, source: str) -> str:
         return ""
     if source.startswith("parameter"):
         return f"another rank may have made it: gradients come through {_reducer(session) or 'collectives'}"
-    if any(getattr(model.given, "broadcast_buffers", False) for model in session.models):
+    if any(getattr(model.given, "broadcast_buffers", False) for model in session.run.models):
         return "it may come from rank 0: DistributedDataParallel broadcasts its buffers before each forward"
     return ""
 
 
 def _reducer(session: Session) -> str:
-    given = [model.given for model in session.models if model.given is not None]
+    given = [model.given for model in session.run.models if model.given is not None]
     kinds = [base.__name__ for module in given for base in type(module).__mro__]
     return next((_REDUCERS[kind] for kind in kinds if kind in _REDUCERS), "")
 

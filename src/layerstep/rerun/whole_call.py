@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from layerstep._torch import modes_off, set_version
 from layerstep._torch.tensors import size_of, version_of
-from layerstep.engine.random_streams import Generators, RandomState
-from layerstep.engine.reachable import Reach
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import leaving_no_trace, length_of
+from layerstep.side_effects.random_streams import Generators, RandomState
+from layerstep.side_effects.reachable import Reach
 from layerstep.tensors.clones import clone_of
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.observing import observing

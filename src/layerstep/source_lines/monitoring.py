@@ -37,10 +37,6 @@ class Monitoring:
         self._is_on = False
 
     @property
-    def is_elsewhere(self) -> bool:
-        return False
-
-    @property
     def words(self) -> str:
         return "sys.monitoring, on the functions that hold a point"
 

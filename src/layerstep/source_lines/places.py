@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from layerstep.engine.stack import OURS, is_program_file
 from layerstep.errors import UnknownPath
+from layerstep.process.frames import OURS, is_program_file
 from layerstep.source_lines.statements import SourceFile, read_source
 
 __all__ = ["Place", "find_function", "find_place", "function_names", "known_files", "parse_place"]

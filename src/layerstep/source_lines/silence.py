@@ -37,9 +37,8 @@ def why_line_silent(session: Session, place: Place) -> str:
     known = {os.path.realpath(file) for file in known_files("")} | {os.path.realpath(lines.script or ".")}
     if place.file not in known:
         return f"never fired: {name} was not loaded"
-    here = (
-        " in the thread that is followed" if lines.follows_one_thread and threading.active_count() > 1 else ""
-    )
+    leaves_out = lines.follows_new_threads_only and threading.active_count() > 1
+    here = "; threads that ran before the point was set are not followed" if leaves_out else ""
     return f"never fired: {function or name}{'()' if function else ''} did not run{here}"
 
 

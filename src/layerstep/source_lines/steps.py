@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from layerstep.engine.events import Kind
+from layerstep.engine.resume import Kind
 
 __all__ = ["LineMoment", "LineStep", "Side", "decide"]
 

@@ -49,10 +49,6 @@ class Tracer(Protocol):
     """One way to hear of lines."""
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Does it follow another thread only?"""
-
-    @property
     def words(self) -> str:
         """What it is, for `info cost`."""
 

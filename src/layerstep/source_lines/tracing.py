@@ -1,7 +1,11 @@
 """Lines by `sys.settrace`: the way of Python 3.11, and of a later one whose monitoring tools are all taken.
 
-Python then calls us at every function call of the thread, so the answer for a file is one look-up. Only
+Python then calls us at every function call of a thread, so the answer for a file is one look-up. Only
 functions that hold a point, or that a step goes through, are followed line by line.
+
+A thread that is followed enters no function while Python 3.11 has an exception to deliver to another thread
+(`PyThreadState_SetAsyncExc`): it looks for one at the same instruction again and again. So no exception may
+be left undelivered, see `process/interrupts`.
 """
 
 from __future__ import annotations
@@ -25,8 +29,6 @@ class SetTrace:
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._is_on = False
-        self._thread: int | None = None
-        """The one thread that is followed. With two, CPython 3.11.7 came out of a stop in an endless loop."""
         self._called, self._local = self._make(watched)
 
     def _make(self, watched: Watched) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -58,12 +60,8 @@ class SetTrace:
         return called, local
 
     @property
-    def is_elsewhere(self) -> bool:
-        return self._thread not in (None, threading.get_ident())
-
-    @property
     def words(self) -> str:
-        return "a trace function, called at every Python call of the thread"
+        return "a trace function, called at every Python call"
 
     def mark(self, frames: Sequence[FrameType]) -> Mark:
         mark = Mark(self._local)
@@ -72,14 +70,13 @@ class SetTrace:
         return mark
 
     def start(self) -> str:
-        """Follow this thread, if no other is followed; why not, if another tracer is there."""
-        if self.is_elsewhere:
-            return ""
+        """Follow this thread, and those that begin from now on; why not, if another tracer is there."""
         present = sys.gettrace()
         if present is not None and present is not self._called:
             return f"another trace function is on: {_name_of(present)}"
         self._is_on = True
-        self._thread = threading.get_ident()
+        if threading.gettrace() is None:
+            threading.settrace(self._called)
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_trace is None and self._watched.follows(frame.f_code):
@@ -96,6 +93,8 @@ class SetTrace:
     def stop(self) -> None:
         """Leave this thread now; another one leaves at its next event, for only itself can do that."""
         self._is_on = False
+        if threading.gettrace() is self._called:
+            threading.settrace(None)
         self._leave(sys._getframe(1))
 
     def _leave(self, frame: FrameType | None) -> None:

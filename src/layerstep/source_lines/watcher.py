@@ -10,12 +10,11 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from layerstep._torch import is_tracing
-from layerstep.engine.events import Event, Kind, Phase, Resume
+from layerstep.calls.events import Event, Phase
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.program_frames import is_inline, program_frames
-from layerstep.engine.stack import is_program_file
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.stop import Match
-from layerstep.errors import UserError
+from layerstep.process.frames import is_inline, is_program_file, program_frames
 from layerstep.source_lines.monitoring import Monitoring, free_tool
 from layerstep.source_lines.places import Place
 from layerstep.source_lines.statements import begins_in, read_source
@@ -26,7 +25,7 @@ from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.pause import Pause
-    from layerstep.engine.points import Point
+    from layerstep.engine.point import Point
     from layerstep.engine.session import Session
 
 __all__ = ["SourceLines"]
@@ -109,14 +108,9 @@ class SourceLines(Instrument):
             self._is_resting = False
 
     @property
-    def follows_one_thread(self) -> bool:
-        """Are lines of other threads left out?"""
+    def follows_new_threads_only(self) -> bool:
+        """Are threads left out that ran already when lines were first asked for?"""
         return isinstance(self._tracer, SetTrace)
-
-    def check_thread(self) -> None:
-        """Refuse a step by lines in a thread that is not followed."""
-        if self._tracer_now().is_elsewhere:
-            raise UserError("lines are followed in one thread, and it is another", "Python 3.12 follows all")
 
     def resuming(self, pause: Pause, resume: Resume) -> None:
         """Note where a step by lines may end."""
@@ -152,7 +146,7 @@ class SourceLines(Instrument):
     def reached(self, frame: FrameType) -> None:
         """A line is about to run. Never raises but to quit: a bug of ours detaches and lets the run go on."""
         session = self._session
-        if session.is_silent or not session.is_attached:
+        if session.run.is_silent or not session.run.is_attached:
             return
         try:
             begins = not is_inline(frame) and frame.f_lasti in self._begins_of(frame.f_code)
@@ -163,11 +157,15 @@ class SourceLines(Instrument):
 
     def returned(self, frame: FrameType, value: Any) -> None:
         """A function returns. Never raises but to quit."""
-        if self._session.is_silent or not self._session.is_attached or frame.f_trace is not self._origin:
+        if (
+            self._session.run.is_silent
+            or not self._session.run.is_attached
+            or frame.f_trace is not self._origin
+        ):
             return
         try:
             if self._has_arrived(LineMoment(threading.get_ident(), Side.ORIGIN, is_return=True)):
-                self._session.stop_here(frame, "", output=(value,))
+                self._session.standstill.stop_here(frame, "", output=(value,))
         except Exception as error:
             self._session.fail(error)
 
@@ -180,7 +178,7 @@ class SourceLines(Instrument):
             match = self._session.decision.ask(points, Event(Phase.LINE, None, (), {}), frame)
         moment = LineMoment(threading.get_ident(), self._side(frame), line)
         if self._has_arrived(moment) or match is not None:
-            self._session.stop_here(frame, "", match=match)
+            self._session.standstill.stop_here(frame, "", match=match)
 
     def _side(self, frame: FrameType) -> Side:
         mark = frame.f_trace

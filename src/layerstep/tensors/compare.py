@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,47 +11,16 @@ import torch
 
 from layerstep._torch import below_everything
 from layerstep.tensors.blocks import F64, Array, split
+from layerstep.tensors.comparison import Comparison
 from layerstep.tensors.explain_difference import explain, shapes_differ
 from layerstep.tensors.kinds import COPY_LIMIT, open_values
 from layerstep.tensors.pairs import arrays, coarser, gap_of, max_ulp, same_bits
 from layerstep.tensors.shapes import shape_line
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["compare"]
 
 MOST_EXPANDED = 1 << 28
 """The most elements: an expanded tensor can have any number without memory behind it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """How two tensors differ; `words` says in one line what that looks like.
-
-    Figures are over the elements that are finite in both. With other shapes or without values there are
-    only words.
-    """
-
-    words: str
-    count: int = 0
-    differing: int = 0
-    """How many elements differ; NaN equals NaN, and 0 equals -0."""
-    first: tuple[int, ...] | None = None
-    there: tuple[Any, Any] | None = None
-    """The two values at the first place that differs."""
-    max_abs: float | None = None
-    mean_abs: float | None = None
-    max_rel: float | None = None
-    """Relative to the larger of the two magnitudes, so at most 2."""
-    max_ulp: int | None = None
-    """The largest difference in steps of the coarser dtype; None for integers and complex numbers."""
-    cosine: float | None = None
-    """None where one is all zero."""
-    pearson: float | None = None
-    """None where one is constant."""
-    is_close: bool | None = None
-    """What `torch.testing.assert_close` says with `equal_nan`, whatever the dtypes and devices."""
-    tolerances: tuple[float, float] = (0.0, 0.0)
-    """Relative and absolute."""
-    finite_in_one: int = 0
 
 
 def compare(a: torch.Tensor, b: torch.Tensor) -> Comparison:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from layerstep._torch.tensors import as_numpy
 from layerstep.tensors.blocks import Array, split
+from layerstep.tensors.comparison import Comparison
 from layerstep.tensors.format import number, place
 from layerstep.tensors.pairs import arrays, bits_of, coarser, same_values
 from layerstep.tensors.permute import moved, reordered_axes
 from layerstep.tensors.shapes import dtype_name, shape_line
-
-if TYPE_CHECKING:
-    from layerstep.tensors.compare import Comparison
 
 __all__ = ["explain", "shapes_differ"]
 

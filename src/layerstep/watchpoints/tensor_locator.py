@@ -18,9 +18,9 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from layerstep._torch import is_transformed
 from layerstep._torch.tensors import is_tensor
-from layerstep.engine.expression import PATH_NAME
-from layerstep.engine.models import Models
 from layerstep.errors import UserError
+from layerstep.expressions.expression import PATH_NAME
+from layerstep.module_paths.models import Models
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -49,10 +49,10 @@ def find_home(session: Session, text: str) -> Home:
         whose = _evaluate(session, text.removesuffix(".grad"))
         if is_tensor(whose) and whose.is_leaf:
             _refuse_unreadable(whose, text)
-            home = _home_of(session.models, whose)
+            home = _home_of(session.run.models, whose)
             return _gradient_home(home.label if home is not None else text.removesuffix(".grad"), whose)
     value = _tensor(session, text)
-    found = _home_of(session.models, value)
+    found = _home_of(session.run.models, value)
     if found is not None:
         return found
     reference = weakref.ref(value)
@@ -60,7 +60,7 @@ def find_home(session: Session, text: str) -> Home:
     if reference() is not None:
         return Home(text, reference)
     value = _tensor(session, text)  # no variable holds it: a part of another, or made by the expression
-    return _home_of_part(session.models, value, text) or Home(text, lambda: value)
+    return _home_of_part(session.run.models, value, text) or Home(text, lambda: value)
 
 
 def as_expression(text: str) -> str:
@@ -75,8 +75,8 @@ _NUMBERED = re.compile(r"\d+(\.\w+)+")
 
 
 def _evaluate(session: Session, text: str) -> Any:
-    with session.evaluating():
-        return session.evaluate(as_expression(text), deep=False)[0]
+    with session.run.evaluating():
+        return session.prompt.evaluate(as_expression(text), deep=False)[0]
 
 
 def _tensor(session: Session, text: str) -> Tensor:

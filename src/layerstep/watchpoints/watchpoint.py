@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from layerstep._torch import below_everything
-from layerstep.engine.points import Point, PointKind
+from layerstep.engine.point import Point, PointKind
 from layerstep.watchpoints.tensor_locator import PLAIN, Home, plain_of
 
 __all__ = ["Change", "Watchpoint", "change_between", "span_of"]
@@ -24,9 +24,8 @@ BLOCK = 1 << 20
 class Watchpoint(Point):
     """Stops where one tensor is written: the tensor, its history, and a copy to compare with."""
 
-    number: int = 0
-    kind: PointKind = PointKind.WATCH
-    where: None = None
+    kind: ClassVar[PointKind] = PointKind.WATCH
+    _: KW_ONLY
     text: str = ""
     """The tensor as the user named it."""
     budget: int = 0

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from layerstep._torch import is_tracing
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.modes import autograd_on
-from layerstep.engine.events import Phase
+from layerstep.calls.events import Phase
+from layerstep.calls.operations import name_of, place_of, user_frame
+from layerstep.calls.stack import Frame, build_stack
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.operations import name_of, place_of, user_frame
-from layerstep.engine.stack import Frame, build_stack
 from layerstep.engine.stop import Stop
-from layerstep.engine.taps import Sink, Taps
-from layerstep.engine.training import Stepped
 from layerstep.errors import UserError
+from layerstep.hooks.taps import Sink, Taps
+from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 from layerstep.watchpoints.tensor_locator import find_home
 from layerstep.watchpoints.views import Written
@@ -73,7 +73,7 @@ class Watchpoints(Instrument):
             if point.home is None:
                 self._find(point)
         live = tuple(point for point in self.points if point.is_live)
-        goes_on = session.pause is not None and not session.is_silent
+        goes_on = session.run.pause is not None and not session.run.is_silent
         if goes_on or not self._is_armed:
             for point in live:
                 point.look()
@@ -82,7 +82,7 @@ class Watchpoints(Instrument):
         self._mode.points = live
         self._listen(bool(live))
         self._hook(live)
-        if not session.is_silent or session.pause is None:
+        if not session.run.is_silent or session.run.pause is None:
             self._lay()
 
     def clear(self) -> None:
@@ -118,10 +118,10 @@ class Watchpoints(Instrument):
             self._mode.push_below()
 
     def _listen(self, wanted: bool) -> None:
-        training = self._session.training
+        training = self._session.run.training
         training.listen(training.before, self._before_step, wanted)
         training.listen(training.after, self._after_step, wanted)
-        self._taps.apply_to(self._session.models.tappable if wanted else [], Phase.ENTER)
+        self._taps.apply_to(self._session.run.models.tappable if wanted else [], Phase.ENTER)
 
     def _hook(self, live: Iterable[Watchpoint]) -> None:
         """A gradient that was None is given by no kernel: the parameter's own hook tells."""
@@ -142,7 +142,7 @@ class Watchpoints(Instrument):
 
     def accumulated(self, point: Watchpoint) -> None:
         """A gradient was added to, or given for the first time."""
-        if self._session.is_silent or point not in self.live:
+        if self._session.run.is_silent or point not in self.live:
             return
         try:
             if point.is_unreadable():
@@ -171,7 +171,7 @@ class Watchpoints(Instrument):
         frame: FrameType,
     ) -> None:
         try:
-            if self.live and not self._session.is_silent and not self._mode.is_busy and not is_tracing():
+            if self.live and not self._session.run.is_silent and not self._mode.is_busy and not is_tracing():
                 self._mode.push_for_call(frame, module)
             self._compare("the forward", frame, is_between=False)
         except Exception as error:
@@ -179,7 +179,7 @@ class Watchpoints(Instrument):
 
     def _compare(self, where: str, frame: FrameType, *, is_between: bool) -> None:
         """At a boundary: is every watched tensor what it was? Is the mode on in this thread?"""
-        if self._session.is_silent or not self.live or is_tracing():
+        if self._session.run.is_silent or not self.live or is_tracing():
             return
         self._lay()
         here = f"{where} at {place_of(frame).name}"
@@ -195,7 +195,7 @@ class Watchpoints(Instrument):
 
     def _moved_before(self, point: Watchpoint) -> None:
         """Found before an op, so it was between the op before it and this one."""
-        if self._session.is_silent or is_tracing():
+        if self._session.run.is_silent or is_tracing():
             point.look()
             return
         frame = sys._getframe(2)
@@ -221,7 +221,7 @@ class Watchpoints(Instrument):
     def _around(self, func: Any, args: Any, kwargs: dict[str, Any], hits: list[Watchpoint]) -> Any:
         """Run a kernel that may write watched tensors, and stop if it did."""
         session, frame = self._session, sys._getframe(2)
-        if session.is_silent or is_tracing():
+        if session.run.is_silent or is_tracing():
             result = run_kernel(func, args, kwargs)
             for point in hits:
                 point.look()
@@ -263,16 +263,16 @@ class Watchpoints(Instrument):
     def _stop(self, write: Write, frame: FrameType) -> None:
         session = self._session
         user = user_frame(frame)
-        with session.pausing():
-            session.models.refresh()
-            stack = build_stack(frame, session.models, event=None)
+        with session.standstill.pausing():
+            session.run.models.refresh()
+            stack = build_stack(frame, session.run.models, event=None)
             if stack:
                 stack[0].caller = user
             else:
-                stack = [Frame(session.models, None, caller=user)]
+                stack = [Frame(session.run.models, None, caller=user)]
             match = session.decision.meets(write.point, stack[0])
             if match is not None:
-                session.stop(
+                session.standstill.stop(
                     Stop(
                         Written(write),
                         stack,

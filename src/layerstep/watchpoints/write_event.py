@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 
 from layerstep._torch import current_node
-from layerstep.engine.operations import Place, place_of
-from layerstep.engine.stack import forget_locals
+from layerstep.calls.operations import Place, place_of
+from layerstep.process.frames import forget_locals
 from layerstep.watchpoints.watchpoint import Change, Watchpoint, change_between
 
 __all__ = ["UNSEEN", "Write", "write_to"]

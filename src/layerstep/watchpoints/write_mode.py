@@ -14,7 +14,7 @@ from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.kernel_keys import run_kernel
 from layerstep._torch.operators import arguments_of, written_arguments
 from layerstep._torch.persistent_mode import PersistentMode
-from layerstep.engine.operations import Place, name_of, user_frame
+from layerstep.calls.operations import Place, name_of, user_frame
 from layerstep.watchpoints.tensor_locator import PLAIN, plain_of
 from layerstep.watchpoints.watchpoint import Watchpoint
 

@@ -21,7 +21,7 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.crashes.explain.reading import UNKNOWN, Operand, read_call
 from layerstep.crashes.inplace_writes import Write
 from layerstep.crashes.traceback_calls import Crash, Spot, is_users
-from layerstep.engine.stack import forget_locals
+from layerstep.process.frames import forget_locals
 from layerstep.tensors.shapes import attempt, dtype_name, shape_line, shape_of
 
 __all__ = ["Facts", "Operand", "dtype_of", "facts_of", "sizes"]

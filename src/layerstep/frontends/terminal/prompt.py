@@ -25,8 +25,8 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.styles import DynamicStyle
 
+from layerstep.calls.events import Phase
 from layerstep.config import state_dir
-from layerstep.engine.events import Phase
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.frontends.completion import complete
@@ -94,7 +94,7 @@ class Terminal:
             complete_while_typing=False,
             auto_suggest=AutoSuggestFromHistory(),
             lexer=LineLexer(),
-            style=DynamicStyle(lambda: style_named(session.config.theme)),
+            style=DynamicStyle(lambda: style_named(session.run.config.theme)),
             bottom_toolbar=self._toolbar,
             prompt_continuation="... ",
             multiline=Condition(lambda: not is_complete(self._typed_so_far())),
@@ -187,7 +187,7 @@ class Terminal:
 
 def status_of(session: Session) -> list[str]:
     """Where the run stands: path, direction, forward number, mode and points."""
-    pause = session.pause
+    pause = session.run.pause
     parts = ["not started"]
     if pause is not None and not pause.is_start:
         frame = pause.frame

@@ -1,0 +1,1 @@
+"""Calls while the program runs: of modules, of torch's operations, and of both in the backward pass."""

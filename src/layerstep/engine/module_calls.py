@@ -1,0 +1,171 @@
+"""Calls of tapped modules: each is noted, counted and asked about, and the run may stop there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from layerstep._torch import is_in_backward, is_tracing, modes_off
+from layerstep._torch.process_state import global_hooks_silent
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.overwritten_inputs import OverwrittenInputs
+from layerstep.calls.stack import build_stack
+from layerstep.engine.backward_pass import BackwardPass
+from layerstep.engine.causes import AtModule
+from layerstep.engine.instrument import Instruments
+from layerstep.engine.messages import Messages
+from layerstep.engine.model_intake import ModelIntake
+from layerstep.engine.point import Point
+from layerstep.engine.run import Run
+from layerstep.engine.standstill import Standstill
+from layerstep.engine.stop import Caught, Match
+from layerstep.engine.stop_decision import StopDecision
+from layerstep.hooks.taps import Sink, Taps
+from layerstep.side_effects.random_streams import OtherThreads, RandomState
+
+__all__ = ["ModuleCalls"]
+
+_ENTER = Phase.ENTER
+
+
+class ModuleCalls:
+    """What the taps of a session report to."""
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        decision: StopDecision,
+        standstill: Standstill,
+        instruments: Instruments[Any],
+        intake: ModelIntake,
+        backward_pass: BackwardPass,
+        overwritten_inputs: OverwrittenInputs,
+        messages: Messages,
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._run = run
+        self._evaluations = run.evaluations
+        self._decision = decision
+        self._standstill = standstill
+        self._instruments = instruments
+        self._intake = intake
+        self._backward_pass = backward_pass
+        self._overwritten_inputs = overwritten_inputs
+        self._messages = messages
+        self._fail = fail
+        self._sink = Sink(self.report, self._play_beside, self._leaving, self._entered)
+        self.taps = Taps(self._sink)
+
+    def report(
+        self,
+        phase: Phase,
+        points: tuple[Point, ...],
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
+    ) -> None:
+        """What taps call, with the frame of the module call.
+
+        Never raises but to quit: a bug of ours detaches and lets the run go on.
+        """
+        if self._evaluations.depth or not self._run.is_attached:
+            return
+        try:
+            sink = self._sink
+            if phase is _ENTER or sink.noting or sink.lies_open or is_in_backward():
+                event = Event(phase, module, args, kwargs, output)
+                if self._is_only_noted(event, points, frame):
+                    return
+            if points:
+                if is_tracing():
+                    return
+                points = self._decision.worth_asking(points, phase, module, args, kwargs, output)
+            if points or sink.listening:
+                self._consider(points, Event(phase, module, args, kwargs, output), frame)
+        except Exception as error:
+            self._fail(error)
+
+    def _is_only_noted(self, event: Event, points: tuple[Point, ...], frame: FrameType) -> bool:
+        """Note the call for those who follow it; is it only recomputed?"""
+        phase, module = event.phase, event.module
+        recomputed = is_in_backward()
+        if phase is Phase.ENTER and not recomputed and id(module) in self.taps.roots:
+            self._intake.count_tapped(module)
+            for begins in self._instruments.at("begins"):
+                begins(module, event.args, event.kwargs)
+        if self._sink.noting:
+            values = (event.args, event.kwargs) if phase is Phase.ENTER else event.output
+            self._backward_pass.note(phase, module, values, frame)
+        if recomputed and not self._run.config.recompute:
+            for point in points:
+                point.recomputed += 1
+            return True
+        for called in self._instruments.at("called"):
+            called(phase, points, module, frame)
+        return False
+
+    def _consider(self, points: tuple[Point, ...], event: Event, frame: FrameType) -> None:
+        match = self._decision.ask(points, event, frame) if points else None
+        trouble = match.trouble if match is not None else ""
+        if match is not None and match.caught is not None:
+            match, trouble = self._stop_elsewhere(match, match.caught)
+        stepped = self._decision.has_arrived(event, frame) if self._sink.listening else False
+        if (match is not None or stepped) and not is_tracing():
+            self._stop_at(event, frame, match, trouble)
+
+    def _stop_elsewhere(self, match: Match, caught: Caught) -> tuple[Match | None, str]:
+        """Stop where what was caught was made, if it says where; what is left to stop for at the event."""
+        if caught.elsewhere is None:
+            return match, caught.text
+        with modes_off():
+            failed = caught.elsewhere(self._standstill.stop)
+        return (match, f"{caught.text}; {failed}") if failed else (None, "")
+
+    def _stop_at(self, event: Event, frame: FrameType, match: Match | None, trouble: str) -> None:
+        for arriving in self._instruments.at("arriving"):
+            arriving(event, frame)
+        with self._standstill.pausing():
+            self._run.models.refresh()
+            self._run.seen_calls.trim()
+            stack = build_stack(frame, self._run.models, event=event)
+            if event.phase is Phase.EXIT and stack:
+                stack[0].overwritten = self._overwritten_inputs.overwritten(event.module)
+            self._standstill.stop_in(stack, event, match, cause=AtModule(), trouble=trouble)
+
+    def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A module that may overwrite its inputs is called. Never raises: a bug of ours detaches."""
+        if self._run.is_silent or not self._run.is_attached:
+            return
+        try:
+            limit = self._run.config.copy_input_bytes
+            self._overwritten_inputs.note(module, args, kwargs, limit=limit)
+        except Exception as error:
+            self._fail(error)
+
+    def _leaving(self, error: BaseException, points: tuple[Point, ...]) -> None:
+        """An exception leaves a tapped module."""
+        for leaving in self._instruments.at("leaving"):
+            leaving(error, points)
+
+    def _play_beside(self, module: nn.Module, plain: Callable[[], Any]) -> None:
+        """Run the modules inside a fused layer, for their taps; the run has the kernel's result already."""
+        kind, say_once = type(module).__name__, self._messages.say_once
+        say_once(
+            f"{kind} is one kernel: its inside is played beside it",
+            "its result is the kernel's; last digits inside may differ",
+        )
+        streams, threads = RandomState(), OtherThreads()
+        try:
+            with global_hooks_silent():  # the kernel calls none of the modules inside
+                plain()
+        except Exception as error:
+            say_once(f"{kind} cannot be played beside its kernel: {error}", "break at the layer itself")
+        finally:
+            if streams.changed() and not threads.have_run():
+                streams.restore()

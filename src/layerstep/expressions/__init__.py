@@ -1,0 +1,1 @@
+"""Python at the prompt and in conditions: how it is read, the names it can use, and what is kept for it."""

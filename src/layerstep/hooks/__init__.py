@@ -1,0 +1,1 @@
+"""What is put on modules, here and nowhere else: forward hooks, and what keeps fused layers fused."""

@@ -1,0 +1,189 @@
+"""Runs what the user types so that the run does not notice.
+
+Random streams and the buffers of called modules are put back; what a line changed on purpose is named.
+Our own arithmetic runs under `tensors.observing`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerstep._torch import has_saved_tensor_hooks, set_version
+from layerstep._torch.process_state import parametrizations_kept
+from layerstep.hooks.taps import watching_calls
+from layerstep.module_paths.models import Models
+from layerstep.process.interrupts import not_now
+from layerstep.side_effects.random_streams import Generators, OtherThreads, RandomState
+from layerstep.side_effects.reachable import Reach
+from layerstep.tensors.observing import observing, version_of
+
+__all__ = ["Evaluation", "Evaluations", "Outcome", "state_of", "undisturbed"]
+
+_Versions = dict[str, tuple[int, int]]
+
+
+class Evaluations(threading.local):
+    """How many evaluations of ours a thread is in: its taps are silent meanwhile."""
+
+    depth = 0
+
+
+class Evaluation:
+    """One of them, as a context. Meanwhile the taps of this thread are silent."""
+
+    __slots__ = ("_before", "_here")
+
+    def __init__(self, here: Evaluations) -> None:
+        self._here = here
+        self._before = 0
+
+    def __enter__(self) -> None:
+        self._before = self._here.depth
+        self._here.depth = self._before + 1
+
+    def __exit__(self, *error: object) -> None:
+        self._here.depth = self._before  # also where Ctrl-C has cut off the end of an inner one
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a line did to the run."""
+
+    restored: list[str] = field(default_factory=list)
+    """Put back: random streams, buffers of modules that the line called."""
+    changed: list[str] = field(default_factory=list)
+    """Left as the line made it: parameters, buffers, gradients."""
+    unsure: list[str] = field(default_factory=list)
+    """Random streams that moved while other threads ran, which may have drawn: not put back."""
+    unchecked: list[str] = field(default_factory=list)
+    """What it may have changed unseen."""
+
+    @property
+    def is_worth_telling(self) -> bool:
+        return bool(self.restored or self.changed or self.unsure or self.unchecked)
+
+
+@contextlib.contextmanager
+def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
+    """Run a line at the prompt or a condition. `deep` also names the state that it changed on purpose."""
+    outcome = Outcome()
+    saved = _Buffers()
+    with not_now(), observing():
+        streams, threads = RandomState(), OtherThreads()
+        before = _versions(models) if deep else {}
+    try:
+        with watching_calls(saved.save), _own_saved_tensors(), parametrizations_kept(), _unprofiled():
+            yield outcome
+    finally:
+        with not_now(), observing():
+            if (moved := streams.changed()) and threads.have_run():
+                outcome.unsure += moved
+            elif moved:
+                streams.restore()
+                outcome.restored.append(f"random streams ({', '.join(moved)})")
+            if drawn := saved.generators.restore():
+                outcome.restored.append(f"generators of modules ({', '.join(dict.fromkeys(drawn))})")
+            undone = saved.restore()
+            if undone:
+                outcome.restored.extend(_names_of(models, undone))
+            if deep:
+                outcome.changed = _changed(before, _versions(models), undone)
+
+
+def _own_saved_tensors() -> contextlib.AbstractContextManager[Any]:
+    """What a line saves for a backward of its own concerns no other code.
+
+    Activation checkpointing counts the tensors that pass its hooks, and would find too many.
+    """
+    if not has_saved_tensor_hooks():
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
+def _unprofiled() -> contextlib.AbstractContextManager[Any]:
+    """TorchScript counts calls, and after a few of them runs other code, with other last digits."""
+    return torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
+
+
+def _changed(before: _Versions, after: _Versions, undone: set[int]) -> list[str]:
+    return [name for name in after if before.get(name) != after[name] and after[name][0] not in undone]
+
+
+class _Buffers:
+    """The buffers and generators of modules that a line calls, as they were before each was called first."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._dicts: dict[int, tuple[nn.Module, dict[str, Tensor | None]]] = {}
+        self._values: dict[int, tuple[Tensor, Tensor, int]] = {}
+        self._reach = Reach(tensors=False)
+        self.generators = Generators()
+
+    def save(self, module: nn.Module) -> None:
+        if threading.get_ident() != self._thread or id(module) in self._dicts:
+            return  # the hook is process-wide; what other threads run is the run
+        self._dicts[id(module)] = (module, dict(module._buffers))
+        if not self._reach.has(module):
+            self._reach.add_module("", module)
+            for generator in self._reach.generators:
+                self.generators.add(generator)
+        buffers = list(module._buffers.values())
+        with observing() if buffers else contextlib.nullcontext():
+            for buffer in buffers:
+                if buffer is not None and id(buffer) not in self._values:
+                    self._values[id(buffer)] = (buffer, buffer.detach().clone(), version_of(buffer))
+
+    def restore(self) -> set[int]:
+        """Put back what is not what it was; the ids of those tensors.
+
+        By value and through `.data`: batch norm writes its statistics without a version bump, and a bump
+        would make autograd refuse a graph that saved them. A module may also have put another tensor there.
+        """
+        undone = set()
+        for module, before in self._dicts.values():
+            now = dict(module._buffers)  # of a scripted module it is no dictionary, and has no `get`
+            for name in [name for name in now if name not in before]:
+                del module._buffers[name]
+            for name, buffer in before.items():
+                if now.get(name) is not buffer:
+                    module._buffers[name] = buffer
+                    undone.add(id(buffer))
+        for buffer, values, version in self._values.values():
+            if buffer.shape == values.shape and not _equal(buffer, values):
+                buffer.data.copy_(values)
+                undone.add(id(buffer))
+            if version not in (-1, version_of(buffer)):
+                set_version(buffer, version)
+        return undone
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _names_of(models: Models, ids: set[int]) -> list[str]:
+    return [name for name, tensor in state_of(models) if id(tensor) in ids]
+
+
+def state_of(models: Models) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter, buffer and gradient, by name."""
+    for path, module in models.everything():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield f"{path}.{name}", parameter
+                if parameter.grad is not None:
+                    yield f"{path}.{name}.grad", parameter.grad
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                yield f"{path}.{name}", buffer
+
+
+def _versions(models: Models) -> _Versions:
+    return {name: (id(tensor), version_of(tensor)) for name, tensor in state_of(models)}
