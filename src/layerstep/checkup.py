@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,8 @@ from layerstep.doctor.views import report_view
 from layerstep.doctor.watching import Doctor, doctor_of
 from layerstep.engine.session import Session
 from layerstep.errors import Quit
-from layerstep.exports.html import write_html
+from layerstep.exports.doctor import doctor_page
+from layerstep.files import replacing
 from layerstep.program import CAUGHT_EXIT_CODE, Program
 from layerstep.views import Notice, View
 
@@ -58,7 +60,7 @@ def diagnose(program: Program, session: Session, checkup: Checkup) -> int:
     try:
         code = _run(program)
         status.erase()
-        _close(doctor, checkup, log)
+        _close(doctor, checkup, log, script=program.script)
         is_bad = any(each.severity.rank >= Severity.ERROR.rank for each in doctor.findings)
         return code or (CAUGHT_EXIT_CODE if is_bad else 0)
     finally:
@@ -78,7 +80,7 @@ def _run(program: Program) -> int:
         return 0
 
 
-def _close(doctor: Doctor, checkup: Checkup, log: Log | None) -> None:
+def _close(doctor: Doctor, checkup: Checkup, log: Log | None, *, script: str) -> None:
     """Ask the rules for the last time, and show, log and write what there is."""
     doctor.finish()
     report = _report(doctor)
@@ -87,7 +89,8 @@ def _close(doctor: Doctor, checkup: Checkup, log: Log | None) -> None:
         steps = doctor.diagnosis.run.training_step
         log.ends(doctor.findings, health_of(doctor.findings, steps).score, doctor.budget.cost)
     if checkup.html is not None:
-        write_html(report, checkup.html)
+        with replacing(checkup.html) as new:
+            new.write_text(doctor_page(doctor, title=os.path.basename(script)), encoding="utf-8")
         doctor.session.say(Notice(f"the report is in {checkup.html}", level="good"))
 
 

@@ -12,7 +12,7 @@ from layerstep.doctor.series import Series
 from layerstep.tensors.format import number
 from layerstep.views import Column, Fields, Group, Notice, Plot, Role, Span, Table, Text, View
 
-__all__ = ["finding_line", "finding_view", "findings_view", "health_view", "report_view"]
+__all__ = ["curves", "finding_view", "findings_view", "health_view", "report_view", "shown"]
 
 _ROLE: dict[Severity, Role] = {
     Severity.INFO: "dim",
@@ -32,14 +32,6 @@ def _title(finding: Finding) -> tuple[Span, ...]:
     )
 
 
-def finding_line(finding: Finding) -> str:
-    """The finding in one line."""
-    place = str(finding.where)
-    return f"{finding.severity} {finding.code} {finding.rule}  {finding.text}" + (
-        f"  {place}" if place else ""
-    )
-
-
 def finding_view(finding: Finding, *, effects: Sequence[Finding] = (), whole: bool = False) -> Fields:
     """A finding when it arises; `whole` adds the evidence and how sure it is, for a report."""
     items: list[tuple[str, View]] = []
@@ -47,9 +39,9 @@ def finding_view(finding: Finding, *, effects: Sequence[Finding] = (), whole: bo
         items.append(("where", Text(str(finding.where))))
     items.append(("since", Text(_since(finding))))
     if whole:
-        shown = "  ".join(f"{key} {_shown(value)}" for key, value in finding.evidence.items())
-        if shown:
-            items.append(("evidence", Text(shown)))
+        told = "  ".join(f"{key} {shown(value)}" for key, value in finding.evidence.items())
+        if told:
+            items.append(("evidence", Text(told)))
     if effects:
         items.append(("explains", Text(", ".join(f"{each.code} {each.rule}" for each in effects))))
     if finding.advice:
@@ -68,7 +60,7 @@ def _since(finding: Finding) -> str:
     return f"{finding.steps}, seen {times}{gone}; {sure}"
 
 
-def _shown(value: Number) -> str:
+def shown(value: Number) -> str:
     if isinstance(value, tuple):
         more = " …" if len(value) > MOST_NUMBERS else ""
         return " ".join(number(each) for each in value[:MOST_NUMBERS]) + more
@@ -119,9 +111,7 @@ def health_view(health: Health, steps: int) -> View:
 
 def report_view(run: RunFacts, findings: Sequence[Finding], health: Health, cost: Sequence[str]) -> View:
     """The closing report: the curves, then the findings ranked by cause."""
-    parts: list[View] = []
-    for each in run.optimizers.values():
-        parts += _curves(each, several=len(run.optimizers) > 1)
+    parts: list[View] = [*curves(run)]
     causes = [each for each in findings if not each.caused_by]
     for cause in causes:
         effects = [each for each in findings if each.caused_by == cause.rule]
@@ -133,9 +123,15 @@ def report_view(run: RunFacts, findings: Sequence[Finding], health: Health, cost
     return Group(tuple(parts))
 
 
-def _curves(optimizer: OptimizerRun, *, several: bool) -> list[View]:
+def curves(run: RunFacts) -> list[Plot]:
+    """The loss and the gradient norm of each optimizer."""
+    several = len(run.optimizers) > 1
+    return [plot for each in run.optimizers.values() for plot in _curves(each, several=several)]
+
+
+def _curves(optimizer: OptimizerRun, *, several: bool) -> list[Plot]:
     name = f" of {optimizer.kind} {optimizer.number}" if several else ""
-    found: list[View] = []
+    found: list[Plot] = []
     if len(optimizer.loss) > 1:
         found.append(_curve(optimizer.loss, f"loss{name}"))
     if len(optimizer.grad_norm) > 1:
