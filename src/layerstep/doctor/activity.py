@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerstep.doctor.facts import ActivationFacts
-from layerstep.doctor.measuring import is_readable
+from layerstep.doctor.facts import ActivationFacts, InputFacts
+from layerstep.doctor.measuring import input_facts, is_readable
 from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Activity"]
@@ -19,6 +19,7 @@ FLAT = 0.99
 """A tanh beyond ±0.99 or a sigmoid beyond 0.01 and 0.99 passes almost no gradient."""
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _LAYERS = (nn.Linear, *_CONVOLUTIONS)
+_FED = (*_LAYERS, nn.RNNBase)
 _BOUNDED = (nn.Tanh, nn.Sigmoid)
 _RECTIFIERS = (nn.ReLU, nn.ReLU6)
 
@@ -31,6 +32,12 @@ class Activity:
         """Of each layer: the units that gave more than zero at least once."""
         self._seen: dict[str, int] = {}
         self._facts: list[ActivationFacts] = []
+        self._inputs: dict[str, InputFacts] = {}
+
+    def take_inputs(self) -> tuple[InputFacts, ...]:
+        """What layers got that are fed with data, since it was taken last."""
+        taken, self._inputs = tuple(self._inputs.values()), {}
+        return taken
 
     def take(self) -> tuple[ActivationFacts, ...]:
         """What was seen since it was taken last."""
@@ -43,6 +50,8 @@ class Activity:
         if made is not None and made.is_floating_point() and is_readable(made):
             self._facts.append(self._fact(path, module, made))
         given = next(iter(tensors_of(args, 2)), None)
+        if isinstance(module, _FED) and given is not None and _is_data(given):
+            self._inputs[path] = input_facts(path, given, deep=True)
         if isinstance(module, _LAYERS) and given is not None and given.requires_grad and is_readable(given):
             self._note_input(path, module, given.detach())
 
@@ -115,6 +124,10 @@ class Activity:
 def _unit_dimension(values: Tensor, is_convolution: bool) -> int:
     """Channels of images are the second dimension; features of everything else the last."""
     return 1 if values.ndim >= 4 or (is_convolution and values.ndim >= 3) else max(values.ndim - 1, 0)
+
+
+def _is_data(given: Tensor) -> bool:
+    return given.is_floating_point() and not given.requires_grad and is_readable(given)
 
 
 def _flat_share(module: nn.Module, values: Tensor) -> float:

@@ -62,7 +62,10 @@ class Diagnosis:
     def stepped(self, step: StepFacts) -> None:
         """An optimizer has stepped."""
         self.run.add(step)
+        is_deep = step.is_looked_at or any(loss.criteria for loss in step.losses)
         for rule in self._active():
+            if rule.cost == "look" and not is_deep:
+                continue
             self._take(
                 rule,
                 lambda rule=rule: rule.stepped(step, self.run),  # type: ignore[misc]

@@ -115,6 +115,10 @@ class ForwardFacts:
     output: InputFacts | None = None
     autocast: str = ""
     """The dtype of autocast, if it is on."""
+    is_own: bool = True
+    """Does the optimizer of the step have parameters of this model?"""
+    is_same_input: bool = False
+    """Was it called with the very tensor of its call before?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,13 @@ class TargetFacts:
     shift: int | None = None
     """Of token labels: the labels are the input moved by so many places. None: they are something else."""
     out_of_range: int = 0
+    rows: tuple[int, ...] = ()
+    """A checksum of the target of each of the first samples."""
+
+    @property
+    def counted(self) -> int:
+        """How many labels there are that are not ignored."""
+        return sum(self.counts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +165,12 @@ class CriterionFacts:
     """The range of its input, where it is kept."""
     spread: float = 0.0
     """The standard deviation of its input, where it is kept."""
+    is_alone: bool = False
+    """Is it the whole loss, up to a factor?"""
+    is_weighted: bool = False
+    """Do classes or elements have weights?"""
+    width: int = 0
+    """The outputs of the last layer, as far as the graph tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +187,13 @@ class LossFacts:
     criteria: tuple[CriterionFacts, ...] = ()
     retains_graph: bool = False
     is_looked_at: bool = False
+    over_batch: tuple[int, ...] = ()
+    """The shape of a matrix whose softmax, near the loss, runs over its first dimension."""
+    is_turned: bool = False
+    """Is there a minus between the loss function and the loss?"""
+    origin: Place | None = None
+    """Of a loss that is not finite: where that began, as far as the graph and the parameters tell."""
+    origin_words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +244,8 @@ class EvaluationFacts:
     rows: tuple[int, ...] = ()
     loss: float | None = None
     """The mean loss, where it could be seen."""
+    line: Place = field(default_factory=Place)
+    """The line that called the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +276,14 @@ class StepFacts:
     scaler: float | None = None
     """The scale of an enabled gradient scaler."""
     live_graphs: int | None = None
-    """How many tensors with a graph behind them were alive after the step, if they were counted."""
+    """How many graphs of the last steps were alive after the step."""
+    held_by: tuple[str, str, int] | None = None
+    """What holds them, and the file and line that makes it grow; known once they are many."""
+    bad_gradients: tuple[str, ...] = ()
+    """Parameters whose gradient is not finite, in the order of the model; one is asked in each step, and all
+    where it is bad."""
+    layer_inputs: tuple[InputFacts, ...] = ()
+    """What layers got that are fed with data; named by the path of the layer."""
 
     @property
     def loss(self) -> float | None:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from layerstep.doctor.facts import EvaluationFacts, ForwardFacts, InputFacts
+from layerstep.doctor.finding import Place
 from layerstep.doctor.measuring import input_facts, is_readable, rows_of
-from layerstep.module_paths.models import Models
+from layerstep.engine.models import Models
 from layerstep.tensors.containers import tensors_of
-from layerstep.tensors.shapes import dtype_name
+from layerstep.tensors.shapes import attempt, dtype_name
 
 __all__ = ["Forwards"]
 
@@ -35,6 +36,8 @@ class Forwards:
         )
         self._tokens: list[Tensor] = []
         self._evaluation: EvaluationFacts | None = None
+        self._evaluation_losses: list[float] = []
+        self._given: dict[str, list[tuple[str, weakref.ref[Tensor]]]] = {}
 
     def begins(
         self,
@@ -54,8 +57,11 @@ class Forwards:
         if model is None or model.is_helper:
             return None
         named = _named(args, kwargs)
+        is_same = False
         if with_grad:
             self._tokens = [_copy(t) for _, t in named if _is_tokens(t)] if deep else []
+            is_same = self._is_same(model.name, named)
+            self._given[model.name] = [(name, weakref.ref(_root(t))) for name, t in named]
         modal = self._modal(module)
         return ForwardFacts(
             model.name,
@@ -68,7 +74,22 @@ class Forwards:
             has_modes=bool(modal),
             inputs=tuple(self._input(name, t, deep=deep, with_grad=with_grad) for name, t in named),
             autocast=dtype_name(autocast) if autocast is not None else "",
+            is_same_input=with_grad and is_same,
         )
+
+    def _is_same(self, model: str, named: list[tuple[str, Tensor]]) -> bool:
+        """Is the first tensor of a call, or what it is a view of, that of the call before?"""
+        known = self._given.get(model)
+        return known[0][1]() is _root(named[0][1]) if known and named else False
+
+    def given(self) -> list[tuple[str, Tensor]]:
+        """What the models were last called with, as far as it is alive."""
+        return [
+            (f"{name} of {model}" if len(self._given) > 1 else name, tensor)
+            for model, known in self._given.items()
+            for name, reference in known
+            if (tensor := reference()) is not None
+        ]
 
     def _input(self, name: str, tensor: Tensor, *, deep: bool, with_grad: bool) -> InputFacts:
         facts = input_facts(name, tensor, deep=deep and with_grad)
@@ -100,12 +121,23 @@ class Forwards:
             ]
         return self._modes[root]
 
-    def add_to_evaluation(self, call: ForwardFacts, step: int) -> None:
+    @property
+    def is_evaluating(self) -> bool:
+        """Was a trained model called without gradients since the last training call?"""
+        return self._evaluation is not None
+
+    def add_evaluation_loss(self, value: float) -> None:
+        """A loss was seen in an evaluation."""
+        if self._evaluation is not None:
+            self._evaluation_losses.append(value)
+
+    def add_to_evaluation(self, call: ForwardFacts, step: int, line: Place) -> None:
         """A trained model is called without gradients."""
         rows = next((each.rows for each in call.inputs if each.rows), ())
         open_ = self._evaluation
         if open_ is None or open_.model != call.model:
-            open_ = EvaluationFacts(call.model, step, 0, 0, False, call.has_modes)
+            open_ = EvaluationFacts(call.model, step, 0, 0, False, call.has_modes, line=line)
+            self._evaluation_losses = []
         self._evaluation = replace(
             open_,
             forwards=open_.forwards + 1,
@@ -117,13 +149,20 @@ class Forwards:
     def take_evaluation(self) -> EvaluationFacts | None:
         """The evaluation that has just ended, if there was one."""
         taken, self._evaluation = self._evaluation, None
-        return taken
+        losses, self._evaluation_losses = self._evaluation_losses, []
+        return replace(taken, loss=sum(losses) / len(losses)) if taken is not None and losses else taken
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
     found = [(f"input {at}", t) for at, value in enumerate(args) for t in tensors_of(value)[:MOST_INPUTS]]
     found += [(name, t) for name, value in kwargs.items() for t in tensors_of(value)[:MOST_INPUTS]]
     return found[:MOST_INPUTS]
+
+
+def _root(tensor: Tensor) -> Tensor:
+    """What a tensor is a view of, or itself."""
+    base = attempt(lambda: tensor._base, None)
+    return tensor if base is None else base
 
 
 def _is_tokens(tensor: Tensor) -> bool:

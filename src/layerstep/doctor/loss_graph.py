@@ -8,7 +8,7 @@ operation that has a parameter; what lies below is the model.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -59,6 +59,8 @@ _SHAPES = frozenset(
     ]
 )
 """Operations that move values and do not change them."""
+_REDUCING = _SHAPES | {"Mean", "Sum", "Neg", "Mul", "Div"}
+_ELEMENTWISE = _REDUCING | {"Add", "Sub", "Log", "Exp", "Pow", "Abs", "Clamp", "Xlogy", "KlDiv"}
 _MAKERS = {
     "Softmax": "softmax",
     "SafeSoftmax": "softmax",
@@ -84,6 +86,11 @@ class Criterion:
     input: Tensor | None
     target: Tensor | None
     ignore_index: int | None = None
+    is_alone: bool = False
+    """Is it the whole loss, up to a factor?"""
+    is_weighted: bool = False
+    width: int = 0
+    """The last size of what made its input: the outputs of the last layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +99,66 @@ class LossGraph:
 
     scale: float
     criteria: tuple[Criterion, ...]
+    over_batch: tuple[int, ...] = ()
+    """The shape of a matrix whose softmax, near the loss, runs over its first dimension."""
+    is_turned: bool = False
+    """Is there a minus between the loss function and the loss?"""
 
 
 def read_graph(loss: Tensor) -> LossGraph:
     """What the graph behind a loss tells. Call it before its backward pass."""
     scale, top = _scale(loss.grad_fn)
     nodes = list(_above_the_model(top))
-    found = [criterion for node in nodes if (criterion := _criterion(node)) is not None]
-    found += [criterion for node in nodes if (criterion := _by_hand(node)) is not None]
-    return LossGraph(scale, tuple(found))
+    alone = _sole(top)
+    readers = (_criterion, _by_hand, _log_likelihood)
+    found: list[tuple[Any, Criterion]] = [
+        (node, criterion) for read in readers for node in nodes if (criterion := read(node)) is not None
+    ]
+    return LossGraph(
+        scale,
+        tuple(replace(each, is_alone=node in alone) for node, each in found),
+        over_batch=_over_batch(top),
+        is_turned=scale < 0 or sum(_operation(each) == "Neg" for each in alone) % 2 == 1,
+    )
+
+
+def _sole(node: Any) -> list[Any]:
+    """The nodes from the loss down, as long as each has one below it: what they end in is the whole loss."""
+    found: list[Any] = []
+    while node is not None and len(found) < 8:
+        found.append(node)
+        below = _below(node)
+        node = below[0] if len(below) == 1 and _operation(node) in _REDUCING and _is_scaling(node) else None
+    return found
+
+
+def _is_scaling(node: Any) -> bool:
+    """A product with one number scales the loss; one with weights of samples makes another of it."""
+    if _operation(node) not in ("Mul", "Div"):
+        return True
+    factor = saved_tensor(node, "other")
+    return factor is None or factor.numel() == 1
+
+
+def _over_batch(top: Any) -> tuple[int, ...]:
+    """The shape of a matrix that the loss takes the softmax of over its first dimension.
+
+    It is looked for below operations that go element by element. A square one may be meant so: similarities
+    of pairs.
+    """
+    waiting, seen = [top] if top is not None else [], set[int]()
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if _operation(node) in ("Softmax", "LogSoftmax"):
+            shape, dim = shape_of_output(node), _signed(saved_word(node, "dim"))
+            if shape and len(shape) == 2 and dim in (0, -2) and shape[0] != shape[1] and shape[1] > 1:
+                return shape
+        elif _operation(node) in _ELEMENTWISE or _name(node) in _CRITERIA:
+            waiting += _below(node)
+    return ()
 
 
 def _name(node: Any) -> str:
@@ -184,7 +242,18 @@ def _criterion(node: Any) -> Criterion | None:
         input=given,
         target=saved_tensor(node, "target"),
         ignore_index=_signed(saved_word(node, "ignore_index")) if kind in ("nll", "cross_entropy") else None,
+        is_weighted=saved_tensor(node, "weight") is not None,
+        width=_width(source),
     )
+
+
+def _width(node: Any) -> int:
+    """The last size of what made the values, the channels of a convolution."""
+    made = _moved(node)
+    shape = shape_of_output(made) if made is not None else None
+    if not shape:
+        return 0
+    return shape[1] if _operation(made) == "Convolution" and len(shape) > 1 else shape[-1]
 
 
 def _signed(value: Any) -> int | None:
@@ -214,13 +283,27 @@ def _by_hand(node: Any) -> Criterion | None:
     before = (
         shape_of_output(sides[0]) if len(sides) == 1 else None
     )  # the other side has no gradient: the target
-    is_larger = bool(before and after and before != after)
+    is_larger = bool(before and after and before != after and _operation(sides[0]) != "Unsqueeze")
+    enlarged = _enlarged(sides[0]) if len(sides) == 1 else ()
     return Criterion(
         kind,
         _operation(node).lower(),
         0,
         input_from=_maker(sides[0]) if sides else "",
-        enlarged=(before, after) if is_larger and before and after else (),
+        enlarged=enlarged or ((before, after) if is_larger and before and after else ()),
         input=None,
         target=None,
+    )
+
+
+def _log_likelihood(node: Any) -> Criterion | None:
+    """`log_softmax(…)[rows, labels].mean()`: the mean of log-probabilities that were picked out."""
+    picked = _below(node)[0] if _operation(node) in ("Mean", "Sum") and _below(node) else None
+    if picked is None or _operation(picked) not in ("Gather", "Index", "Squeeze"):
+        return None
+    made = _moved(picked)
+    if made is None or _operation(made) != "LogSoftmax":
+        return None
+    return Criterion(
+        "log_likelihood", _operation(node).lower(), 0, input_from="", enlarged=(), input=None, target=None
     )

@@ -105,6 +105,9 @@ def criterion_facts(criterion: Criterion, tokens: Sequence[Tensor]) -> Criterion
         low=low,
         high=high,
         spread=spread,
+        is_alone=criterion.is_alone,
+        is_weighted=criterion.is_weighted,
+        width=criterion.width,
     )
 
 
@@ -117,7 +120,14 @@ def _target(criterion: Criterion, tokens: Sequence[Tensor]) -> TargetFacts | Non
     if target.is_floating_point():
         wide = values.double()
         distinct = int(torch.unique(wide).numel()) if wide.numel() <= SAMPLED else 0
-        return TargetFacts(dtype, shape, distinct, mean=float(wide.mean()), std=float(wide.std(correction=0)))
+        return TargetFacts(
+            dtype,
+            shape,
+            distinct,
+            mean=float(wide.mean()),
+            std=float(wide.std(correction=0)),
+            rows=rows_of(target),
+        )
     ignored = values == criterion.ignore_index if criterion.ignore_index is not None else values != values
     labels, counts = torch.unique(values[~ignored], return_counts=True)
     table = dict(zip(labels.tolist(), counts.tolist(), strict=True))
@@ -127,6 +137,7 @@ def _target(criterion: Criterion, tokens: Sequence[Tensor]) -> TargetFacts | Non
         len(table),
         counts={int(label): int(count) for label, count in table.items()},
         ignored=int(ignored.sum()),
+        rows=rows_of(target),
         shift=_shift(target, tokens, criterion.ignore_index),
         out_of_range=int(((values[~ignored] < 0) | (values[~ignored] >= criterion.classes)).sum())
         if criterion.classes

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from layerstep._torch.tensors import version_of
+from layerstep.doctor.bad_values import is_bad
 from layerstep.doctor.facts import (
     ActivationFacts,
     ForwardFacts,
@@ -25,13 +26,13 @@ from layerstep.doctor.finding import Place
 from layerstep.doctor.measuring import Copy, copy_of, is_readable, look_at
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.series import median
+from layerstep.engine.training import Stepped
 from layerstep.gradients.no_gradient import biases_before_norms
 from layerstep.gradients.recorder import named_parameters
 from layerstep.gradients.sizes import is_plain, measure
 from layerstep.tensors.observing import checksum
 from layerstep.tensors.shapes import dtype_name
 from layerstep.tensors.summary import summarize
-from layerstep.training_steps.steps import Stepped
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -40,6 +41,8 @@ __all__ = ["Optimizers"]
 
 ASKED = 4
 """Parameters of each optimizer whose gradients are asked in every step whether they were cleared."""
+FIRST_ONES = 8
+"""The parameters nearest the input. The smallest of them is asked in each step if its gradient is finite."""
 COPIED = 256 << 20
 """Bytes of parameters that are copied before a step, at most."""
 FIRST = 1 << 16
@@ -76,6 +79,7 @@ class Optimizers:
         self._trained: set[int] = set()
         self._schedulers: list[tuple[weakref.ref[LRScheduler], str, int]] = []
         self._scalers: list[weakref.ref[Any]] = []
+        self._bad: tuple[str, ...] = ()
 
     # --- the beginning ---
 
@@ -87,7 +91,7 @@ class Optimizers:
         dead = biases_before_norms(self._session)
         for each in named_parameters(self._session):
             parameter = each.parameter
-            module = self._session.run.models.at(each.layer)
+            module = self._session.models.at(each.layer)
             stats = summarize(parameter, limit=FIRST, brief=True).stats
             run.parameters[each.name] = ParameterFacts(
                 each.name,
@@ -107,7 +111,7 @@ class Optimizers:
     def _owners(self) -> dict[int, list[int]]:
         """The numbers of the optimizers of each parameter, also of those that have not stepped yet."""
         found: dict[int, list[int]] = {}
-        known = {id(each.optimizer): each.number for each in self._session.run.training.optimizers}
+        known = {id(each.optimizer): each.number for each in self._session.training.optimizers}
         for thing in gc.get_objects():
             if issubclass(type(thing), torch.optim.Optimizer):
                 for group in getattr(thing, "param_groups", ()):
@@ -117,7 +121,7 @@ class Optimizers:
 
     def _find_helpers(self) -> None:
         """The schedulers and gradient scalers of the program. The search takes 40 ms for 165,000 objects."""
-        numbers = {id(each.optimizer): each.number for each in self._session.run.training.optimizers}
+        numbers = {id(each.optimizer): each.number for each in self._session.training.optimizers}
         for thing in gc.get_objects():
             kind = type(thing)
             if issubclass(kind, LRScheduler):
@@ -163,9 +167,10 @@ class Optimizers:
         """The gradients are complete."""
         self._copies.clear()
         self._sizes.clear()
+        named = self._parameters(stepped)
+        self._bad = self._bad_gradients(named)
         if not deep:
             return
-        named = self._parameters(stepped)
         with_gradient = [(name, p) for name, p in named if p.grad is not None]
         sizes = measure([p.grad for _, p in with_gradient if p.grad is not None])
         self._sizes = {name: None for name, _ in named}
@@ -225,7 +230,28 @@ class Optimizers:
             kept_gradients=kept,
             untouched=self._untouched(deep=deep),
             scaler=self._scale_of_scaler(),
+            bad_gradients=self._bad,
         )
+
+    @staticmethod
+    def _bad_gradients(named: list[tuple[str, Tensor]]) -> tuple[str, ...]:
+        """The parameters whose gradients are not finite. One small one near the input is asked in each step:
+        what is not finite spreads in the backward pass towards the input.
+        """
+        first = [p.grad for _, p in named[:FIRST_ONES] if p.grad is not None]
+        asked = min(first, key=lambda grad: grad.numel(), default=None)
+        if asked is None or not is_bad(asked):
+            return ()
+        return tuple(name for name, p in named if p.grad is not None and is_bad(p.grad))
+
+    def named(self) -> list[tuple[str, Tensor]]:
+        """Every parameter by name."""
+        return [(each.name, each.parameter) for each in named_parameters(self._session)]
+
+    def has_part_of(self, stepped: Stepped, module: nn.Module) -> bool:
+        """Does an optimizer have parameters of a model?"""
+        mine = {id(p) for _, p in self._parameters(stepped)}
+        return any(id(p) in mine for p in module.parameters())
 
     def _parameters(self, stepped: Stepped) -> list[tuple[str, Tensor]]:
         """The parameters of an optimizer by name; looked up again if they have changed."""

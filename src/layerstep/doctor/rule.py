@@ -14,7 +14,7 @@ from layerstep.doctor.finding import Confidence, Severity, Sign
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import RuleEntry
 
-__all__ = ["Rule", "make_rule"]
+__all__ = ["Rule", "WindowRule", "make_rule"]
 
 
 class Rule:
@@ -27,7 +27,9 @@ class Rule:
     name = ""
     severity = Severity.WARNING
     confidence = Confidence.EXACT
-    """These four are what `@rule` says."""
+    cost = "always"
+    """These five are what `@rule` says. One of cost `look` is asked only in steps that were looked at, and in
+    those whose loss was."""
     advice: ClassVar[tuple[str, ...]] = ()
     """What to do, the likeliest first."""
     explains: ClassVar[tuple[str, ...]] = ()
@@ -54,9 +56,32 @@ class Rule:
         return ()
 
 
+class WindowRule(Rule):
+    """A rule about windows of a series: it is asked every few steps, and its answer holds till the next.
+
+    A finding needs two answers in a row.
+    """
+
+    every: ClassVar[int] = 20
+    patience = 21
+
+    def __init__(self) -> None:
+        self._signs: dict[int, list[Sign]] = {}
+
+    def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        if step.number % self.every == 0:
+            self._signs[step.optimizer] = list(self.look_back(step, run))
+        return self._signs.get(step.optimizer, ())
+
+    def look_back(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        """What the series say at this step."""
+        return ()
+
+
 def make_rule(entry: RuleEntry) -> Rule:
     """A fresh rule for a run."""
     made: Rule = entry.kind()
     made.code, made.name = entry.code, entry.name
+    made.cost = entry.cost
     made.severity, made.confidence = Severity(entry.severity), Confidence(entry.confidence)
     return made

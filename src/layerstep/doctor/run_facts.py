@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from layerstep.doctor.facts import CriterionFacts, EvaluationFacts, ParameterFacts, StepFacts
+from layerstep.doctor.finding import Place
+from layerstep.doctor.samples import Samples
 from layerstep.doctor.series import Series
 
 __all__ = ["OptimizerRun", "RunFacts"]
@@ -14,6 +16,8 @@ __all__ = ["OptimizerRun", "RunFacts"]
 LABELS = 4096
 """Different class labels that are counted."""
 EVALUATIONS = 512
+ROWS = 16_384
+"""Samples that are remembered."""
 
 
 @dataclass(slots=True)
@@ -30,7 +34,18 @@ class OptimizerRun:
     labels: Counter[int] = field(default_factory=Counter)
     """How often each class label came, over all steps that were looked at."""
     classes: int = 0
+    target_mean: Series = field(default_factory=Series)
+    target_std: Series = field(default_factory=Series)
+    """Of targets that are no class labels, in the steps that were looked at."""
+    criterion: CriterionFacts | None = None
+    """The loss function, where it is the only one of the last loss that was looked at."""
+    criteria_seen: int = 0
+    """How many loss functions that loss had."""
+    made_at: Place = field(default_factory=Place)
+    """The line that made the last loss that was looked at."""
     looks: int = 0
+    windows: tuple[int, tuple[float, float, float, float, float, int] | None] | None = None
+    """What `dynamics.windows_of` has found, and for how many losses: several rules ask for it."""
     last: StepFacts | None = None
 
     @property
@@ -53,6 +68,8 @@ class RunFacts:
         self.training_step = 0
         self.trained_rows: Counter[int] = Counter()
         """Checksums of samples that were trained on, as far as they were looked at."""
+        self.samples = Samples()
+        """The samples of the steps that were looked at, and their labels."""
         self.is_over = False
         self.schedulers: list[tuple[str, int, int]] = []
         """Of each learning-rate scheduler: its class, its optimizer's number, how often it has stepped."""
@@ -80,3 +97,18 @@ class RunFacts:
                 run.classes = max(run.classes, each.classes)
                 if each.target is not None and len(run.labels) < LABELS:
                     run.labels.update(each.target.counts)
+                if each.target is not None and not each.target.counts:
+                    run.target_mean.add(step.number, each.target.mean)
+                    run.target_std.add(step.number, each.target.std)
+            if loss.is_looked_at:
+                run.criteria_seen, run.made_at = len(loss.criteria), loss.made_at
+                run.criterion = loss.criteria[0] if len(loss.criteria) == 1 else None
+        if step.is_looked_at:
+            self.samples.add(step)
+            self._note_rows(step)
+
+    def _note_rows(self, step: StepFacts) -> None:
+        for call in step.forwards:
+            rows = next((each.rows for each in call.inputs if each.rows), ())
+            if call.with_grad and len(self.trained_rows) < ROWS:
+                self.trained_rows.update(rows)

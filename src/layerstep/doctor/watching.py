@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -17,27 +19,30 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch import is_in_backward, is_tracing
-from layerstep.calls.events import Phase
-from layerstep.calls.operations import user_frame
-from layerstep.calls.stack import call_depth
+from layerstep._torch.tensors import is_tensor
 from layerstep.doctor.activity import Activity
+from layerstep.doctor.bad_values import birth_of
 from layerstep.doctor.budget import Budget, Level
 from layerstep.doctor.diagnosis import Diagnosis
 from layerstep.doctor.facts import ForwardFacts, LossFacts, StepFacts
-from layerstep.doctor.finding import Finding
+from layerstep.doctor.finding import Finding, Place
 from layerstep.doctor.forwards import Forwards
+from layerstep.doctor.live_graphs import MANY, LiveGraphs
 from layerstep.doctor.loss_graph import read_graph
 from layerstep.doctor.measuring import criterion_facts
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
 from layerstep.doctor.source_of_loss import line_of, where_made
 from layerstep.doctor.views import finding_view
+from layerstep.engine.backward_calls import BackwardCalls
+from layerstep.engine.events import Phase
 from layerstep.engine.instrument import Instrument
-from layerstep.hooks.taps import Sink, Taps
+from layerstep.engine.operations import user_frame
+from layerstep.engine.stack import call_depth
+from layerstep.engine.taps import Sink, Taps
+from layerstep.engine.training import Stepped
 from layerstep.registry import all_rules
 from layerstep.tensors.observing import observing
-from layerstep.training_steps.backward_calls import BackwardCalls
-from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -78,11 +83,17 @@ class Doctor(Instrument):
             [make_rule(entry) for entry in all_rules()], self.silenced, self._found, self._rule_failed
         )
         self.budget = Budget(self.level)
-        self.forwards = Forwards(self.session.run.models)
+        self.forwards = Forwards(self.session.models)
         self.optimizers = Optimizers(self.session)
         self.activity = Activity()
         self._losses: list[LossFacts] = []
         self._calls: list[ForwardFacts] = []
+        self._modules: list[weakref.ref[nn.Module]] = []
+        """The models of these calls."""
+        self.graphs = LiveGraphs(self.session)
+        self._is_peeking = False
+        """All labels so far are the same: they are then looked at in each step."""
+        self._has_seen_bad = False
         self._is_looking = False
         self._has_begun = False
         self._own = 0.0
@@ -97,7 +108,7 @@ class Doctor(Instrument):
         self.level = level
         self._start_anew()
         self.is_on = self.was_on = True
-        if self.session.run.is_attached:
+        if self.session.is_attached:
             self.apply()
 
     @property
@@ -115,7 +126,7 @@ class Doctor(Instrument):
             (self._backward.after, self._has_ended),
         ):
             self._backward.listen(listeners, mine, False)
-        training = self.session.run.training
+        training = self.session.training
         training.listen(training.before, self._is_about_to_step, False)
         training.listen(training.after, self._stepped, False)
 
@@ -123,10 +134,10 @@ class Doctor(Instrument):
         """Called when the taps of the session are put on: a model may be new."""
         if not self.is_on:
             return
-        self._roots.apply_to(self.session.run.models.tappable, Phase.ENTER, Phase.EXIT)
+        self._roots.apply_to(self.session.models.tappable, Phase.ENTER, Phase.EXIT)
         self._backward.listen(self._backward.before, self._begins, True)
         self._backward.listen(self._backward.after, self._has_ended, True)
-        training = self.session.run.training
+        training = self.session.training
         training.listen(training.before, self._is_about_to_step, True)
         training.listen(training.after, self._stepped, True)
         self._look_next()
@@ -159,15 +170,15 @@ class Doctor(Instrument):
     def _called(
         self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
     ) -> None:
-        if self.session.run.is_silent or is_in_backward() or is_tracing() or call_depth(frame) != 1:
+        if self.session.is_silent or is_in_backward() or is_tracing() or call_depth(frame) != 1:
             return
         with self._safely():
             if phase is Phase.ENTER:
-                self._entered(module, args, kwargs)
+                self._entered(module, args, kwargs, frame)
             else:
                 self._left(module, output)
 
-    def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _entered(self, module: nn.Module, args: Any, kwargs: Any, frame: FrameType) -> None:
         with_grad, autocast = torch.is_grad_enabled(), autocast_in_use()
         with observing():
             call = self.forwards.begins(
@@ -183,16 +194,33 @@ class Doctor(Instrument):
         if call.with_grad:
             self._end_evaluation()
             self._calls.append(call)
+            self._modules.append(weakref.ref(module))
         elif self.optimizers.trains(module):
-            self.forwards.add_to_evaluation(call, self.diagnosis.run.training_step)
+            line = line_of(user_frame(frame) or frame)
+            self.forwards.add_to_evaluation(call, self.diagnosis.run.training_step, line)
 
     def _left(self, module: nn.Module, output: Any) -> None:
-        if self._is_looking and self._calls and torch.is_grad_enabled() and self._is_model(module):
+        if not torch.is_grad_enabled():
+            self._note_evaluation_loss(module, output)
+            return
+        if is_tensor(output):
+            self.graphs.follow(output, self.session.training.count)
+        if self._is_looking and self._calls and self._is_model(module):
             with observing():
                 self._calls[-1] = self.forwards.with_output(self._calls[-1], output)
 
+    def _note_evaluation_loss(self, module: nn.Module, output: Any) -> None:
+        """A loss that a model returns beside its output, or that a loss module returns."""
+        if not self.forwards.is_evaluating:
+            return
+        model = self.session.models.by_root(module)
+        given = output if model is not None and model.is_helper else getattr(output, "loss", None)
+        if is_tensor(given) and given.numel() == 1 and given.is_floating_point():
+            with observing():
+                self.forwards.add_evaluation_loss(float(given))
+
     def _is_model(self, module: nn.Module) -> bool:
-        model = self.session.run.models.by_root(module)
+        model = self.session.models.by_root(module)
         return model is not None and not model.is_helper
 
     def _end_evaluation(self) -> None:
@@ -203,7 +231,7 @@ class Doctor(Instrument):
     def _layer_called(
         self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
     ) -> None:
-        if self.session.run.is_silent or not torch.is_grad_enabled() or is_in_backward() or is_tracing():
+        if self.session.is_silent or not torch.is_grad_enabled() or is_in_backward() or is_tracing():
             return
         with self._safely(), observing():
             self.activity.note(self._paths.get(id(module), ""), module, args, output)
@@ -211,17 +239,19 @@ class Doctor(Instrument):
     # --- backward passes ---
 
     def _begins(self, losses: list[Tensor], frame: FrameType) -> None:
-        if self.session.run.is_silent or not losses:
+        if self.session.is_silent or not losses:
             return
         with self._safely(), observing():
             self.optimizers.backward_begins()
             user = user_frame(frame) or frame
             self._losses.append(self._loss(losses[0], user))
+            self.graphs.follow(losses[0], self.session.training.count)
 
     def _loss(self, loss: Tensor, frame: FrameType) -> LossFacts:
         value = float(loss.detach()) if loss.numel() == 1 else math.nan
         place = line_of(frame)
-        if not self._is_looking or loss.grad_fn is None:
+        is_wanted = self._is_looking or self._is_peeking or not math.isfinite(value)
+        if not is_wanted or loss.grad_fn is None:
             scale = self._losses[-1].scale if self._losses else self.optimizers.last_scale(place)
             return LossFacts(value, place, place, scale=scale)
         graph = read_graph(loss)
@@ -232,20 +262,35 @@ class Doctor(Instrument):
             where_made(frame),
             scale=graph.scale,
             criteria=tuple(criterion_facts(each, tokens) for each in graph.criteria),
-            is_looked_at=True,
+            is_looked_at=self._is_looking,
+            over_batch=graph.over_batch,
+            is_turned=graph.is_turned,
         )
+        if not math.isfinite(value) and loss.numel() == 1:
+            facts = self._with_birth(facts, loss)
         self.optimizers.note_scale(place, graph.scale)
         return facts
 
+    def _with_birth(self, facts: LossFacts, loss: Tensor) -> LossFacts:
+        """The same loss, with where it stopped being finite. Only the first such loss is asked: the next ones
+        follow from it.
+        """
+        if self._has_seen_bad:
+            return facts
+        self._has_seen_bad = True
+        birth = birth_of(loss, self.optimizers.named(), self.forwards.given())
+        line = facts.made_at if birth.is_in_loss else Place()
+        return replace(facts, origin=replace(line, parameters=birth.parameters), origin_words=birth.words)
+
     def _has_ended(self, losses: list[Tensor], frame: FrameType) -> None:
-        if not self.session.run.is_silent:
+        if not self.session.is_silent:
             with self._safely():
                 self.optimizers.backward_ended()
 
     # --- steps of optimizers ---
 
     def _is_about_to_step(self, stepped: Stepped) -> None:
-        if self.session.run.is_silent or is_tracing():
+        if self.session.is_silent or is_tracing():
             return
         with self._safely(), observing():
             if not self._has_begun:
@@ -255,24 +300,44 @@ class Doctor(Instrument):
             self.optimizers.before_step(stepped, deep=self._is_looking)
 
     def _stepped(self, stepped: Stepped) -> None:
-        if self.session.run.is_silent or is_tracing():
+        if self.session.is_silent or is_tracing():
             return
         with self._safely(), observing():
             step = self.optimizers.after_step(
                 stepped,
                 deep=self._is_looking,
-                training_step=self.session.run.training.count,
+                training_step=self.session.training.count,
                 losses=tuple(self._losses),
-                forwards=tuple(self._calls),
+                forwards=self._own_calls(stepped),
                 seconds=time.perf_counter() - self._since,
                 activations=self.activity.take(),
                 run=self.diagnosis.run,
             )
-            self._losses, self._calls = [], []
+            step = replace(
+                step,
+                layer_inputs=self.activity.take_inputs(),
+                live_graphs=self.graphs.count(self.session.training.count),
+                held_by=self.graphs.held_by,
+            )
+            if (step.live_graphs or 0) >= MANY and step.held_by is None:
+                self.graphs.look_for_holder()
+                step = replace(step, held_by=self.graphs.held_by)
+            self._losses, self._calls, self._modules = [], [], []
             self.diagnosis.stepped(step)
+            labels = self.diagnosis.run.optimizer(stepped.number).labels
+            self._is_peeking = len(labels) == 1
             for stepper in self.steppers:
                 stepper(step)
         self._close_step()
+
+    def _own_calls(self, stepped: Stepped) -> tuple[ForwardFacts, ...]:
+        """The calls of the step. Whose model it is matters only where it is in evaluation mode."""
+        found = []
+        for call, reference in zip(self._calls, self._modules, strict=True):
+            module = reference()
+            is_own = call.is_training or (module is not None and self.optimizers.has_part_of(stepped, module))
+            found.append(call if is_own else replace(call, is_own=False))
+        return tuple(found)
 
     def _close_step(self) -> None:
         now = time.perf_counter()
@@ -288,11 +353,11 @@ class Doctor(Instrument):
         if not self._is_looking:
             self._layers.clear()
             return
-        models = [model for model in self.session.run.models if not model.compiled]
+        models = [model for model in self.session.models if not model.compiled]
         leaves = {
             id(module): (path, module)
             for model in models
-            for path, module in ((self.session.run.models.full_path(model, p), m) for p, m in model.names)
+            for path, module in ((self.session.models.full_path(model, p), m) for p, m in model.names)
             if next(module.children(), None) is None and not isinstance(module, nn.TransformerEncoderLayer)
         }
         self._paths = {key: path for key, (path, _) in leaves.items()}

@@ -1,0 +1,113 @@
+"""How a loss moves: windows over its series, and what always guessing the commonest labels would give."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.run_facts import OptimizerRun, RunFacts
+from layerstep.doctor.series import Series, mad, median
+
+__all__ = ["Guess", "Windows", "best_guess", "entropy", "is_bounded", "judged", "targets_drift", "windows_of"]
+
+_SQUARES = ("mse",)
+_CLASSES = ("cross_entropy", "nll")
+LABELS = 100
+"""From fewer the distribution of the labels cannot be told."""
+_BOUNDED = frozenset(["cross_entropy", "mse", "l1", "smooth_l1", "huber", "bce", "bce_logits"])
+"""Loss functions that cannot fall below zero."""
+
+
+class Guess(NamedTuple):
+    """The loss of a model that ignores its input, at best."""
+
+    loss: float
+    words: str
+
+
+class Windows(NamedTuple):
+    """The medians of parts of a loss series, and its noise."""
+
+    first: float
+    before: float
+    """Of the window before the last one."""
+    last: float
+    best: float
+    noise: float
+    """The scatter around the median in the last window."""
+    length: int
+
+
+def judged(step: StepFacts, run: RunFacts) -> OptimizerRun | None:
+    """The series to judge. None where several optimizers take turns: their losses work against each other."""
+    turns = [each for each in run.optimizers.values() if len(each.loss)]
+    return turns[0] if len(turns) == 1 and turns[0].number == step.optimizer else None
+
+
+def is_bounded(optimizer: OptimizerRun) -> bool:
+    """Is the loss one known function that cannot be negative, of targets that come with the data?"""
+    known = optimizer.criterion
+    return known is not None and known.is_alone and known.kind in _BOUNDED
+
+
+def targets_drift(optimizer: OptimizerRun) -> bool:
+    """Do the targets change while the model learns, as those of reinforcement learning do?"""
+    means, stds = optimizer.target_mean, optimizer.target_std
+    if len(means) < 6:
+        return False
+    early, late = median(means.head(5)), median(means.tail(5))
+    scale = max(median(stds.head(5)), median(stds.tail(5)), 1e-12)
+    spread = mad(means.head(5)) + 1e-12
+    grown = max(median(stds.tail(5)), 1e-12) / max(median(stds.head(5)), 1e-12)
+    return abs(late - early) > max(0.5 * scale, 4 * spread) or not 0.5 < grown < 2.0
+
+
+def windows_of(optimizer: OptimizerRun, *, least: int = 100) -> Windows | None:
+    """The windows of a loss of at least so many steps: a fifth of them each, 20 to 128."""
+    series = optimizer.loss
+    if len(series) < least:
+        return None
+    if optimizer.windows is None or optimizer.windows[0] != len(series):
+        optimizer.windows = (len(series), _windows(series))
+    found = optimizer.windows[1]
+    return Windows(*found) if found is not None else None
+
+
+def _windows(series: Series) -> tuple[float, float, float, float, float, int] | None:
+    length = min(max(20, len(series) // 5), 128)
+    head, tail = series.head(max(10, min(length, len(series) // 10))), series.tail(2 * length)
+    if len(tail) < 2 * length or not head:
+        return None
+    everything = [value for value in series.values() if math.isfinite(value)]
+    parts = [everything[at : at + length] for at in range(0, len(everything) - length + 1, length)]
+    best = min(median(part) for part in parts)
+    return median(head), median(tail[:length]), median(tail[length:]), best, mad(tail[length:]), length
+
+
+def best_guess(optimizer: OptimizerRun) -> Guess | None:
+    """What the loss would be without looking at the input; None where the loss is not one that is known."""
+    known = optimizer.criterion
+    if known is None or not known.is_alone or known.is_weighted or known.target is None:
+        return None
+    count = known.target.counted or math.prod(known.target.shape)
+    times = {"mean": 1.0, "sum": float(count)}.get(known.reduction)
+    if times is None:
+        return None
+    labels = sum(optimizer.labels.values())
+    if known.kind in _CLASSES and labels >= max(LABELS, 20 * len(optimizer.labels)):
+        return Guess(times * entropy(list(optimizer.labels.values())), "always guessing the commonest labels")
+    stds, means = optimizer.target_std.values(), optimizer.target_mean.values()
+    if known.kind in _SQUARES and len(stds) * math.prod(known.target.shape) >= LABELS:
+        middle = sum(means) / len(means)
+        within = sum(std * std for std in stds) / len(stds)
+        between = sum((mean - middle) ** 2 for mean in means) / len(means)
+        return Guess(times * (within + between), "always guessing the mean target")
+    return None
+
+
+def entropy(counts: list[int]) -> float:
+    """In nats; a little is added for the labels that a small sample has not shown."""
+    total = sum(counts)
+    plain = -sum(count / total * math.log(count / total) for count in counts if count)
+    return plain + (len(counts) - 1) / (2 * total)

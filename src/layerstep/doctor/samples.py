@@ -1,0 +1,93 @@
+"""Which samples were trained on, with which labels, and whether batches come again. In bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from layerstep.doctor.facts import InputFacts, StepFacts
+
+__all__ = ["Batch", "Samples"]
+
+ROWS = 16_384
+"""Samples that are remembered."""
+BATCHES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a step that was looked at was trained on, by its checksums."""
+
+    step: int
+    number: int
+    """Of the looks, from 1 on."""
+    digest: int
+    rows: int
+    is_same_tensor: bool
+    """The model was called with the very tensor of the step before."""
+    labels: Counter[int] = field(default_factory=Counter)
+
+
+class Samples:
+    """A book of samples."""
+
+    def __init__(self) -> None:
+        self.labels: dict[int, int] = {}
+        """The checksum of the first target of each sample, by that of the sample."""
+        self.again = 0
+        """Samples that came again, in another step."""
+        self.agreed = 0
+        """Of these, those with the same target."""
+        self.borrowed = 0
+        """Those with another target that some other sample has had."""
+        self.doubled = 0
+        """Samples that are twice in one batch."""
+        self.batches: deque[Batch] = deque(maxlen=BATCHES)
+        self.targets: Counter[int] = Counter()
+        self._looks = 0
+
+    def add(self, step: StepFacts) -> None:
+        """Take in a step that was looked at."""
+        calls = [call for call in step.forwards if call.with_grad and any(each.rows for each in call.inputs)]
+        if not calls:
+            return
+        self._looks += 1
+        targets = [each.target for loss in step.losses for each in loss.criteria if each.target is not None]
+        counts: Counter[int] = Counter()
+        for target in targets:
+            counts.update(target.counts)
+        rows = [_rows(call.inputs) for call in calls]
+        self.batches.append(
+            Batch(
+                step.number,
+                self._looks,
+                hash(tuple(rows)),
+                sum(len(set(each)) for each in rows),
+                all(call.is_same_input for call in calls),
+                counts,
+            )
+        )
+        if len(calls) == len(targets) == 1:
+            self._pair(rows[0], targets[0].rows)
+
+    def _pair(self, rows: tuple[int, ...], labels: tuple[int, ...]) -> None:
+        if len(rows) != len(labels):
+            return
+        self.doubled += len(rows) - len(set(rows))
+        for row, label in zip(rows, labels, strict=True):
+            known = self.labels.get(row)
+            if known is not None:
+                self.again += 1
+                self.agreed += known == label
+                self.borrowed += known != label and label in self.targets
+            elif len(self.labels) < ROWS:
+                self.labels[row] = label
+            if len(self.targets) < ROWS:
+                self.targets[label] += 1
+
+
+def _rows(inputs: tuple[InputFacts, ...]) -> tuple[int, ...]:
+    """One checksum of each sample, over all inputs that have as many."""
+    given = [each.rows for each in inputs if each.rows]
+    same = [each for each in given if len(each) == len(given[0])]
+    return tuple(hash(row) for row in zip(*same, strict=True)) if len(same) > 1 else given[0]

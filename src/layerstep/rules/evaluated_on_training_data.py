@@ -1,0 +1,39 @@
+"""An evaluation on samples that were trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from layerstep.doctor.facts import EvaluationFacts
+from layerstep.doctor.finding import Place, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.registry import rule
+
+ROWS = 16
+
+
+@rule("R35", "evaluated-on-training-data", severity="info", cost="look")
+class EvaluatedOnTrainingData(Rule):
+    """The samples of the evaluations were trained on.
+
+    Why: the measured quality then says how well the model remembers, not how well it works on new samples. It
+    may be meant so, to follow the training. Checksums of samples are compared, as far as they were looked at.
+
+    How to fix: hold samples back that are never trained on, and evaluate on these.
+    """
+
+    advice = ("hold samples back that are never trained on, and evaluate on these",)
+    patience = 2
+
+    def evaluated(self, evaluation: EvaluationFacts, run: RunFacts) -> Iterable[Sign]:
+        rows = set(evaluation.rows)
+        both = len(rows & run.trained_rows.keys())
+        fewest = min(len(rows), len(run.trained_rows))
+        if both < ROWS or both < 0.9 * fewest:
+            return
+        yield Sign(
+            f"{both} of the {len(rows)} samples of the evaluation that were compared were trained on",
+            Place(module=evaluation.model, file=evaluation.line.file, line=evaluation.line.line),
+            {"evaluated": len(rows), "trained on": both},
+        )

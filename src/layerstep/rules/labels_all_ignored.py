@@ -1,0 +1,38 @@
+"""A batch without a label that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.finding import Place, Severity, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.registry import rule
+
+
+@rule("R43", "labels-all-ignored", severity="error", cost="look")
+class LabelsAllIgnored(Rule):
+    """Every label of a batch is the one that the loss ignores.
+
+    Why: the mean over no labels is NaN, and one such step ruins all parameters. With a sum the step does
+    nothing. Prompts that are cut off before the answer begins, or padding as labels, do that.
+
+    How to fix: leave such samples out, or cut them at the other end; look at how `-100` gets into the labels.
+    """
+
+    advice = ("leave out samples without a label that counts, and look at how -100 gets into the labels",)
+    explains = ("non-finite", "not-learning", "loss-spike")
+
+    def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        for loss in step.losses:
+            for each in loss.criteria:
+                target = each.target
+                if target is None or not target.ignored or target.counts:
+                    continue
+                yield Sign(
+                    f"all {target.ignored} labels of a batch are ignored by {each.kind}",
+                    Place(file=loss.made_at.file, line=loss.made_at.line),
+                    {"ignored": target.ignored, "loss": loss.value},
+                    severity=None if each.reduction == "mean" else Severity.INFO,
+                )

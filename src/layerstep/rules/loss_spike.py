@@ -1,0 +1,91 @@
+"""A step whose loss stands out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from layerstep.doctor.dynamics import is_bounded, judged
+from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.finding import Place, Severity, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import OptimizerRun, RunFacts
+from layerstep.doctor.series import mad, median
+from layerstep.registry import rule
+
+WINDOW = 50
+SIGMAS = 6.0
+RENEWED = 10
+BACK = 5
+"""Steps in which the loss comes back from a spike; one that stays up is no spike."""
+LARGE = 5.0
+"""Times the largest loss of the first steps: a warning. A smaller spike is a note."""
+
+
+@rule("R38", "loss-spike", severity="warning", confidence="statistical", cost="always")
+class LossSpike(Rule):
+    """The loss of one step is far above those around it.
+
+    Why: a bad batch or too large a step. The loss is compared with the median of the 50 steps before it and
+    their scatter. Small spikes are common: only one that is far above the first losses is more than a note.
+
+    How to fix: look at the samples of that batch; clip the gradients; lower the learning rate.
+    """
+
+    advice = ("look at the samples of that batch", "clip the gradients; lower the learning rate")
+    explains = ("non-finite", "dead-units")
+
+    def __init__(self) -> None:
+        self._floor = 0.0
+        """No loss below it is a spike; it is found anew every few steps."""
+        self._waiting: tuple[int, float, Sign] | None = None
+        """A spike that the loss has not come back from yet."""
+
+    def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        optimizer = judged(step, run)
+        value = step.loss
+        if optimizer is None or value is None or not math.isfinite(value) or len(optimizer.loss) <= WINDOW:
+            return
+        if self._waiting is not None and step.number >= self._waiting[0] + BACK:
+            _, top, sign = self._waiting
+            self._waiting = None
+            if median(optimizer.loss.tail(BACK)) < 0.5 * top:
+                yield sign
+        elif self._waiting is None and (value >= self._floor or step.number % RENEWED == 0):
+            self._look_at(value, step, optimizer)
+
+    def _look_at(self, value: float, step: StepFacts, optimizer: OptimizerRun) -> None:
+        before = optimizer.loss.tail(WINDOW + 1)[:-1]
+        if len(before) < WINDOW:
+            return
+        middle, scatter = median(before), mad(before)
+        highest = max(optimizer.loss.head(WINDOW), default=value)
+        self._floor = 0.5 * max(*before, 0.0)
+        if value <= middle + SIGMAS * scatter or value <= 1.5 * abs(middle) or value <= max(before):
+            return
+        if value <= 0.5 * highest:  # late and small: the loss was almost zero
+            return
+        is_large = (
+            value > (LARGE if _is_even(step) else 4 * LARGE) * highest and value > middle + 20 * scatter
+        )
+        text = (
+            f"the loss of step {step.training_step} is {value:.4g}, {value / max(middle, 1e-12):.3g} times "
+        )
+        sign = Sign(
+            f"{text}the median of the {WINDOW} steps before it",
+            Place(file=optimizer.made_at.file, line=optimizer.made_at.line),
+            {"step": step.training_step, "loss": value, "median": middle, "scatter": scatter, **_batch(step)},
+            severity=None if is_large and is_bounded(optimizer) and step.samples >= 4 else Severity.INFO,
+        )
+        self._waiting = (step.number, value, sign)
+
+
+def _is_even(step: StepFacts) -> bool:
+    """Is it a loss of classes, which one sample cannot make as large as a square?"""
+    return any(each.kind == "cross_entropy" for loss in step.losses for each in loss.criteria)
+
+
+def _batch(step: StepFacts) -> dict[str, float]:
+    """The range of the first input, where it was looked at."""
+    inputs = [each for call in step.forwards for each in call.inputs if each.is_float and each.rows]
+    return {"lowest input": inputs[0].low, "highest input": inputs[0].high} if inputs else {}

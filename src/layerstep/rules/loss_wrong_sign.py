@@ -1,0 +1,66 @@
+"""A loss that cannot be negative and is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from layerstep.doctor.dynamics import judged
+from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.finding import Place, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.registry import rule
+
+_NEVER_NEGATIVE = frozenset(["cross_entropy", "mse", "l1", "smooth_l1", "huber", "nll", "bce", "bce_logits"])
+
+
+@rule("R48", "loss-wrong-sign", severity="error", cost="look")
+class LossWrongSign(Rule):
+    """A loss that cannot be negative is negative.
+
+    Why: its sign is turned, or its input or targets are not what it wants.
+    The optimizer makes the loss smaller and smaller. Of a turned sign that is the worst model; it never
+    ends. `nll_loss` of logits and `binary_cross_entropy_with_logits` of targets beyond 0 to 1 do the same.
+
+    How to fix: remove the minus; give `nll_loss` log-probabilities; bring the targets into 0 to 1.
+    """
+
+    explains = (
+        "diverging",
+        "not-learning",
+        "exploding-gradients",
+        "non-finite",
+        "update-too-large",
+        "loss-spike",
+        "bad-initial-loss",
+        "saturated-units",
+        "dead-units",
+    )
+    patience = 3
+
+    def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        if judged(step, run) is None:
+            return
+        for loss in step.losses:
+            known = loss.criteria[0] if len(loss.criteria) == 1 and loss.criteria[0].is_alone else None
+            if known is None or known.reduction == "none" or not loss.value / loss.scale < 0:
+                continue
+            if known.kind in _NEVER_NEGATIVE or (known.kind == "log_likelihood" and not loss.is_turned):
+                yield Sign(
+                    f"the loss is {loss.value / loss.scale:.4g}, and {known.kind} cannot be negative"
+                    if known.kind in _NEVER_NEGATIVE
+                    else f"the loss is the log-probability of the labels, {loss.value:.4g}: that should grow",
+                    Place(file=loss.made_at.file, line=loss.made_at.line),
+                    {"loss": loss.value},
+                    advice=(_advice(known.kind, is_turned=loss.is_turned),),
+                )
+
+
+def _advice(kind: str, *, is_turned: bool) -> str:
+    if kind == "nll" and not is_turned:
+        return "give nll_loss log-probabilities (log_softmax), or use cross_entropy on the logits"
+    if kind in ("bce", "bce_logits") and not is_turned:
+        return "bring the targets into 0 to 1"
+    if kind == "log_likelihood":
+        return "put a minus before it: the optimizer makes the loss small"
+    return "remove the minus: the optimizer makes the loss small"

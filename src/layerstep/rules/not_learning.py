@@ -1,0 +1,61 @@
+"""A loss that does not fall."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from layerstep.doctor.dynamics import best_guess, judged, targets_drift, windows_of
+from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.finding import Place, Severity, Sign
+from layerstep.doctor.rule import WindowRule
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.registry import rule
+
+LEAST = 100
+
+
+@rule("R18", "not-learning", severity="warning", confidence="statistical", cost="always")
+class NotLearning(WindowRule):
+    """After many steps the loss is no better than that of always guessing the commonest labels.
+
+    Why: the model makes no use of its input. The medians of the last two windows are compared with the
+    entropy of the labels or the variance of the targets, and with the first window. Of a loss that is not
+    known, only a note is made: it need not fall.
+
+    How to fix: `probe overfit` trains on one batch; a model that cannot learn that has a fault in the loss,
+    the labels or the path of the gradients. Then look at the learning rate.
+    """
+
+    advice = (
+        "`probe overfit`: a model that cannot learn one batch has a fault in loss, labels or gradient path",
+        "try a learning rate ten times as large, then ten times as small",
+    )
+    explains = ("plateau", "underfitting")
+    confirm = "probe overfit"
+
+    def look_back(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        optimizer = judged(step, run)
+        if optimizer is None or step.number < LEAST:
+            return
+        seen, guess = windows_of(optimizer, least=LEAST), best_guess(optimizer)
+        if seen is None or targets_drift(optimizer) or seen.last > 1.5 * abs(seen.first) + 1e-12:
+            return
+        is_falling = seen.first - seen.last > max(0.02 * abs(seen.first), 2 * seen.noise / seen.length**0.5)
+        recent = seen.before - seen.last > max(0.005 * abs(seen.before), 2 * seen.noise / seen.length**0.5)
+        at = optimizer.made_at
+        where, numbers = Place(file=at.file, line=at.line), {"first": seen.first, "last": seen.last}
+        if guess is not None and guess.loss > 0:
+            if min(seen.before, seen.last) >= 0.97 * guess.loss and not recent:
+                yield Sign(
+                    f"after {step.number} steps the loss is {seen.last:.4g}, no better than {guess.words} "
+                    f"({guess.loss:.4g})",
+                    where,
+                    {**numbers, "guess": guess.loss},
+                )
+        elif not is_falling and not recent and optimizer.criteria_seen and optimizer.criterion is None:
+            yield Sign(
+                f"the loss has not fallen in {step.number} steps: {seen.first:.4g}, now {seen.last:.4g}",
+                where,
+                numbers,
+                severity=Severity.INFO,
+            )

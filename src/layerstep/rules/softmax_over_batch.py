@@ -1,0 +1,40 @@
+"""A softmax over the samples of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.finding import Place, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.registry import rule
+
+
+@rule("R46", "softmax-over-batch", severity="error", cost="look")
+class SoftmaxOverBatch(Rule):
+    """The softmax before the loss runs over the samples, not over the classes.
+
+    Why: with `dim=0` the probabilities of one class sum to 1 over the batch. The samples compete with each
+    other, and the classes of one sample do not.
+
+    How to fix: `dim=-1`, or `cross_entropy` on the logits.
+    """
+
+    advice = ("take the softmax over the last dimension: dim=-1; or use cross_entropy on the logits",)
+    explains = ("not-learning", "plateau", "underfitting", "bad-initial-loss", "loss-input-is-probability")
+
+    def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        for loss in step.losses:
+            if loss.over_batch and loss.over_batch[0] == _samples(step):
+                rows, columns = loss.over_batch
+                yield Sign(
+                    f"the softmax of ({rows}, {columns}) runs over {rows} samples, not {columns} classes",
+                    Place(file=loss.made_at.file, line=loss.made_at.line),
+                    {"shape": str(loss.over_batch)},
+                )
+
+
+def _samples(step: StepFacts) -> int:
+    calls = [call.samples for call in step.forwards if call.with_grad]
+    return calls[-1] if calls else 0
