@@ -70,8 +70,9 @@ class LiveGraphs:
 
     def look_for_holder(self) -> None:
         """Name what holds them, once."""
-        kept = [tensor for tensor in _tensors() if _is_marked(tensor.grad_fn)]
-        kept = kept or [tensor for tensor in _tensors() if _leads_to_mark(tensor.grad_fn)]
+        old = self._step - 2
+        kept = [tensor for tensor in _tensors() if _is_marked(tensor.grad_fn, old)]
+        kept = kept or [tensor for tensor in _tensors() if _leads_to_mark(tensor.grad_fn, old)]
         for tensor in kept[:2]:
             holder = holder_of(tensor)
             line = growing_line(holder, self._session.models)
@@ -85,18 +86,20 @@ def _tensors() -> list[Tensor]:
     return [each for each in gc.get_objects() if issubclass(type(each), Tensor) and each.grad_fn is not None]
 
 
-def _is_marked(node: Any) -> bool:
-    return _KEY in node.metadata
+def _is_marked(node: Any, last: int) -> bool:
+    """Was a node marked in this step or before it?"""
+    mark = node.metadata.get(_KEY)
+    return mark is not None and mark.step <= last
 
 
-def _leads_to_mark(node: Any) -> bool:
+def _leads_to_mark(node: Any, last: int) -> bool:
     """Is a marked node close below? `total = total + loss` holds the node of each loss."""
     waiting = [(node, 0)]
     while waiting:
         each, depth = waiting.pop()
-        if each is None or depth > 3:
+        if each is None or depth > 6:
             continue
-        if _is_marked(each):
+        if _is_marked(each, last):
             return True
         waiting += [(below, depth + 1) for below, _ in each.next_functions]
     return False

@@ -14,7 +14,7 @@ from layerstep.registry import rule
 _NEVER_NEGATIVE = frozenset(["cross_entropy", "mse", "l1", "smooth_l1", "huber", "nll", "bce", "bce_logits"])
 
 
-@rule("R48", "loss-wrong-sign", severity="error", cost="look")
+@rule("R48", "loss-wrong-sign", severity="error", cost="always")
 class LossWrongSign(Rule):
     """A loss that cannot be negative is negative.
 
@@ -38,21 +38,26 @@ class LossWrongSign(Rule):
     )
     patience = 3
 
+    def __init__(self) -> None:
+        self._is_turned = False
+
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
-        if judged(step, run) is None:
+        optimizer = judged(step, run)
+        known = optimizer.criterion if optimizer is not None else None
+        if optimizer is None or known is None or not known.is_alone or known.reduction == "none":
             return
         for loss in step.losses:
-            known = loss.criteria[0] if len(loss.criteria) == 1 and loss.criteria[0].is_alone else None
-            if known is None or known.reduction == "none" or not loss.value / loss.scale < 0:
+            self._is_turned = loss.is_turned if loss.criteria else self._is_turned
+            if not loss.value / loss.scale < 0:
                 continue
-            if known.kind in _NEVER_NEGATIVE or (known.kind == "log_likelihood" and not loss.is_turned):
+            if known.kind in _NEVER_NEGATIVE or (known.kind == "log_likelihood" and not self._is_turned):
                 yield Sign(
                     f"the loss is {loss.value / loss.scale:.4g}, and {known.kind} cannot be negative"
                     if known.kind in _NEVER_NEGATIVE
                     else f"the loss is the log-probability of the labels, {loss.value:.4g}: that should grow",
-                    Place(file=loss.made_at.file, line=loss.made_at.line),
+                    Place(file=optimizer.made_at.file, line=optimizer.made_at.line),
                     {"loss": loss.value},
-                    advice=(_advice(known.kind, is_turned=loss.is_turned),),
+                    advice=(_advice(known.kind, is_turned=self._is_turned),),
                 )
 
 
