@@ -1,0 +1,1 @@
+"""The judge of the doctor: planted faults, healthy runs, and how often each is judged rightly."""

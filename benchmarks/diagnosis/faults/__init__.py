@@ -1,0 +1,26 @@
+"""The planted faults, a file for each program. Each is a change of a few lines of its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.diagnosis.cases import PROGRAMS, Fault
+from benchmarks.diagnosis.faults import autoencoder, cnn, gpt, lstm, mlp, regression, trainer
+
+__all__ = ["all_faults"]
+
+_FILES = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "gpt": gpt,
+    "lstm": lstm,
+    "regression": regression,
+    "autoencoder": autoencoder,
+    "trainer": trainer,
+}
+
+
+def all_faults() -> Iterator[Fault]:
+    """Program by program."""
+    for program in PROGRAMS:
+        yield from _FILES[program].FAULTS

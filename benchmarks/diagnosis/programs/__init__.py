@@ -1,0 +1,1 @@
+"""Seven ordinary training programs. Each learns; faults are planted by changing their text."""
