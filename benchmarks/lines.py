@@ -24,7 +24,8 @@ from typing import Any
 from benchmarks import line_loop
 from benchmarks.line_loop import ASKED, CASES, CONDITION, NEVER, line_of
 from benchmarks.measure import Spread
-from benchmarks.report import PAGE, machine, table, with_range
+from benchmarks.report import PAGE, with_range
+from benchmarks.tables import machine, table
 
 __all__ = ["measure_lines", "section"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from benchmarks.measure import Effort, Latency, Overhead, Spread, StartUp
 from benchmarks.memory import MEMORY
 from benchmarks.ops import OpCosts, ops_tables
 from benchmarks.profiling import PROFILED, PROFILERS, Profiling, profiling_tables
+from benchmarks.tables import machine, table
 from benchmarks.training import RECORDED, TRAINING
 from benchmarks.variants import (
     ALL_POINTS,
@@ -26,7 +26,7 @@ from benchmarks.variants import (
     Variant,
 )
 
-__all__ = ["PAGE", "Results", "machine", "page", "screen", "table", "with_range"]
+__all__ = ["PAGE", "Results", "page", "screen", "with_range"]
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "benchmarks.md"
 
@@ -55,20 +55,6 @@ class Results:
     profiling: Profiling
     load: tuple[float, float]
     """The load average of the machine when the run began and when it ended."""
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown, padded so that it reads well as it is; all columns but the first are numbers."""
-    lines = [list(head), *map(list, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-
-    def row(cells: Sequence[str]) -> str:
-        first, *rest = cells
-        padded = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True))]
-        return f"| {' | '.join(padded)} |"
-
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "\n".join([row(lines[0]), row(rule), *map(row, lines[1:])])
 
 
 def with_range(spread: Spread, digits: int) -> str:
@@ -238,16 +224,6 @@ def _versions() -> Iterable[tuple[str, str]]:
             yield package, metadata.version(package)
         except metadata.PackageNotFoundError:
             yield package, "not installed"
-
-
-def machine() -> str:
-    name = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else name}, {os.cpu_count()} cores, {platform.system()}"
 
 
 _PAGE = """\
