@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import linecache
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -42,7 +43,7 @@ class Fault:
     lines: tuple[str, ...] = ()
     """The source lines that are right, without their indentation."""
     names: tuple[str, ...] = ()
-    """Patterns of the parameters and modules that are right."""
+    """Patterns of the parameters and modules that are right; `@` is the whole model."""
     steps: int | None = None
     """More or fewer steps than the program has by itself."""
     may_raise: bool = False
@@ -69,20 +70,25 @@ class Healthy:
     """A healthy training, and how far its loss falls."""
 
     name: str
-    train: Train
+    train: Train | None = None
+    program: str = ""
+    """One of the seven programs, if it is one."""
     falls_to: float = 0.7
     """The mean of the last tenth of the losses, over the mean of the first three, is below this."""
     seeds: int = 1
+    steps: int | None = None
 
     @property
     def is_held_out(self) -> bool:
         """By the name, so that the halves are not chosen by hand."""
+        if self.program:
+            return self.program not in DEVELOPED
         return zlib.crc32(self.name.encode()) % 2 == 1
 
-    steps: int | None = None
-
     def load(self) -> Train:
-        return self.train
+        if self.train is not None:
+            return self.train
+        return importlib.import_module(f"benchmarks.diagnosis.programs.{self.program}").main
 
 
 Case = Fault | Healthy

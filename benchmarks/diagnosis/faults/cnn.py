@@ -74,7 +74,7 @@ FAULTS = [
         ],
         rules=("normalised-twice", "input-scale"),
         lines=(CALL,),
-        names=("stem*", ""),
+        names=("stem*", "@"),
     ),
     _Fault(
         name="cnn: bytes as inputs",
@@ -84,7 +84,7 @@ FAULTS = [
         ],
         rules=("input-scale",),
         lines=(CALL,),
-        names=("stem*", ""),
+        names=("stem*", "@"),
     ),
     _Fault(
         name="cnn: every label is the same",
@@ -117,7 +117,7 @@ FAULTS = [
         ],
         rules=("loss-spike", "input-scale"),
         lines=(CRITERION, BACKWARD, CALL),
-        names=("stem*", ""),
+        names=("stem*", "@"),
     ),
     _Fault(
         name="cnn: losses kept with their graphs",
@@ -132,11 +132,14 @@ FAULTS = [
         name="cnn: scheduler never stepped",
         edits=[("            scheduler.step()\n", "")],
         rules=("scheduler-never-stepped",),
-        lines=(STEP, "scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)"),
+        lines=(
+            STEP,
+            "scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)",
+        ),
         names=("*",),
     ),
     _Fault(
-        name="cnn: head made dead by its BatchNorm",
+        name="cnn: stem made dead by its BatchNorm",
         edits=[
             (
                 "        self.fc = nn.Linear(4 * width, CLASSES)\n",
@@ -148,9 +151,17 @@ FAULTS = [
         names=("stem*",),
     ),
     _Fault(
-        name="cnn: loss is not there for half of the classes",
-        edits=[("self.fc = nn.Linear(4 * width, CLASSES)", "self.fc = nn.Linear(4 * width, CLASSES)\n        nn.init.zeros_(self.fc.weight)\n        self.fc.requires_grad_(False)")],
-        rules=("frozen-parameters", "no-gradient-path", "not-learning"),
-        names=("fc*", "stem*", "layer*", "*"),
+        name="cnn: head frozen at zero",
+        edits=[
+            (
+                "self.fc = nn.Linear(4 * width, CLASSES)",
+                "self.fc = nn.Linear(4 * width, CLASSES)\n"
+                "        nn.init.zeros_(self.fc.weight)\n"
+                "        self.fc.requires_grad_(False)",
+            )
+        ],
+        rules=("frozen-parameters", "not-learning"),
+        names=("fc*",),
+        lines=(CRITERION, BACKWARD),
     ),
 ]

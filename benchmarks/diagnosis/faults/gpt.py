@@ -11,7 +11,7 @@ _Fault = partial(Fault, program="gpt")
 CRITERION = "loss = F.cross_entropy(logits.view(-1, VOCABULARY), targets.reshape(-1))"
 BACKWARD = "loss.backward()"
 STEP = "optimizer.step()"
-CALL = "logits, loss = model(x, y)"
+CALL = "_, loss = model(x, y)"
 MASK = 'scores = scores.masked_fill(~self.mask[:time, :time], float("-inf"))'
 SCHEDULER = "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)"
 
@@ -21,7 +21,7 @@ FAULTS = [
         edits=[(f"        {MASK}\n", "")],
         rules=("causality-leak",),
         lines=(CALL,),
-        names=("", "h.*", "GPT"),
+        names=("@", "h.*"),
     ),
     _Fault(
         name="gpt: mask inverted",
@@ -30,19 +30,22 @@ FAULTS = [
         ],
         rules=("mask-inverted", "causality-leak"),
         lines=(CALL, MASK),
-        names=("", "h.*", "GPT"),
+        names=("@", "h.*"),
     ),
     _Fault(
         name="gpt: labels not shifted",
         edits=[("return chunk[:, :-1], chunk[:, 1:]", "return chunk[:, :-1], chunk[:, :-1]")],
         rules=("labels-not-shifted",),
         lines=(CALL, CRITERION, BACKWARD),
-        names=("", "lm_head*"),
+        names=("@", "lm_head*"),
     ),
     _Fault(
         name="gpt: labels shifted twice",
         edits=[
-            ("logits.view(-1, VOCABULARY), targets.reshape(-1)", "logits[:, :-1].reshape(-1, VOCABULARY), targets[:, 1:].reshape(-1)")
+            (
+                "logits.view(-1, VOCABULARY), targets.reshape(-1)",
+                "logits[:, :-1].reshape(-1, VOCABULARY), targets[:, 1:].reshape(-1)",
+            )
         ],
         rules=("labels-shifted-twice",),
         lines=(
@@ -50,7 +53,7 @@ FAULTS = [
             "loss = F.cross_entropy(logits[:, :-1].reshape(-1, VOCABULARY), targets[:, 1:].reshape(-1))",
             BACKWARD,
         ),
-        names=("", "lm_head*"),
+        names=("@", "lm_head*"),
     ),
     _Fault(
         name="gpt: no positions and no mask",
@@ -60,7 +63,7 @@ FAULTS = [
         ],
         rules=("order-ignored", "causality-leak", "no-gradient-path"),
         lines=(CALL,),
-        names=("", "wpe*", "h.*"),
+        names=("@", "wpe*", "h.*"),
     ),
     _Fault(
         name="gpt: position table never used",
@@ -70,15 +73,22 @@ FAULTS = [
     ),
     _Fault(
         name="gpt: all positions are zero",
-        edits=[("positions = torch.arange(tokens.shape[1])", "positions = torch.zeros(tokens.shape[1]).long()"),
-               (f"        {MASK}\n", "")],
+        edits=[
+            ("positions = torch.arange(tokens.shape[1])", "positions = torch.zeros(tokens.shape[1]).long()"),
+            (f"        {MASK}\n", ""),
+        ],
         rules=("order-ignored", "causality-leak"),
         lines=(CALL,),
-        names=("", "wpe*", "h.*"),
+        names=("@", "wpe*", "h.*"),
     ),
     _Fault(
         name="gpt: tied weights came apart",
-        edits=[("self.lm_head.weight = self.wte.weight", "self.lm_head.weight = nn.Parameter(self.wte.weight.clone())")],
+        edits=[
+            (
+                "self.lm_head.weight = self.wte.weight",
+                "self.lm_head.weight = nn.Parameter(self.wte.weight.clone())",
+            )
+        ],
         rules=("tied-weights-apart",),
         names=("lm_head*", "wte*"),
     ),
@@ -98,14 +108,20 @@ FAULTS = [
     ),
     _Fault(
         name="gpt: warm-up ends in a jump",
-        edits=[("return (step + 1) / warmup\n", "return (step + 1) / warmup / 100\n"), ("rate: float = 3e-3", "rate: float = 6e-2")],
+        edits=[
+            ("return (step + 1) / warmup\n", "return (step + 1) / warmup / 100\n"),
+            ("rate: float = 3e-3", "rate: float = 0.3"),
+        ],
         rules=("warm-up-cliff",),
         lines=(STEP, SCHEDULER, "scheduler.step()"),
         names=("*",),
     ),
     _Fault(
         name="gpt: warm-up in whole numbers",
-        edits=[("return (step + 1) / warmup\n", "return step // warmup\n"), ("warmup = steps // 10", "warmup = steps // 2")],
+        edits=[
+            ("return (step + 1) / warmup\n", "return step // warmup\n"),
+            ("warmup = steps // 10", "warmup = steps // 2"),
+        ],
         rules=("learning-rate-zero",),
         lines=(STEP, SCHEDULER, "scheduler.step()"),
         names=("*",),
@@ -125,7 +141,9 @@ FAULTS = [
     ),
     _Fault(
         name="gpt: whole rows masked",
-        edits=[("torch.tril(torch.ones(BLOCK, BLOCK)).bool()", "torch.tril(torch.ones(BLOCK, BLOCK), -1).bool()")],
+        edits=[
+            ("torch.tril(torch.ones(BLOCK, BLOCK)).bool()", "torch.tril(torch.ones(BLOCK, BLOCK), -1).bool()")
+        ],
         rules=("non-finite",),
         lines=(MASK, "y = scores.softmax(dim=-1) @ v", CALL, CRITERION, BACKWARD),
         names=("h.0*",),
@@ -143,7 +161,7 @@ FAULTS = [
     _Fault(
         name="gpt: softmax over the wrong dimension",
         edits=[("y = scores.softmax(dim=-1) @ v", "y = scores.softmax(dim=0) @ v")],
-        rules=("softmax-over-batch",),
+        rules=("softmax-over-batch", "non-finite"),
         lines=("y = scores.softmax(dim=0) @ v", CALL),
         names=("h.*",),
     ),
@@ -157,8 +175,17 @@ FAULTS = [
     _Fault(
         name="gpt: four micro-batches, the loss not divided",
         edits=[
-            ("        x, y = get_batch(train_text)\n        logits, loss = model(x, y)\n        optimizer.zero_grad(set_to_none=True)\n        loss.backward()\n",
-             "        optimizer.zero_grad(set_to_none=True)\n        for _ in range(4):\n            x, y = get_batch(train_text, 4)\n            logits, loss = model(x, y)\n            loss.backward()\n"),
+            (
+                "        x, y = get_batch(train_text)\n"
+                "        _, loss = model(x, y)\n"
+                "        optimizer.zero_grad(set_to_none=True)\n"
+                "        loss.backward()\n",
+                "        optimizer.zero_grad(set_to_none=True)\n"
+                "        for _ in range(4):\n"
+                "            x, y = get_batch(train_text, 4)\n"
+                "            _, loss = model(x, y)\n"
+                "            loss.backward()\n",
+            ),
         ],
         rules=("accumulation-undivided",),
         lines=(BACKWARD, CRITERION, STEP),
@@ -166,9 +193,15 @@ FAULTS = [
     ),
     _Fault(
         name="gpt: always the same batch",
-        edits=[("starts = torch.randint(0, len(text) - BLOCK - 1, (size,))", "starts = torch.randint(0, len(text) - BLOCK - 1, (size,), generator=torch.Generator().manual_seed(3))")],
+        edits=[
+            (
+                "starts = torch.randint(0, len(text) - BLOCK - 1, (size,))",
+                "starts = torch.randint(0, len(text) - BLOCK - 1, (size,), "
+                "generator=torch.Generator().manual_seed(3))",
+            )
+        ],
         rules=("repeated-samples",),
         lines=(CALL, CRITERION, BACKWARD),
-        names=("",),
+        names=("@",),
     ),
 ]

@@ -39,13 +39,25 @@ FAULTS = [
     ),
     _Fault(
         name="lstm: every label is ignored",
-        edits=[("pad_sequence(tags, batch_first=True, padding_value=IGNORE)", "pad_sequence(tags, batch_first=True, padding_value=IGNORE).fill_(IGNORE)")],
+        edits=[
+            (
+                "pad_sequence(tags, batch_first=True, padding_value=IGNORE)",
+                "pad_sequence(tags, batch_first=True, padding_value=IGNORE).fill_(IGNORE)",
+            )
+        ],
         rules=("labels-all-ignored",),
         lines=(CRITERION, BACKWARD),
     ),
     _Fault(
         name="lstm: some batches have ignored labels only",
-        edits=[("            logits = model(words, lengths)\n", "            if len(losses) % 40 == 30:\n                tags = tags.masked_fill(tags < TAGS, IGNORE)\n            logits = model(words, lengths)\n")],
+        edits=[
+            (
+                "            logits = model(words, lengths)\n",
+                "            if len(losses) % 40 == 30:\n"
+                "                tags = tags.masked_fill(tags < TAGS, IGNORE)\n"
+                "            logits = model(words, lengths)\n",
+            )
+        ],
         rules=("labels-all-ignored",),
         lines=(CRITERION, BACKWARD),
     ),
@@ -59,8 +71,18 @@ FAULTS = [
     _Fault(
         name="lstm: recurrent weights explode",
         edits=[
-            ("nn.LSTM(width, hidden, num_layers=2, batch_first=True, bidirectional=True, dropout=0.1)", "nn.RNN(width, hidden, num_layers=2, batch_first=True, bidirectional=True, dropout=0.1, nonlinearity='relu')"),
-            ("        self.classifier = nn.Linear(2 * hidden, TAGS)\n", "        self.classifier = nn.Linear(2 * hidden, TAGS)\n        for name, weight in self.lstm.named_parameters():\n            if 'weight_hh' in name:\n                nn.init.orthogonal_(weight, gain=2.5)\n"),
+            (
+                "nn.LSTM(width, hidden, num_layers=2, batch_first=True, bidirectional=True, dropout=0.1)",
+                "nn.RNN(width, hidden, num_layers=2, batch_first=True, bidirectional=True, "
+                "dropout=0.1, nonlinearity='relu')",
+            ),
+            (
+                "        self.classifier = nn.Linear(2 * hidden, TAGS)\n",
+                "        self.classifier = nn.Linear(2 * hidden, TAGS)\n"
+                "        for name, weight in self.lstm.named_parameters():\n"
+                "            if 'weight_hh' in name:\n"
+                "                nn.init.orthogonal_(weight, gain=2.5)\n",
+            ),
         ],
         rules=("exploding-gradients", "init-scale"),
         lines=(BACKWARD,),
@@ -68,7 +90,12 @@ FAULTS = [
     ),
     _Fault(
         name="lstm: embedding not in the optimizer",
-        edits=[("torch.optim.Adam(model.parameters(), lr=5e-3)", "torch.optim.Adam([*model.lstm.parameters(), *model.classifier.parameters()], lr=5e-3)")],
+        edits=[
+            (
+                "torch.optim.Adam(model.parameters(), lr=5e-3)",
+                "torch.optim.Adam([*model.lstm.parameters(), *model.classifier.parameters()], lr=5e-3)",
+            )
+        ],
         rules=("never-updated", "optimizer-of-other-parameters"),
         names=("embedding*",),
     ),
@@ -81,21 +108,38 @@ FAULTS = [
     ),
     _Fault(
         name="lstm: schedule per batch instead of per epoch",
-        edits=[("            optimizer.step()\n", "            optimizer.step()\n            scheduler.step()\n"), ("                break\n        scheduler.step()\n", "                break\n")],
+        edits=[
+            (
+                "            optimizer.step()\n",
+                "            optimizer.step()\n            scheduler.step()\n",
+            ),
+            ("                break\n        scheduler.step()\n", "                break\n"),
+        ],
         rules=("learning-rate-zero", "update-too-small"),
         lines=(STEP, "scheduler.step()"),
         names=("*",),
     ),
     _Fault(
-        name="lstm: tags of another sentence",
-        edits=[("self.items.append((words, table[words, before]))", "self.items.append((words, table[words, before][torch.randperm(length, generator=generator)]))")],
+        name="lstm: tags in another order",
+        edits=[
+            (
+                "self.items.append((words, table[words, before]))",
+                "self.items.append((words, table[words, before][torch.randperm(length, "
+                "generator=generator)]))",
+            )
+        ],
         rules=("not-learning", "labels-do-not-fit", "underfitting", "plateau"),
         lines=(CRITERION, BACKWARD),
         names=("*",),
     ),
     _Fault(
         name="lstm: hidden states rebuilt as a new tensor",
-        edits=[("        return self.classifier(out)", "        out = torch.tensor(out.tolist())\n        return self.classifier(out)")],
+        edits=[
+            (
+                "        return self.classifier(out)",
+                "        out = torch.tensor(out.tolist())\n        return self.classifier(out)",
+            )
+        ],
         rules=("no-gradient-path",),
         lines=("out = torch.tensor(out.tolist())",),
         names=("lstm*", "embedding*"),
@@ -105,6 +149,6 @@ FAULTS = [
         edits=[("DataLoader(Sentences(96, seed + 500)", "DataLoader(Sentences(960, seed)")],
         rules=("evaluated-on-training-data",),
         lines=(VALIDATION,),
-        names=("",),
+        names=("@",),
     ),
 ]

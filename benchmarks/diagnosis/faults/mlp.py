@@ -80,7 +80,8 @@ FAULTS = [
         edits=[
             (
                 "            nn.init.zeros_(layer.bias)\n",
-                "            nn.init.zeros_(layer.bias)\n        nn.init.normal_(self.head.weight, std=5.0)\n",
+                "            nn.init.zeros_(layer.bias)\n"
+                "        nn.init.normal_(self.head.weight, std=5.0)\n",
             )
         ],
         rules=("bad-initial-loss", "init-scale"),
@@ -101,7 +102,8 @@ FAULTS = [
         edits=[
             (
                 "            nn.init.zeros_(layer.bias)\n",
-                "            nn.init.zeros_(layer.bias)\n        nn.init.constant_(self.body[0].bias, -20.0)\n",
+                "            nn.init.zeros_(layer.bias)\n"
+                "        nn.init.constant_(self.body[0].bias, -20.0)\n",
             )
         ],
         rules=("dead-units",),
@@ -176,7 +178,10 @@ FAULTS = [
         edits=[
             ("train_set, val_set = random_split(data, [1280, 320])", "train_set, val_set = data, data"),
             ("batch_size=32, shuffle=True", "batch_size=32"),
-            ("    val_loader = DataLoader(val_set, batch_size=64)", "    val_loader = DataLoader(val_set, batch_size=64, shuffle=True)"),
+            (
+                "    val_loader = DataLoader(val_set, batch_size=64)",
+                "    val_loader = DataLoader(val_set, batch_size=64, shuffle=True)",
+            ),
         ],
         rules=("sorted-data",),
         lines=(CRITERION, BACKWARD, "for x, y in loader:"),
@@ -186,7 +191,7 @@ FAULTS = [
         edits=[("DataLoader(val_set, batch_size=64)", "DataLoader(train_set, batch_size=64)")],
         rules=("evaluated-on-training-data",),
         lines=(EVALUATION, "for x, y in loader:"),
-        names=("",),
+        names=("@",),
     ),
     _Fault(
         name="mlp: scheduler steps before the optimizer",
@@ -216,11 +221,14 @@ FAULTS = [
         name="mlp: 40 rows for a large network",
         edits=[
             ("random_split(data, [1280, 320])", "random_split(data, [40, 1560])"),
-            ("hidden: int = 64, depth: int = 3, dropout: float = 0.1", "hidden: int = 128, depth: int = 3, dropout: float = 0.0"),
+            (
+                "hidden: int = 64, depth: int = 3, dropout: float = 0.1",
+                "hidden: int = 128, depth: int = 3, dropout: float = 0.0",
+            ),
             ("batch_size=32, shuffle=True", "batch_size=20, shuffle=True"),
         ],
         rules=("overfitting",),
         lines=(EVALUATION, CRITERION, BACKWARD, "total += criterion(out, y).item() * len(y)"),
-        names=("", "*"),
+        names=("*",),
     ),
 ]

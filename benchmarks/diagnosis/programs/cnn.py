@@ -49,7 +49,9 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(outside)
         self.shortcut = nn.Sequential()
         if stride != 1 or inside != outside:
-            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride=stride), nn.BatchNorm2d(outside))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride=stride), nn.BatchNorm2d(outside)
+            )
 
     def forward(self, x):
         y = F.relu(self.bn1(self.conv1(x)))
@@ -60,7 +62,9 @@ class Block(nn.Module):
 class ConvNet(nn.Module):
     def __init__(self, width: int = 8) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+        )
         self.layer1 = Block(width, width, 1)
         self.layer2 = Block(width, 2 * width, 2)
         self.layer3 = Block(2 * width, 4 * width, 2)

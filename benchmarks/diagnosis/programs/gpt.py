@@ -113,7 +113,7 @@ def main(seed: int = 0, steps: int = 200):
     for step in range(steps):
         model.train()
         x, y = get_batch(train_text)
-        logits, loss = model(x, y)
+        _, loss = model(x, y)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,4 +1,4 @@
-"""Regression on a table: standardised columns, a tanh network, SGD with momentum, rate lowered on plateaus."""
+"""Regression on a table: standardised columns, a tanh network, SGD, a rate that is lowered on plateaus."""
 
 from __future__ import annotations
 

@@ -1,0 +1,48 @@
+"""Healthy trainings of many kinds. A doctor that warns of one of them is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.diagnosis.cases import PROGRAMS, Healthy
+from benchmarks.diagnosis.healthy import (
+    generative,
+    libraries,
+    losses,
+    optimizers,
+    precision,
+    reinforcement,
+    schedules,
+    sequences,
+    several,
+    structures,
+    transfer,
+    unusual,
+    vision,
+)
+from benchmarks.diagnosis.healthy.registered import REGISTERED
+
+__all__ = ["all_healthy"]
+
+FILES = (
+    vision,
+    sequences,
+    structures,
+    generative,
+    reinforcement,
+    transfer,
+    several,
+    optimizers,
+    schedules,
+    losses,
+    precision,
+    unusual,
+    libraries,
+)
+
+
+def all_healthy() -> Iterator[Healthy]:
+    """The seven programs as they are, then the others."""
+    for program in PROGRAMS:
+        yield Healthy(name=f"{program}, as it is", program=program, falls_to=0.7, seeds=3)
+    yield from REGISTERED
