@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import torch
-
-from benchmarks.diagnosis.cases import Case, Fault
-from benchmarks.diagnosis.faults import all_faults
-from benchmarks.diagnosis.healthy import all_healthy
-from benchmarks.diagnosis.judging import Judged, judge
+from benchmarks.diagnosis.cases import Fault
+from benchmarks.diagnosis.judging import Judged
 from benchmarks.diagnosis.page import PAGE, page, row, summary
+from benchmarks.diagnosis.running import Task, all_cases, run_all
 
 SEEDS = 3
 LEVELS = ("basic", "advanced", "extreme")
-
-Task = tuple[str, int, str, bool]
-"""The name of a case, the seed, the level, and whether the run is a quick one."""
 
 
 def main() -> None:
@@ -29,7 +21,7 @@ def main() -> None:
     if options.read:
         results = [_judged(line) for file in options.read for line in file.read_text().splitlines()]
     else:
-        results = list(_results(_tasks(options), options.jobs, options.jsonl))
+        results = list(_shown(_tasks(options), options.jobs, options.jsonl))
     print(summary(results))
     if options.write or not (options.quick or options.only or options.read):
         PAGE.write_text(page(results), encoding="utf-8")
@@ -46,21 +38,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--jsonl", type=Path, help="write each run to this file, as a line of JSON")
     parser.add_argument(
-        "--read", action="append", type=Path, help="show the runs of such a file, and run nothing"
+        "--read", action="append", type=Path, metavar="FILE", help="show the runs of such a file, run nothing"
     )
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name} also for these few runs")
     return parser.parse_args()
 
 
-def _cases() -> Iterator[Case]:
-    yield from all_faults()
-    yield from all_healthy()
-
-
 def _tasks(options: argparse.Namespace) -> list[Task]:
     tasks = []
     for level in options.level or ["extreme"]:
-        for case in _cases():
+        for case in all_cases():
             if options.only and not any(part in case.name for part in options.only):
                 continue
             seeds = SEEDS if isinstance(case, Fault) else case.seeds
@@ -70,27 +57,11 @@ def _tasks(options: argparse.Namespace) -> list[Task]:
     return tasks
 
 
-def _run(task: Task) -> Judged:
-    name, seed, level, quick = task
-    case = next(each for each in _cases() if each.name == name)
-    return judge(case, seed, level=level, quick=quick)
-
-
-def _prepare() -> None:
-    torch.set_num_threads(1)
-
-
-def _results(tasks: Sequence[Task], jobs: int, jsonl: Path | None) -> Iterator[Judged]:
+def _shown(tasks: Sequence[Task], jobs: int, jsonl: Path | None) -> Iterator[Judged]:
     """Run, show a row for each run, keep it in the file."""
     if jsonl is not None:
         jsonl.write_text("")
-    _prepare()
-    if jobs > 1:
-        pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_prepare)
-        judged = pool.map(_run, tasks)
-    else:
-        judged = map(_run, tasks)
-    for number, one in enumerate(judged, 1):
+    for number, one in enumerate(run_all(tasks, jobs), 1):
         print(f"{number:4}/{len(tasks)}  {row(one)}", flush=True)
         if jsonl is not None:
             with jsonl.open("a", encoding="utf-8") as file:
