@@ -178,7 +178,9 @@ def checks(results: Sequence[Judged]) -> str:
 
 def summary(results: Sequence[Judged]) -> str:
     """What the screen shows at the end."""
-    parts = [fault_table(results), healthy_table(results), published_table(results), checks(results)]
+    parts = [fault_table(results), healthy_table(results)]
+    parts += [published_table(results)] if any(one.published for one in results) else []
+    parts += [checks(results)]
     return "\n\n".join(["", *parts, ""])
 
 

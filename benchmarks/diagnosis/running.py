@@ -42,4 +42,4 @@ def _prepare() -> None:
 def _run(task: Task) -> Judged:
     name, seed, level, quick = task
     case = next(each for each in all_cases() if each.name == name)
-    return judge(case, seed, level=level, quick=quick)
+    return judge(case, seed, level=level, quick=quick, others=not quick)
