@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from layerstep.doctor.facts import EvaluationFacts, ForwardFacts, InputFacts
 from layerstep.doctor.finding import Place
 from layerstep.doctor.measuring import input_facts, is_readable, rows_of
-from layerstep.engine.models import Models
+from layerstep.module_paths.models import Models
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.shapes import attempt, dtype_name
 

@@ -75,7 +75,7 @@ class LiveGraphs:
         kept = kept or [tensor for tensor in _tensors() if _leads_to_mark(tensor.grad_fn, old)]
         for tensor in kept[:2]:
             holder = holder_of(tensor)
-            line = growing_line(holder, self._session.models)
+            line = growing_line(holder, self._session.run.models)
             self.held_by = (holder, line.file, line.number) if line is not None else (holder, "", 0)
             if line is not None:
                 return

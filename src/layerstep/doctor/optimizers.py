@@ -26,13 +26,13 @@ from layerstep.doctor.finding import Place
 from layerstep.doctor.measuring import Copy, copy_of, is_readable, look_at
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.series import median
-from layerstep.engine.training import Stepped
 from layerstep.gradients.no_gradient import biases_before_norms
 from layerstep.gradients.recorder import named_parameters
 from layerstep.gradients.sizes import is_plain, measure
 from layerstep.tensors.observing import checksum
 from layerstep.tensors.shapes import dtype_name
 from layerstep.tensors.summary import summarize
+from layerstep.training_steps.steps import Stepped
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -91,7 +91,7 @@ class Optimizers:
         dead = biases_before_norms(self._session)
         for each in named_parameters(self._session):
             parameter = each.parameter
-            module = self._session.models.at(each.layer)
+            module = self._session.run.models.at(each.layer)
             stats = summarize(parameter, limit=FIRST, brief=True).stats
             run.parameters[each.name] = ParameterFacts(
                 each.name,
@@ -111,7 +111,7 @@ class Optimizers:
     def _owners(self) -> dict[int, list[int]]:
         """The numbers of the optimizers of each parameter, also of those that have not stepped yet."""
         found: dict[int, list[int]] = {}
-        known = {id(each.optimizer): each.number for each in self._session.training.optimizers}
+        known = {id(each.optimizer): each.number for each in self._session.run.training.optimizers}
         for thing in gc.get_objects():
             if issubclass(type(thing), torch.optim.Optimizer):
                 for group in getattr(thing, "param_groups", ()):
@@ -121,7 +121,7 @@ class Optimizers:
 
     def _find_helpers(self) -> None:
         """The schedulers and gradient scalers of the program. The search takes 40 ms for 165,000 objects."""
-        numbers = {id(each.optimizer): each.number for each in self._session.training.optimizers}
+        numbers = {id(each.optimizer): each.number for each in self._session.run.training.optimizers}
         for thing in gc.get_objects():
             kind = type(thing)
             if issubclass(kind, LRScheduler):

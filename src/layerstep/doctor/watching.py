@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 from layerstep._torch import is_in_backward, is_tracing
 from layerstep._torch.tensors import is_tensor
+from layerstep.calls.events import Phase
+from layerstep.calls.operations import user_frame
+from layerstep.calls.stack import call_depth
 from layerstep.doctor.activity import Activity
 from layerstep.doctor.bad_values import birth_of
 from layerstep.doctor.budget import Budget, Level
@@ -34,15 +37,12 @@ from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
 from layerstep.doctor.source_of_loss import line_of, where_made
 from layerstep.doctor.views import finding_view
-from layerstep.engine.backward_calls import BackwardCalls
-from layerstep.engine.events import Phase
 from layerstep.engine.instrument import Instrument
-from layerstep.engine.operations import user_frame
-from layerstep.engine.stack import call_depth
-from layerstep.engine.taps import Sink, Taps
-from layerstep.engine.training import Stepped
+from layerstep.hooks.taps import Sink, Taps
 from layerstep.registry import all_rules
 from layerstep.tensors.observing import observing
+from layerstep.training_steps.backward_calls import BackwardCalls
+from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Doctor(Instrument):
             [make_rule(entry) for entry in all_rules()], self.silenced, self._found, self._rule_failed
         )
         self.budget = Budget(self.level)
-        self.forwards = Forwards(self.session.models)
+        self.forwards = Forwards(self.session.run.models)
         self.optimizers = Optimizers(self.session)
         self.activity = Activity()
         self._losses: list[LossFacts] = []
@@ -108,7 +108,7 @@ class Doctor(Instrument):
         self.level = level
         self._start_anew()
         self.is_on = self.was_on = True
-        if self.session.is_attached:
+        if self.session.run.is_attached:
             self.apply()
 
     @property
@@ -126,7 +126,7 @@ class Doctor(Instrument):
             (self._backward.after, self._has_ended),
         ):
             self._backward.listen(listeners, mine, False)
-        training = self.session.training
+        training = self.session.run.training
         training.listen(training.before, self._is_about_to_step, False)
         training.listen(training.after, self._stepped, False)
 
@@ -134,10 +134,10 @@ class Doctor(Instrument):
         """Called when the taps of the session are put on: a model may be new."""
         if not self.is_on:
             return
-        self._roots.apply_to(self.session.models.tappable, Phase.ENTER, Phase.EXIT)
+        self._roots.apply_to(self.session.run.models.tappable, Phase.ENTER, Phase.EXIT)
         self._backward.listen(self._backward.before, self._begins, True)
         self._backward.listen(self._backward.after, self._has_ended, True)
-        training = self.session.training
+        training = self.session.run.training
         training.listen(training.before, self._is_about_to_step, True)
         training.listen(training.after, self._stepped, True)
         self._look_next()
@@ -170,7 +170,7 @@ class Doctor(Instrument):
     def _called(
         self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
     ) -> None:
-        if self.session.is_silent or is_in_backward() or is_tracing() or call_depth(frame) != 1:
+        if self.session.run.is_silent or is_in_backward() or is_tracing() or call_depth(frame) != 1:
             return
         with self._safely():
             if phase is Phase.ENTER:
@@ -204,7 +204,7 @@ class Doctor(Instrument):
             self._note_evaluation_loss(module, output)
             return
         if is_tensor(output):
-            self.graphs.follow(output, self.session.training.count)
+            self.graphs.follow(output, self.session.run.training.count)
         if self._is_looking and self._calls and self._is_model(module):
             with observing():
                 self._calls[-1] = self.forwards.with_output(self._calls[-1], output)
@@ -213,14 +213,14 @@ class Doctor(Instrument):
         """A loss that a model returns beside its output, or that a loss module returns."""
         if not self.forwards.is_evaluating:
             return
-        model = self.session.models.by_root(module)
+        model = self.session.run.models.by_root(module)
         given = output if model is not None and model.is_helper else getattr(output, "loss", None)
         if is_tensor(given) and given.numel() == 1 and given.is_floating_point():
             with observing():
                 self.forwards.add_evaluation_loss(float(given))
 
     def _is_model(self, module: nn.Module) -> bool:
-        model = self.session.models.by_root(module)
+        model = self.session.run.models.by_root(module)
         return model is not None and not model.is_helper
 
     def _end_evaluation(self) -> None:
@@ -231,7 +231,7 @@ class Doctor(Instrument):
     def _layer_called(
         self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
     ) -> None:
-        if self.session.is_silent or not torch.is_grad_enabled() or is_in_backward() or is_tracing():
+        if self.session.run.is_silent or not torch.is_grad_enabled() or is_in_backward() or is_tracing():
             return
         with self._safely(), observing():
             self.activity.note(self._paths.get(id(module), ""), module, args, output)
@@ -239,13 +239,13 @@ class Doctor(Instrument):
     # --- backward passes ---
 
     def _begins(self, losses: list[Tensor], frame: FrameType) -> None:
-        if self.session.is_silent or not losses:
+        if self.session.run.is_silent or not losses:
             return
         with self._safely(), observing():
             self.optimizers.backward_begins()
             user = user_frame(frame) or frame
             self._losses.append(self._loss(losses[0], user))
-            self.graphs.follow(losses[0], self.session.training.count)
+            self.graphs.follow(losses[0], self.session.run.training.count)
 
     def _loss(self, loss: Tensor, frame: FrameType) -> LossFacts:
         value = float(loss.detach()) if loss.numel() == 1 else math.nan
@@ -283,14 +283,14 @@ class Doctor(Instrument):
         return replace(facts, origin=replace(line, parameters=birth.parameters), origin_words=birth.words)
 
     def _has_ended(self, losses: list[Tensor], frame: FrameType) -> None:
-        if not self.session.is_silent:
+        if not self.session.run.is_silent:
             with self._safely():
                 self.optimizers.backward_ended()
 
     # --- steps of optimizers ---
 
     def _is_about_to_step(self, stepped: Stepped) -> None:
-        if self.session.is_silent or is_tracing():
+        if self.session.run.is_silent or is_tracing():
             return
         with self._safely(), observing():
             if not self._has_begun:
@@ -300,13 +300,13 @@ class Doctor(Instrument):
             self.optimizers.before_step(stepped, deep=self._is_looking)
 
     def _stepped(self, stepped: Stepped) -> None:
-        if self.session.is_silent or is_tracing():
+        if self.session.run.is_silent or is_tracing():
             return
         with self._safely(), observing():
             step = self.optimizers.after_step(
                 stepped,
                 deep=self._is_looking,
-                training_step=self.session.training.count,
+                training_step=self.session.run.training.count,
                 losses=tuple(self._losses),
                 forwards=self._own_calls(stepped),
                 seconds=time.perf_counter() - self._since,
@@ -316,7 +316,7 @@ class Doctor(Instrument):
             step = replace(
                 step,
                 layer_inputs=self.activity.take_inputs(),
-                live_graphs=self.graphs.count(self.session.training.count),
+                live_graphs=self.graphs.count(self.session.run.training.count),
                 held_by=self.graphs.held_by,
             )
             if (step.live_graphs or 0) >= MANY and step.held_by is None:
@@ -353,11 +353,11 @@ class Doctor(Instrument):
         if not self._is_looking:
             self._layers.clear()
             return
-        models = [model for model in self.session.models if not model.compiled]
+        models = [model for model in self.session.run.models if not model.compiled]
         leaves = {
             id(module): (path, module)
             for model in models
-            for path, module in ((self.session.models.full_path(model, p), m) for p, m in model.names)
+            for path, module in ((self.session.run.models.full_path(model, p), m) for p, m in model.names)
             if next(module.children(), None) is None and not isinstance(module, nn.TransformerEncoderLayer)
         }
         self._paths = {key: path for key, (path, _) in leaves.items()}
