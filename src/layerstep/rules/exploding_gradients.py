@@ -48,8 +48,8 @@ class ExplodingGradients(Rule):
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         yield from self._from_the_beginning(step, run)
+        yield from self._in_depth(step, run)
         if step.is_looked_at:
-            yield from self._in_depth(step, run)
             yield from self._in_time(step, run)
 
     def _from_the_beginning(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
@@ -70,17 +70,16 @@ class ExplodingGradients(Rule):
             )
 
     def _in_depth(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
-        depth = depth_of(step, run)
-        if depth is None:
-            return
         seen = self._depths.setdefault(step.optimizer, deque(maxlen=LOOKS))
-        seen.append(depth)
+        depth = depth_of(step, run) if step.is_looked_at else None
+        if depth is not None:
+            seen.append(depth)
         ratio = median([each.ratio for each in seen])
         if len(seen) == LOOKS and step.number >= STEPS and ratio > DEEP and all(map(_rises, seen)):
             yield Sign(
                 f"the gradients of the first layers are {ratio:.2g} times those of the last",
-                Place(depth.names[: len(depth.names) // 3]),
-                {"norms from input to output": depth.norms},
+                Place(seen[-1].names[: len(seen[-1].names) // 3]),
+                {"norms from input to output": seen[-1].norms},
             )
 
     def _in_time(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:

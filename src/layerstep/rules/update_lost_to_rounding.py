@@ -15,7 +15,7 @@ __all__ = ["UpdateLostToRounding"]
 
 MOST = 0.8
 STEPS = 30
-LOOKS = 3
+"""What has not moved in so many steps is judged at the next look: the share counts them all."""
 
 
 @rule("R31", "update-lost-to-rounding", severity="warning", confidence="statistical", cost="look")
@@ -34,7 +34,6 @@ class UpdateLostToRounding(Rule):
         "or use an optimizer that keeps float32 copies of the parameters",
     )
     explains = ("not-learning", "plateau", "underfitting", "never-updated", "update-too-small")
-    patience = LOOKS
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         if not step.is_looked_at or step.number < STEPS or _warms_up(step):

@@ -34,7 +34,7 @@ class UpdateTooSmall(Rule):
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         mine = run.optimizer(step.optimizer)
-        if not step.is_looked_at or step.number < STEPS or mine.update.count < LOOKS or step.kind == "LBFGS":
+        if step.number < STEPS or mine.update.count < LOOKS or step.kind == "LBFGS":
             return
         highest = max(mine.lr.values())
         update = median(mine.update.tail(LOOKS))

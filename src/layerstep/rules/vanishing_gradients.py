@@ -46,11 +46,10 @@ class VanishingGradients(Rule):
         self._seen: dict[int, deque[Depth]] = {}
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
-        depth = depth_of(step, run) if step.is_looked_at else None
-        if depth is None:
-            return
         seen = self._seen.setdefault(step.optimizer, deque(maxlen=LOOKS))
-        seen.append(depth)
+        depth = depth_of(step, run) if step.is_looked_at else None
+        if depth is not None:
+            seen.append(depth)
         if len(seen) < LOOKS or step.number < STEPS:
             return
         ratio = median([each.ratio for each in seen])
@@ -59,8 +58,8 @@ class VanishingGradients(Rule):
         if ratio < SHARE and (is_still or (first < TINY and ratio < SHARE / 100)) and all(map(_falls, seen)):
             yield Sign(
                 f"the gradients of the first layers are {ratio:.2g} of those of the last",
-                Place(depth.names[: len(depth.names) // 3]),
-                {"norms from input to output": depth.norms},
+                Place(seen[-1].names[: len(seen[-1].names) // 3]),
+                {"norms from input to output": seen[-1].norms},
             )
 
 
