@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,6 +53,8 @@ class Activity:
         given = next(iter(tensors_of(args, 2)), None)
         if isinstance(module, _FED) and given is not None and _is_data(given):
             self._inputs[path] = input_facts(path, given, deep=True)
+        if isinstance(module, _LAYERS) and given is not None and self._facts and made is not None:
+            self._facts[-1] = replace(self._facts[-1], given=_root_mean_square(given))
         if isinstance(module, _LAYERS) and given is not None and given.requires_grad and is_readable(given):
             self._note_input(path, module, given.detach())
 
@@ -128,6 +131,12 @@ def _unit_dimension(values: Tensor, is_convolution: bool) -> int:
 
 def _is_data(given: Tensor) -> bool:
     return given.is_floating_point() and not given.requires_grad and is_readable(given)
+
+
+def _root_mean_square(given: Tensor) -> float:
+    if not given.is_floating_point() or not is_readable(given):
+        return 0.0
+    return float(given.detach().float().square().mean().sqrt())
 
 
 def _flat_share(module: nn.Module, values: Tensor) -> float:

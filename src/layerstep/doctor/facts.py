@@ -6,6 +6,7 @@ learning rate, the calls. How many steps are looked at depends on the budget of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from layerstep.doctor.finding import Place
 
 __all__ = [
     "ActivationFacts",
+    "CallFacts",
     "CriterionFacts",
     "EvaluationFacts",
     "ForwardFacts",
@@ -21,6 +23,7 @@ __all__ = [
     "LossFacts",
     "ParameterFacts",
     "ParameterLook",
+    "SchedulerFacts",
     "StepFacts",
     "TargetFacts",
 ]
@@ -49,6 +52,8 @@ class ParameterFacts:
     model: str = ""
     before_norm: bool = False
     """A bias whose effect the norm after it takes away: its gradient is zero by construction."""
+    memory: int = 0
+    """The same for two parameters that lie in the same memory."""
 
     @property
     def is_matrix(self) -> bool:
@@ -71,8 +76,12 @@ class ParameterLook:
     """The share of its elements (of a sample, if it is large) that the step has changed."""
     rows_alike: bool = False
     """Are all its rows equal, so that its units compute the same?"""
+    columns_alike: bool = False
+    """Are all its columns equal? They are the units of a matrix that an input is multiplied with."""
     is_finite: bool = True
     """The parameter itself, after the step."""
+    stuck: float = 0.0
+    """Of half precision: the share of its elements with a gradient that have the value of the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +226,41 @@ class ActivationFacts:
     saturated: float = 0.0
     """Of a tanh or sigmoid: the share of outputs at the flat ends."""
     nonfinite: int = 0
+    given: float = 0.0
+    """Of a linear layer or a convolution: the root of the mean square of its input."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """One call of a module without children, in a step that was looked at: does a gradient pass?"""
+
+    path: str
+    with_grad: bool
+    """False inside of `torch.no_grad()`."""
+    takes: bool
+    """Does one of its inputs require a gradient?"""
+    gives: bool
+    """Does its output require one?"""
+    cut_from: str = ""
+    """The module whose output it gets without the graph: `detach()` lies between them."""
+    is_fed: bool = False
+    """Is it given an input of the model itself?"""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerFacts:
+    """A learning-rate scheduler."""
+
+    kind: str
+    optimizer: int
+    steps: int
+    """Since the training began."""
+    was_early: bool = False
+    """Did it step before its optimizer did?"""
+    is_part: bool = False
+    """Does another scheduler step it?"""
+    is_gone: bool = False
+    """The program has let it go; it may have stepped once more before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +268,7 @@ class GroupFacts:
     """A parameter group of an optimizer."""
 
     lr: float
+    """NaN if the optimizer has none."""
     weight_decay: float
     parameters: tuple[str, ...]
     initial_lr: float | None = None
@@ -275,6 +320,15 @@ class StepFacts:
     gradient."""
     scaler: float | None = None
     """The scale of an enabled gradient scaler."""
+    orphans: tuple[str, ...] = ()
+    """Parameters of models that have a gradient and are in no optimizer."""
+    strangers: tuple[str, ...] = ()
+    """Parameters of this optimizer that no called model has and that have no gradient."""
+    backward_norm: float | None = None
+    """The norm of the gradients as `backward()` left them, before something clipped or scaled them."""
+    emptied: bool = False
+    """`backward()` made gradients, and they were gone when the optimizer stepped."""
+    calls: tuple[CallFacts, ...] = ()
     live_graphs: int | None = None
     """How many graphs of the last steps were alive after the step."""
     held_by: tuple[str, str, int] | None = None
@@ -295,7 +349,7 @@ class StepFacts:
     @property
     def lr(self) -> float:
         """The largest learning rate of its groups."""
-        return max((group.lr for group in self.groups), default=0.0)
+        return max((group.lr for group in self.groups if not math.isnan(group.lr)), default=math.nan)
 
     @property
     def samples(self) -> int:

@@ -25,7 +25,7 @@ ROWS = 64
 IN_A_ROW = 512
 SHIFTS = (0, 1, 2, -1)
 ALIKE = 8
-"""Rows of a weight that are compared with its first one."""
+"""Rows of a weight that are compared, evenly spread."""
 
 
 def _sample(tensor: Tensor, most: int = SAMPLED) -> Tensor:
@@ -191,7 +191,13 @@ def copy_of(parameter: Tensor) -> Copy:
     return Copy(_sample(parameter), parameter.numel() <= SAMPLED)
 
 
-def look_at(parameter: Tensor, before: Copy | None, size: tuple[float, float, float] | None) -> ParameterLook:
+def look_at(
+    parameter: Tensor,
+    before: Copy | None,
+    size: tuple[float, float, float] | None,
+    *,
+    stuck: float = 0.0,
+) -> ParameterLook:
     """A parameter after a step. `size`: mean, max and norm of its gradient, None where it had none."""
     mean, most, norm = size if size is not None else (0.0, 0.0, 0.0)
     if before is None:
@@ -208,7 +214,9 @@ def look_at(parameter: Tensor, before: Copy | None, size: tuple[float, float, fl
         update=change / weight if weight else math.nan,
         moved=float((now != before.values).double().mean()),
         rows_alike=_rows_alike(parameter),
+        columns_alike=parameter.ndim == 2 and _rows_alike(parameter.t()),
         is_finite=bool(torch.isfinite(wide.sum())),
+        stuck=stuck,
     )
 
 
@@ -216,6 +224,8 @@ def _rows_alike(parameter: Tensor) -> bool:
     """Are the rows of a weight equal, so that its units compute the same?"""
     if parameter.ndim < 2 or parameter.shape[0] < 2:
         return False
-    rows = parameter.detach()[:ALIKE].reshape(min(ALIKE, parameter.shape[0]), -1)
+    count = parameter.shape[0]
+    chosen = sorted({at * (count - 1) // (ALIKE - 1) for at in range(ALIKE)})  # the first, the last, between
+    rows = parameter.detach()[chosen].reshape(len(chosen), -1)
     rows = rows[:, :: max(1, -(-rows.shape[1] // 4096))]
     return bool((rows == rows[:1]).all())

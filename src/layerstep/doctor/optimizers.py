@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 
 from layerstep._torch.tensors import version_of
 from layerstep.doctor.bad_values import is_bad
 from layerstep.doctor.facts import (
     ActivationFacts,
+    CallFacts,
     ForwardFacts,
     GroupFacts,
     LossFacts,
@@ -25,12 +24,14 @@ from layerstep.doctor.facts import (
 from layerstep.doctor.finding import Place
 from layerstep.doctor.measuring import Copy, copy_of, is_readable, look_at
 from layerstep.doctor.run_facts import RunFacts
+from layerstep.doctor.schedulers import Schedulers
 from layerstep.doctor.series import median
+from layerstep.doctor.traces import Traces
 from layerstep.gradients.no_gradient import biases_before_norms
 from layerstep.gradients.recorder import named_parameters
 from layerstep.gradients.sizes import is_plain, measure
 from layerstep.tensors.observing import checksum
-from layerstep.tensors.shapes import dtype_name
+from layerstep.tensors.shapes import attempt, dtype_name
 from layerstep.tensors.summary import summarize
 from layerstep.training_steps.steps import Stepped
 
@@ -74,11 +75,13 @@ class Optimizers:
         self._sizes: dict[str, tuple[float, float, float] | None] = {}
         self._kept: dict[int, list[_Kept]] = {}
         self._cleared: dict[int, bool] = {}
-        self._versions: dict[int, int] = {}
         self._scales: dict[tuple[str, int], float] = {}
         self._trained: set[int] = set()
-        self._schedulers: list[tuple[weakref.ref[LRScheduler], str, int]] = []
-        self._scalers: list[weakref.ref[Any]] = []
+        self.schedulers = Schedulers()
+        self._traces = Traces(session)
+        self._backward: dict[int, float] = {}
+        """The norms of gradients after the last `backward()`, by the id of the parameter."""
+        self._emptied = False
         self._bad: tuple[str, ...] = ()
 
     # --- the beginning ---
@@ -86,8 +89,15 @@ class Optimizers:
     def begin(self, run: RunFacts) -> None:
         """The first step is about to be taken: note every parameter as it was initialised."""
         self._look_up_names()
-        self._find_helpers()
+        self.schedulers.find(self._session.run.training)
+        self._traces.update()
         owners = self._owners()
+        models = {
+            id(p): model.name
+            for model in self._session.run.models
+            if model.root is not None
+            for p in model.root.parameters()
+        }
         dead = biases_before_norms(self._session)
         for each in named_parameters(self._session):
             parameter = each.parameter
@@ -105,38 +115,25 @@ class Optimizers:
                 mean=stats.mean if stats is not None and stats.mean is not None else math.nan,
                 std=stats.std if stats is not None and stats.std is not None else math.nan,
                 checksum=checksum(parameter) if is_plain(parameter) and is_readable(parameter) else 0,
+                model=models.get(id(parameter), ""),
                 before_norm=id(parameter) in dead,
+                memory=attempt(parameter.data_ptr, 0),
             )
 
     def _owners(self) -> dict[int, list[int]]:
-        """The numbers of the optimizers of each parameter, also of those that have not stepped yet."""
+        """The numbers of the optimizers of each parameter; 0 for one that has not stepped yet."""
         found: dict[int, list[int]] = {}
         known = {id(each.optimizer): each.number for each in self._session.run.training.optimizers}
-        for thing in gc.get_objects():
-            if issubclass(type(thing), torch.optim.Optimizer):
-                for group in getattr(thing, "param_groups", ()):
-                    for parameter in group.get("params", ()):
-                        found.setdefault(id(parameter), []).append(known.get(id(thing), 0))
+        for optimizer in self._every_optimizer():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    found.setdefault(id(parameter), []).append(known.get(id(optimizer), 0))
         return found
 
-    def _find_helpers(self) -> None:
-        """The schedulers and gradient scalers of the program. The search takes 40 ms for 165,000 objects."""
-        numbers = {id(each.optimizer): each.number for each in self._session.run.training.optimizers}
-        for thing in gc.get_objects():
-            kind = type(thing)
-            if issubclass(kind, LRScheduler):
-                number = numbers.get(id(getattr(thing, "optimizer", None)), 0)
-                self._schedulers.append((weakref.ref(thing), kind.__name__, number))
-            elif kind.__name__ == "GradScaler" and isinstance(thing, torch.amp.GradScaler):
-                self._scalers.append(weakref.ref(thing))
-
-    def look_at_schedulers(self, run: RunFacts) -> None:
-        """How often each scheduler was stepped so far."""
-        run.schedulers = [
-            (kind, number, int(getattr(scheduler, "last_epoch", 0)))
-            for reference, kind, number in self._schedulers
-            if (scheduler := reference()) is not None
-        ] or run.schedulers
+    def _every_optimizer(self) -> list[torch.optim.Optimizer]:
+        stepped = [each.optimizer for each in self._session.run.training.optimizers]
+        every = {id(each): each for each in (*stepped, *self.schedulers.optimizers) if each is not None}
+        return list(every.values())
 
     def _look_up_names(self) -> None:
         self._names = {id(each.parameter): each.name for each in named_parameters(self._session)}
@@ -154,8 +151,13 @@ class Optimizers:
             if not self._cleared.get(number, True):
                 self._cleared[number] = any(_has_changed(each) for each in kept)
 
-    def backward_ended(self) -> None:
+    def backward_ended(self, *, deep: bool) -> None:
         """The pass has added to gradients, which is no clearing."""
+        self._backward = {}
+        if deep:
+            having = [(id(p), p.grad) for _, p in self._traces.update() if p.grad is not None]
+            sizes = measure([gradient for _, gradient in having])
+            self._backward = {key: size.norm for (key, _), size in zip(having, sizes, strict=True)}
         self._kept = {
             number: [now for each in kept if (now := _kept(each.name, each.parameter)) is not None]
             for number, kept in self._kept.items()
@@ -169,6 +171,7 @@ class Optimizers:
         self._sizes.clear()
         named = self._parameters(stepped)
         self._bad = self._bad_gradients(named)
+        self._emptied = False
         if not deep:
             return
         with_gradient = [(name, p) for name, p in named if p.grad is not None]
@@ -180,6 +183,7 @@ class Optimizers:
                 for (name, _), size in zip(with_gradient, sizes, strict=True)
             }
         )
+        self._emptied = not any(size.norm for size in sizes) and bool(self._norm_after_backward(named))
         room = COPIED
         for name, parameter in named:
             if is_plain(parameter) and is_readable(parameter) and room > 0:
@@ -196,21 +200,26 @@ class Optimizers:
         forwards: tuple[ForwardFacts, ...],
         seconds: float,
         activations: tuple[ActivationFacts, ...],
+        calls: tuple[CallFacts, ...],
         run: RunFacts,
     ) -> StepFacts:
         """The step is done."""
         named = self._parameters(stepped)
         looks: dict[str, ParameterLook] = {}
         if deep:
-            looks = {name: look_at(p, self._copies.get(name), self._sizes.get(name)) for name, p in named}
+            looks = {
+                name: look_at(p, self._copies.get(name), self._sizes.get(name), stuck=self._traces.stuck(p))
+                for name, p in named
+            }
             matrices = [
                 look.update
                 for name, look in looks.items()
-                if math.isfinite(look.update) and _is_matrix(run, name) and look.has_gradient
+                if math.isfinite(look.update) and _is_random_matrix(run, name) and look.has_gradient
             ]
             if matrices:
                 run.optimizer(stepped.number, stepped.kind).update.add(stepped.steps, median(matrices))
-            self.look_at_schedulers(run)
+        self.schedulers.tell(run)
+        untouched, orphans = self._neglected() if deep else ((), ())
         kept = () if self._cleared.get(stepped.number, True) else self._kept_names(stepped)
         self._keep_gradients(stepped, named)
         self._trained.update(id(p) for _, p in named)
@@ -228,10 +237,19 @@ class Optimizers:
             parameters=looks,
             activations=activations,
             kept_gradients=kept,
-            untouched=self._untouched(deep=deep),
-            scaler=self._scale_of_scaler(),
+            untouched=untouched,
+            scaler=self.schedulers.scale(),
+            orphans=orphans,
+            strangers=self._strangers(named) if deep else (),
+            backward_norm=self._norm_after_backward(named) if deep else None,
+            emptied=self._emptied,
+            calls=calls,
             bad_gradients=self._bad,
         )
+
+    def _norm_after_backward(self, named: list[tuple[str, Tensor]]) -> float | None:
+        found = [self._backward[id(p)] for _, p in named if id(p) in self._backward]
+        return math.hypot(*found) if found else None
 
     @staticmethod
     def _bad_gradients(named: list[tuple[str, Tensor]]) -> tuple[str, ...]:
@@ -275,12 +293,12 @@ class Optimizers:
         groups = optimizer.param_groups if optimizer is not None else []
         return tuple(
             GroupFacts(
-                float(group.get("lr", 0.0)),
-                float(group.get("weight_decay", 0.0) or 0.0),
+                _number(group.get("lr"), math.nan),
+                _number(group.get("weight_decay"), 0.0),
                 tuple(self._names.get(id(p), "") for p in group["params"])
                 if len(group["params"]) <= 512
                 else (),
-                float(group["initial_lr"]) if "initial_lr" in group else None,
+                _number(group["initial_lr"], math.nan) if "initial_lr" in group else None,
             )
             for group in groups
         )
@@ -301,26 +319,19 @@ class Optimizers:
                 found.append(each.name)
         return tuple(found)
 
-    def _untouched(self, *, deep: bool) -> tuple[str, ...]:
-        """Parameters with a gradient that nothing has written to since the training began."""
-        if not deep:
-            return ()
-        found = []
-        for each in named_parameters(self._session):
-            parameter = each.parameter
-            version = self._versions.setdefault(id(parameter), version_of(parameter))
-            if not parameter.requires_grad or parameter.grad is None or version_of(parameter) < 0:
-                continue
-            if version == version_of(parameter) and bool(parameter.grad.detach().any()):
-                found.append(each.name)
-        return tuple(found)
+    def _neglected(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Parameters with a gradient that nothing has written to, and those that are in no optimizer."""
+        owned = self._owners()
+        with_gradient = [
+            (name, p)
+            for name, p in self._traces.update()
+            if p.requires_grad and p.grad is not None and bool(p.grad.detach().any())
+        ]
+        untouched = tuple(name for name, p in with_gradient if self._traces.is_untouched(p))
+        return untouched, tuple(name for name, p in with_gradient if id(p) not in owned)
 
-    def _scale_of_scaler(self) -> float | None:
-        for reference in self._scalers:
-            scaler = reference()
-            if scaler is not None and scaler.is_enabled():
-                return float(scaler.get_scale())
-        return None
+    def _strangers(self, named: list[tuple[str, Tensor]]) -> tuple[str, ...]:
+        return tuple(name for name, p in named if id(p) not in self._names and p.grad is None)
 
     # --- scales of losses ---
 
@@ -330,7 +341,7 @@ class Optimizers:
 
     def last_scale(self, place: Place) -> float:
         """The factor of the loss at this line when it was last looked at; that of a scaler is asked."""
-        return self._scale_of_scaler() or self._scales.get((place.file, place.line), 1.0)
+        return self.schedulers.scale() or self._scales.get((place.file, place.line), 1.0)
 
 
 def _kept(name: str, reference: weakref.ref[Tensor]) -> _Kept | None:
@@ -345,6 +356,12 @@ def _has_changed(kept: _Kept) -> bool:
     return gradient is None or id(gradient) != kept.gradient or version_of(gradient) != kept.version
 
 
-def _is_matrix(run: RunFacts, name: str) -> bool:
+def _number(value: Any, default: float) -> float:
+    """A setting of an optimizer, which may be a tensor, or none."""
+    return float(value) if value is not None else default
+
+
+def _is_random_matrix(run: RunFacts, name: str) -> bool:
+    """One that begins at zero or at a constant has a large share of change for a while: that is no sign."""
     known = run.parameters.get(name)
-    return known is not None and known.is_matrix
+    return known is not None and known.is_matrix and known.std > 0

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from layerstep.doctor.facts import CriterionFacts, EvaluationFacts, ParameterFacts, StepFacts
+from layerstep.doctor.facts import CriterionFacts, EvaluationFacts, ParameterFacts, SchedulerFacts, StepFacts
 from layerstep.doctor.finding import Place
 from layerstep.doctor.samples import Samples
 from layerstep.doctor.series import Series
@@ -71,8 +71,7 @@ class RunFacts:
         self.samples = Samples()
         """The samples of the steps that were looked at, and their labels."""
         self.is_over = False
-        self.schedulers: list[tuple[str, int, int]] = []
-        """Of each learning-rate scheduler: its class, its optimizer's number, how often it has stepped."""
+        self.schedulers: list[SchedulerFacts] = []
         self.scripts: tuple[str, ...] = ()
 
     def optimizer(self, number: int, kind: str = "") -> OptimizerRun:

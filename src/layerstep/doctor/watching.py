@@ -26,6 +26,7 @@ from layerstep.calls.stack import call_depth
 from layerstep.doctor.activity import Activity
 from layerstep.doctor.bad_values import birth_of
 from layerstep.doctor.budget import Budget, Level
+from layerstep.doctor.calls import Calls
 from layerstep.doctor.diagnosis import Diagnosis
 from layerstep.doctor.facts import ForwardFacts, LossFacts, StepFacts
 from layerstep.doctor.finding import Finding, Place
@@ -86,6 +87,7 @@ class Doctor(Instrument):
         self.forwards = Forwards(self.session.run.models)
         self.optimizers = Optimizers(self.session)
         self.activity = Activity()
+        self.calls = Calls()
         self._losses: list[LossFacts] = []
         self._calls: list[ForwardFacts] = []
         self._modules: list[weakref.ref[nn.Module]] = []
@@ -150,7 +152,7 @@ class Doctor(Instrument):
         """The run is over: ask the rules for the last time."""
         if self.is_on:
             self._end_evaluation()
-            self.optimizers.look_at_schedulers(self.diagnosis.run)
+            self.optimizers.schedulers.tell(self.diagnosis.run)
             self.diagnosis.ended()
 
     def cost(self) -> list[str]:
@@ -189,6 +191,8 @@ class Doctor(Instrument):
                 with_grad=with_grad,
                 autocast=next(iter(autocast.values()), None),
             )
+            if self._is_looking:
+                self.calls.model_called(args, kwargs, with_grad=with_grad)
         if call is None:
             return
         if call.with_grad:
@@ -231,10 +235,13 @@ class Doctor(Instrument):
     def _layer_called(
         self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
     ) -> None:
-        if self.session.run.is_silent or not torch.is_grad_enabled() or is_in_backward() or is_tracing():
+        if self.session.run.is_silent or is_in_backward() or is_tracing():
             return
+        path, has_grad = self._paths.get(id(module), ""), torch.is_grad_enabled()
         with self._safely(), observing():
-            self.activity.note(self._paths.get(id(module), ""), module, args, output)
+            self.calls.note(path, args, kwargs, output, with_grad=has_grad)
+            if has_grad:
+                self.activity.note(path, module, args, output)
 
     # --- backward passes ---
 
@@ -284,8 +291,8 @@ class Doctor(Instrument):
 
     def _has_ended(self, losses: list[Tensor], frame: FrameType) -> None:
         if not self.session.run.is_silent:
-            with self._safely():
-                self.optimizers.backward_ended()
+            with self._safely(), observing():
+                self.optimizers.backward_ended(deep=self._is_looking)
 
     # --- steps of optimizers ---
 
@@ -311,6 +318,7 @@ class Doctor(Instrument):
                 forwards=self._own_calls(stepped),
                 seconds=time.perf_counter() - self._since,
                 activations=self.activity.take(),
+                calls=self.calls.take(),
                 run=self.diagnosis.run,
             )
             step = replace(

@@ -35,7 +35,14 @@ class LossInputIsProbability(Rule):
     How to fix: remove the softmax or sigmoid at the end of the model, or use the loss for probabilities.
     """
 
-    explains = ()
+    explains = (
+        "not-learning",
+        "plateau",
+        "underfitting",
+        "vanishing-gradients",
+        "update-too-small",
+        "bad-initial-loss",
+    )
     confirm = "probe overfit"
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:

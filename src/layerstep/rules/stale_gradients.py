@@ -32,6 +32,11 @@ class StaleGradients(Rule):
         "not-learning",
         "non-finite",
         "loss-spike",
+        "oscillating",
+        "plateau",
+        "underfitting",
+        "dead-units",
+        "saturated-units",
     )
     patience = 2
 

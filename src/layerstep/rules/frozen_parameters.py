@@ -1,0 +1,42 @@
+"""Parameters that are not to be trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from layerstep.doctor.finding import Place, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.registry import rule
+
+__all__ = ["FrozenParameters"]
+
+
+@rule("R5", "frozen-parameters", severity="info", cost="always")
+class FrozenParameters(Rule):
+    """Some parameters of a model that trains have `requires_grad=False`.
+
+    Why: that is how a backbone is frozen, and often meant. If a training goes nowhere, see whether it is: a
+    loop that froze too much, or that was to unfreeze later, leaves the model without much to learn with.
+
+    How to fix: call `requires_grad_(True)` on what is to be trained, before the optimizer is made.
+    """
+
+    advice = ("if they are to be trained: requires_grad_(True) before the optimizer is made",)
+    explains = ("not-learning", "underfitting", "plateau")
+
+    def begins(self, run: RunFacts) -> Iterable[Sign]:
+        for model in dict.fromkeys(each.model for each in run.parameters.values()):
+            here = [each for each in run.parameters.values() if each.model == model]
+            frozen = [each for each in here if not each.requires_grad]
+            trains = [each for each in here if each.requires_grad and each.optimizers]
+            if not frozen or not trains:
+                continue
+            sizes = {each.name: math.prod(each.shape) for each in here}
+            share = sum(sizes[each.name] for each in frozen) / max(sum(sizes.values()), 1)
+            yield Sign(
+                f"{len(frozen)} of {len(here)} parameters, {share:.0%} of the elements, are frozen",
+                Place(tuple(each.name for each in frozen)),
+                {"share": share, "trained": len(trains)},
+            )

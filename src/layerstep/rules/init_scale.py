@@ -1,0 +1,91 @@
+"""Initial weights that are far too large or far too small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from layerstep.doctor.facts import ActivationFacts, StepFacts
+from layerstep.doctor.finding import Place, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.doctor.series import median
+from layerstep.registry import rule
+
+__all__ = ["InitScale"]
+
+GROWTH = 6.0
+"""A layer whose output is so much larger than its input; the usual initialisations have 0.1 to 2."""
+LARGE = 6.0
+SMALL = 1e-3
+_LAYERS = ("Linear", "Conv1d", "Conv2d", "Conv3d")
+
+
+@rule("R11", "init-scale", severity="warning", confidence="statistical", cost="look")
+class InitScale(Rule):
+    """The signal grows or dies out on its way through the layers before the first step.
+
+    Why: weights that are too large let the outputs grow from layer to layer, so the first loss is huge, the
+    activations saturate and the gradients explode. Weights that are too small let the signal die out, and
+    with it the gradients. Good initialisations keep it at one size; norm layers do so too.
+
+    How to fix: use the initialisation of torch or `nn.init.kaiming_normal_` and `xavier_uniform_`: the
+    standard deviation of a weight is about 1 / sqrt(inputs).
+    """
+
+    advice = (
+        "initialise with kaiming_normal_ or xavier_uniform_: a standard deviation of about 1 / sqrt(inputs)",
+        "put norm layers between the layers",
+    )
+    explains = (
+        "bad-initial-loss",
+        "exploding-gradients",
+        "vanishing-gradients",
+        "saturated-units",
+        "dead-units",
+        "diverging",
+        "not-learning",
+        "non-finite",
+        "update-too-small",
+        "update-too-large",
+        "loss-spike",
+        "plateau",
+    )
+
+    def __init__(self) -> None:
+        self._is_done = False
+
+    def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        if self._is_done or not step.is_looked_at or not step.activations:
+            return
+        self._is_done = True
+        if step.number > 1:
+            return
+        every = [each for each in step.activations if not each.path.endswith(".input")]
+        layers = [each for each in every if each.kind in _LAYERS and each.given > 0]
+        if len(layers) < 2:
+            return
+        grown = [each for each in layers if each.std > GROWTH * each.given and not _is_normed(each, every)]
+        if len(grown) >= 2 and 2 * len(grown) >= len(layers) and layers[-1].std > LARGE:
+            yield _sign(
+                f"the signal grows by {_ratio(grown):.3g} in each of {len(grown)} layers", grown, layers
+            )
+        shrunk = [each for each in layers if each.std < 0.1 * each.given]
+        if len(shrunk) >= 2 and layers[-1].given < SMALL * layers[0].given:
+            yield _sign(f"the signal dies out: {_ratio(shrunk):.2g} of it passes each layer", shrunk, layers)
+
+
+def _is_normed(layer: ActivationFacts, every: list[ActivationFacts]) -> bool:
+    place = every.index(layer)
+    return place + 1 < len(every) and "Norm" in every[place + 1].kind
+
+
+def _ratio(layers: list[ActivationFacts]) -> float:
+    return median([each.std / each.given for each in layers])
+
+
+def _sign(text: str, wrong: list[ActivationFacts], layers: list[ActivationFacts]) -> Sign:
+    return Sign(
+        text,
+        Place(tuple(f"{each.path}.weight" for each in wrong), module=wrong[0].path),
+        {"std of outputs": tuple(each.std for each in layers)},
+    )

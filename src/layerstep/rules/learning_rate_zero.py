@@ -1,0 +1,55 @@
+"""A learning rate of zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.finding import Place, Severity, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.registry import rule
+
+__all__ = ["LearningRateZero"]
+
+FIRST = 20
+AFTER = 50
+SHARE = 0.2
+
+
+@rule("R45", "learning-rate-zero", severity="error", cost="always")
+class LearningRateZero(Rule):
+    """The optimizer steps with a learning rate of zero.
+
+    Why: nothing is learned. Often a schedule has come to its end while the training goes on, or a warm-up
+    begins at zero and counts epochs where steps were meant.
+
+    How to fix: see in which unit the schedule counts, how many steps it was told, and whether `step()` of the
+    scheduler is called.
+    """
+
+    advice = (
+        "see how many steps the schedule was told, and whether it counts steps or epochs",
+        "see whether the scheduler is stepped",
+    )
+    explains = ("not-learning", "plateau", "underfitting", "update-too-small", "never-updated")
+
+    def __init__(self) -> None:
+        self._zero: dict[int, int] = {}
+
+    def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        rates = [group.lr for group in step.groups]
+        if not rates or any(math.isnan(rate) or rate for rate in rates):
+            self._zero[step.optimizer] = 0
+            return
+        zero = self._zero[step.optimizer] = self._zero.get(step.optimizer, 0) + 1
+        always = zero == step.number
+        if (always and zero >= FIRST) or (zero >= AFTER and zero >= SHARE * step.number):
+            since = "from the beginning" if always else f"since {zero} steps"
+            yield Sign(
+                f"the learning rate is 0 {since}",
+                Place(module=step.kind),
+                {"steps": zero},
+                severity=self.severity if always else Severity.WARNING,
+            )

@@ -1,0 +1,144 @@
+"""Parameters that have a gradient and never change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.finding import Place, Severity, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.registry import rule
+
+__all__ = ["NeverUpdated"]
+
+SMALL = 1e-4
+LOOKS = 8
+"""Looks in a row in which a parameter has a gradient and nothing has written to it."""
+
+
+@rule("R3", "never-updated", severity="error", cost="look")
+class NeverUpdated(Rule):
+    """A parameter has a gradient, and no step changes it.
+
+    Why: it stays as it was initialised while the rest of the model learns around it. Most often it is in no
+    optimizer: the optimizer was made before the layer, or of a part of the model. Or its optimizer never
+    steps, or its gradient is cleared before the step.
+
+    How to fix: give all parameters to the optimizer, and step every optimizer. If they are meant to stay as
+    they are, set `requires_grad_(False)`: that also saves the time of their gradients.
+    """
+
+    advice = (
+        "give the parameters to an optimizer",
+        "if they are meant to stay as they are: requires_grad_(False)",
+    )
+    explains = ("not-learning", "underfitting", "plateau", "update-too-small")
+    patience = 1
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+        self._emptied = 0
+
+    def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        if not step.is_looked_at:
+            return
+        yield from self._cleared_too_soon(step)
+        still = set(step.untouched) | _unmoved(step, run)
+        self._seen = {name: self._seen.get(name, 0) + 1 for name in still}
+        lasting = [name for name, looks in self._seen.items() if looks >= LOOKS]
+        if not lasting:
+            return
+        for model in dict.fromkeys(_model(name, run) for name in lasting):
+            here = tuple(name for name in lasting if _model(name, run) == model)
+            yield self._sign(here, step, run)
+
+    def _cleared_too_soon(self, step: StepFacts) -> Iterable[Sign]:
+        self._emptied = self._emptied + 1 if step.emptied else 0
+        if self._emptied >= 3:
+            at = step.losses[-1].backward_at if step.losses else Place()
+            yield Sign(
+                "the gradients are cleared between backward() and the step: nothing is updated",
+                Place(tuple(step.parameters), file=at.file, line=at.line),
+                {"gradient norm after backward": step.backward_norm or 0.0},
+                advice=("call optimizer.zero_grad() before backward(), not between backward() and step()",),
+            )
+
+    def ended(self, run: RunFacts) -> Iterable[Sign]:
+        """An optimizer may begin late; at the end it is known that it never did."""
+        idle = tuple(
+            name
+            for name, looks in self._seen.items()
+            if looks >= LOOKS and name in run.parameters and set(run.parameters[name].optimizers) == {0}
+        )
+        if idle:
+            yield Sign(
+                f"the optimizer of {_counted(idle)} never steps",
+                Place(idle),
+                {"looks": self._seen[idle[0]]},
+                advice=("call step() of this optimizer",),
+                severity=Severity.ERROR,
+            )
+
+    def _sign(self, names: tuple[str, ...], step: StepFacts, run: RunFacts) -> Sign:
+        outside = [name for name in names if name in step.orphans]
+        text = f"{_counted(names)} with a gradient never changed"
+        if len(outside) == len(names):
+            text += ": in no optimizer"
+        return Sign(
+            text,
+            Place(names),
+            {"looks": self._seen[names[0]], "training steps": step.training_step},
+            severity=self.severity if _is_meant_to_train(names, step, run) else Severity.INFO,
+        )
+
+
+def _counted(names: tuple[str, ...]) -> str:
+    return f"{len(names)} parameters" if len(names) > 1 else names[0]
+
+
+def _unmoved(step: StepFacts, run: RunFacts) -> set[str]:
+    """Parameters of the optimizer itself that it does not move, though its rate and their gradients would.
+
+    A rate of zero is another finding, and so is rounding.
+    """
+    rates = {name: group.lr for group in step.groups for name in group.parameters}
+    return {
+        name
+        for name, look in step.parameters.items()
+        if look.has_gradient
+        and not look.moved
+        and not look.stuck
+        and look.norm > SMALL * (step.grad_norm or 0.0)
+        and rates.get(name, 0.0) * look.most > SMALL * look.weight_norm
+        and not (name in run.parameters and run.parameters[name].before_norm)
+    }
+
+
+def _model(name: str, run: RunFacts) -> str:
+    known = run.parameters.get(name)
+    return known.model if known is not None else ""
+
+
+def _is_meant_to_train(names: tuple[str, ...], step: StepFacts, run: RunFacts) -> bool:
+    """Is it surely a mistake?
+
+    A model of which no parameter trains is a teacher or measures a loss. One of which only the last part
+    trains is a backbone with a new head.
+    """
+    if any(name in step.parameters for name in names):
+        return True
+    known = run.parameters.get(names[0])
+    if known is None:
+        return False
+    of_model = [each for each in run.parameters.values() if each.model == known.model and each.requires_grad]
+    trained = [each for each in of_model if set(each.optimizers) - {0}]
+    if not trained or any(0 in run.parameters[name].optimizers for name in names if name in run.parameters):
+        return False
+    parts = list(dict.fromkeys(_part(each.module, of_model[0].model) for each in of_model))
+    return {_part(each.module, of_model[0].model) for each in trained} != {parts[-1]}
+
+
+def _part(module: str, model: str) -> str:
+    """The child of the model that a module belongs to."""
+    return module.removeprefix(f"{model}.").partition(".")[0]
