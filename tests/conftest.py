@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         if callspec and any(getattr(value, "long", False) is True for value in callspec.params.values()):
             item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c() -> None:
+    """A shell starts a program so that SIGINT is ignored if it is followed by `&`; so would be ours."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
