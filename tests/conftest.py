@@ -36,14 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c() -> None:
-    """A shell starts a program so that SIGINT is ignored if it is followed by `&`; so would be ours."""
+    """A shell makes a program ignore SIGINT if `&` follows it. Programs that tests start would inherit it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """New folders. `mktemp` would list all earlier ones to number the next: 5 ms after 3,000 tests."""
+    """New folders. `mktemp` would list all earlier ones to number the next: 10 ms after 6,000."""
     folder = tmp_path_factory.mktemp("homes")
     return (folder / str(number) for number in itertools.count())
 
@@ -97,9 +97,9 @@ def _nothing_left() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_objects() -> None:
-    """What was there before this file is put aside: two million objects of torch, pytest and other tests.
+    """Puts aside what was there before this file: a million objects of torch, pytest and other tests.
 
-    A census or a search goes through all that is not, which takes half a second with them.
+    With them a collection takes 0.5 s and a search of all objects 0.2 s. Both leave out what is frozen.
     """
     gc.collect()
     gc.freeze()
