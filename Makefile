@@ -4,6 +4,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 STAMP := .venv/.installed
 PROCESSOR := .venv/share/perfetto/trace_processor.wasm
 
+# Without compiled files every start of layerstep costs 0.25 s more, and the collection of the tests 5 s.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-long test-all test-trace test-apps chaos lint docs bench clean

@@ -199,3 +199,11 @@ def test_the_parts_of_the_engine_do_not_know_the_session() -> None:
     """They are given what they need; the session is where they are put together."""
     users = [path for path, tree in TREES.items() if "layerstep.engine.session" in imported(tree)]
     assert users and not [path for path in users if path.startswith("engine/")]
+
+
+@pytest.mark.parametrize("path", TREES)
+def test_no_frame_is_found_by_counting_calls(path: str) -> None:
+    """A function may ask for its own frame or its caller's. Others change when a function is extracted."""
+    calls = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.Call) and node.args]
+    depths = [call.args[0] for call in calls if dotted(call.func).rpartition(".")[2] == "_getframe"]
+    assert [each.value for each in depths if not (isinstance(each, ast.Constant) and each.value <= 1)] == []

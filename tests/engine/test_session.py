@@ -184,7 +184,7 @@ class Remote:
     def _work(self) -> None:
         while self.lines:
             line = self.lines.pop(0)
-            view = self.console.submit(line).result(timeout=30)
+            view = self.console.submit(line).result(timeout=100)
             if view is None:
                 return
             self.answers.append(to_text(view))

@@ -67,11 +67,11 @@ def _lines(looks: Iterable[str], resume: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def no_collection() -> Iterator[None]:
     """What only the cyclic collector frees is not free while the run needs the memory."""
+    gc.collect()
     gc.freeze()  # so that the collections of the tests look at their own objects only
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("kind", [Dropping, Passing])

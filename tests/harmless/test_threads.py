@@ -42,7 +42,7 @@ def _together(*targets: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(100)
         assert not thread.is_alive(), "a thread hangs"
     return results
 
@@ -68,7 +68,7 @@ def test_two_threads_stop_one_after_the_other() -> None:
         together = threading.Barrier(2)
 
         def run(part: nn.Module) -> torch.Tensor:
-            together.wait(30)
+            together.wait(100)
             return part(x)
 
         results = _together(lambda: run(model.left), lambda: run(model.right))
@@ -105,15 +105,15 @@ def test_a_third_thread_drives_two() -> None:
 
     def drive() -> None:
         for _ in range(2):
-            visited.append(front.asked.get(timeout=30))
-            assert console.submit("out.sum()").result(30) is not None
-            console.submit("continue").result(30)
+            visited.append(front.asked.get(timeout=100))
+            assert console.submit("out.sum()").result(100) is not None
+            console.submit("continue").result(100)
 
     with console:
         driver = threading.Thread(target=drive, daemon=True)
         driver.start()
         results = _together(lambda: model.left(x), lambda: model.right(x))
-        driver.join(30)
+        driver.join(100)
     assert sorted(visited) == ["left.0", "right.0"]
     assert all(torch.equal(a, b) for a, b in zip(expected, results, strict=True))
 
@@ -155,13 +155,13 @@ def test_conditions_in_two_threads_do_not_silence_each_other() -> None:
 
     def first() -> bool:
         inside.set()
-        outside.wait(30)
+        outside.wait(100)
         return False
 
     def second() -> bool:
-        inside.wait(30)
+        inside.wait(100)
         outside.set()
-        first_done.wait(30)
+        first_done.wait(100)
         return False
 
     first_done = threading.Event()
@@ -180,7 +180,7 @@ def test_conditions_in_two_threads_do_not_silence_each_other() -> None:
     def left() -> None:
         model.left[0](x)
         first_done.set()
-        finished.wait(30)
+        finished.wait(100)
         model.left[2](x)
 
     def right() -> None:

@@ -58,7 +58,7 @@ SAID = ["late (3, 8)", "at exit (3, 8)", "deleted (3, 8)"]
 
 def ended(*command: str, lines: str = "") -> list[str]:
     done = subprocess.run(
-        [sys.executable, *command], input=lines, capture_output=True, text=True, timeout=120
+        [sys.executable, *command], input=lines, capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Traceback" not in done.stderr and "bug in layerstep" not in done.stderr, done.stderr[-2000:]

@@ -19,14 +19,14 @@ import torch
 from torch import nn
 
 from layerstep import DebugConsole
-from layerstep.process.interrupts import TWICE_WITHIN
+from layerstep.process import interrupts
 
 SECONDS = 100
 
 
 @pytest.fixture(autouse=True)
 def sigint() -> Iterator[None]:
-    """The handler that Python installs, also where the tests run with SIGINT ignored; and it is put back."""
+    """The handler that Python installs; and it is put back."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     left = signal.getsignal(signal.SIGINT)
@@ -186,7 +186,8 @@ def test_two_consoles_leave_the_handler_as_it_was() -> None:
         console.detach()
 
 
-def test_the_second_ctrl_c_goes_to_the_handler_of_the_program() -> None:
+def test_the_second_ctrl_c_goes_to_the_handler_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "TWICE_WITHIN", SECONDS)
     seen: list[int] = []
 
     def own(number: int, frame: Any) -> None:
@@ -344,8 +345,8 @@ def test_quit_in_another_thread_ends_the_program_whatever_it_does_about_ctrl_c(
     assert done.returncode == 130, done.stderr
 
 
-def test_ctrl_c_within_the_window_after_a_stop_is_a_first_one() -> None:
-    assert TWICE_WITHIN > 0
+def test_ctrl_c_within_the_window_after_a_stop_is_a_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "TWICE_WITHIN", SECONDS)
     model = nn.Linear(2, 2)
     console, text = console_with(model, "continue", "continue")
     with console:

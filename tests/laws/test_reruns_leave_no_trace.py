@@ -67,7 +67,7 @@ def test_a_hook_for_all_modules_is_called_in_other_threads_during_a_rerun() -> N
         def forward(self, x: Tensor) -> Tensor:
             thread = threading.Thread(target=lambda: other(torch.ones(2)))
             thread.start()
-            thread.join(20)
+            thread.join(100)
             return x
 
     handle = torch_module.register_module_forward_hook(lambda *given: calls.append(threading.get_ident()))
@@ -171,13 +171,13 @@ def test_what_another_thread_draws_during_a_line_is_not_drawn_twice(
     thread = threading.Thread(target=produce, daemon=True)
     thread.start()
     model = nn.Linear(4, 4)
-    model.draw = lambda: (asked.put(True), done.acquire(timeout=20))[0]
+    model.draw = lambda: (asked.put(True), done.acquire(timeout=100))[0]
     console, seen = console_on(model, ["break Linear", "continue", *["mod.draw()", "continue"] * 3])
     with console:
         for _ in range(3):
             model(torch.ones(2, 4))
     asked.put(False)
-    thread.join(20)
+    thread.join(100)
     assert len(set(drawn)) == len(drawn) == 3
     assert not seen.bugs
 
@@ -287,7 +287,7 @@ def test_a_thread_of_a_library_does_not_keep_the_streams_from_being_put_back(
         assert torch.equal(*after)
     finally:
         names["stop"].set()
-        assert names["done"].wait(60)
+        assert names["done"].wait(100)
 
 
 def test_a_plain_thread_of_the_program_may_draw() -> None:
@@ -300,11 +300,11 @@ def test_a_plain_thread_of_the_program_may_draw() -> None:
 
     _thread.start_new_thread(work, ())
     try:
-        assert ready.wait(60)
+        assert ready.wait(100)
         assert OtherThreads().have_run()
     finally:
         stop.set()
-        assert done.wait(60)
+        assert done.wait(100)
 
 
 @pytest.mark.parametrize("stop", ["break leaf", "break leaf backward"])

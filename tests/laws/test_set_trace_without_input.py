@@ -15,7 +15,7 @@ for number in range(3):
 
 def test_set_trace_without_a_terminal_goes_on() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0 and done.stdout.count("went on") == 3
     assert done.stderr.count("no terminal to ask at, so the run goes on") == 1

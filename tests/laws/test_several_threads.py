@@ -57,12 +57,14 @@ class Driver:
 
     def threads_until(self, words: str) -> str:
         """Wait until `info threads` says so."""
-        for _ in range(SECONDS * 100):
-            text = self.ask("info threads")
-            if words in text:
-                return text
+        return self.wait_until(lambda: words in (text := self.ask("info threads")) and text)
+
+    def wait_until(self, ask: Callable[[], Any]) -> Any:
+        end = time.monotonic() + SECONDS
+        while not (answer := ask()):
+            assert time.monotonic() < end, "it has not come"
             time.sleep(0.01)
-        raise AssertionError(text)
+        return answer
 
 
 @pytest.fixture
@@ -113,8 +115,9 @@ def test_a_temporary_point_stops_once(driver: Driver, started: Callable[..., thr
         started("first", lambda: model.left(X))
         assert driver.stop() == "left.0"
         other = started("second", lambda: model.right(X))
-        other.join(SECONDS)  # it is deleted as soon as it has stopped one
+        driver.wait_until(lambda: not other.is_alive() or "waits for its turn" in driver.ask("info threads"))
         driver.ask("continue")
+        other.join(SECONDS)
     assert driver.stops.empty()
 
 

@@ -412,7 +412,7 @@ def test_threads_have_their_own_beginnings() -> None:
             if x[0, 0] > 0:
                 return h.log()
             entered.set()
-            go_on.wait(20)
+            go_on.wait(100)
             return (h - 1).sqrt()
 
     model = Two()
@@ -422,7 +422,7 @@ def test_threads_have_their_own_beginnings() -> None:
         search_of(console.session).listeners.append(lambda origin: found.append(origin.op))
         slow = threading.Thread(target=model, args=(torch.full((3, 4), -1.0),))
         slow.start()
-        entered.wait(20)
+        entered.wait(100)
         model(torch.full((3, 4), 1.0))
         go_on.set()
         slow.join()

@@ -57,7 +57,7 @@ def play(
     """
     console = console or make_console(io.StringIO(), width=width, colour=False)
     screen_file = console.file
-    with create_pipe_input() as pipe, _as_main(), redirect_stdout(_Through(console)), _timed_by(clock):
+    with create_pipe_input() as pipe, _as_main(), redirect_stdout(_Through(console)), timed_by(clock):
         session = assemble(Config())
         screen = Screen(session, screen_file, console=console)
         session.listen(screen)
@@ -89,7 +89,8 @@ class Clock:
 
 
 @contextmanager
-def _timed_by(clock: Clock | None) -> Iterator[None]:
+def timed_by(clock: Clock | None) -> Iterator[None]:
+    """What is timed and what sleeps goes by this clock."""
     if clock is None:
         yield
         return

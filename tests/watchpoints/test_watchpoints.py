@@ -642,14 +642,14 @@ def test_in_another_thread_it_holds_from_the_forward_on_and_leaves_by_itself() -
         model.head.bias.data.add_(1)
         stacks.append(len(_get_current_dispatch_mode_stack()))
         begun.set()
-        go_on.wait(10)
+        go_on.wait(100)
         torch.ones(1)
         stacks.append(len(_get_current_dispatch_mode_stack()))
 
     with watched:
         thread = threading.Thread(target=work)
         thread.start()
-        assert begun.wait(10)
+        assert begun.wait(100)
     go_on.set()
     thread.join()
     assert len(watched.stops) == 1 and "aten.add_" in watched.stops[0]

@@ -173,7 +173,7 @@ def _above(kernel: _Kernel) -> list[Any]:
     found = found if in_inference or kernel.is_fused else []
     if in_inference and kernel.is_made_of_others:
         found.append(_keys.ADInplaceOrView)
-    return [] if found and _is_in_another_mode(sys._getframe(2)) else found
+    return [] if found and _is_in_another_mode(sys._getframe(1)) else found
 
 
 def _is_in_another_mode(frame: FrameType | None) -> bool:

@@ -97,9 +97,12 @@ class PersistentMode(TorchDispatchMode):
         """Leave this thread's stack now; False where a block around forbids it."""
         return blocks_around(sys._getframe(1)) == NO_BLOCKS and self.pop_here()
 
-    def pop_after_handler(self, kwargs: dict[str, Any]) -> None:
-        """Called in its own handler: leave the stack as soon as torch has put the mode back there."""
-        if blocks_around(sys._getframe(2)) == NO_BLOCKS:
+    def pop_after_handler(self, kwargs: dict[str, Any], called_from: FrameType) -> None:
+        """Called in its own handler: leave the stack as soon as torch has put the mode back there.
+
+        `called_from`: the frame that called the handler.
+        """
+        if blocks_around(called_from) == NO_BLOCKS:
             kwargs[DEFERRED_POP] = DeferredPop(self.pop_here)
 
     def push_here(self) -> bool:

@@ -3,7 +3,7 @@
 In the forward, each call notes the number of its first autograd node (torch counts them) and puts a hook on
 the tensors of its output. When a gradient arrives there, the nodes of the call are found from the node that
 is running: those that are no older than the call. The gradient of an input is the sum over the edges that
-leave these nodes towards it, so that a residual branch beside the module is not mixed in. Nothing is put into
+leave these nodes towards it, so that a residual branch past the module is not mixed in. Nothing is put into
 the graph, and no node is held beyond the pass, so that the graph lives no longer than in a bare run.
 """
 

@@ -56,12 +56,12 @@ class OverwrittenInputs:
     def note(self, module: nn.Module, args: Any, kwargs: Any, *, limit: int) -> None:
         """A call begins. Inputs of more than `limit` bytes are not copied."""
         with observing():
+            self._drop(id(module))
             found = [_note(tensor, limit) for tensor in tensors_of((args, kwargs))[:MOST_INPUTS]]
-        self._drop(id(module))
-        self._noted[id(module)] = found
-        self._bytes += _size(found)
-        while self._bytes > BUDGET:
-            self._drop(next(iter(self._noted)))
+            self._noted[id(module)] = found
+            self._bytes += _size(found)
+            while self._bytes > BUDGET:
+                self._drop(next(iter(self._noted)))
 
     def overwritten(self, module: nn.Module) -> tuple[Overwritten, ...]:
         """A call has ended: the inputs that it has written to."""

@@ -91,5 +91,5 @@ class Ledger(TorchFunctionMode):
         base = base_of(tensor)
         shapes = (tuple(tensor.shape),) + ((tuple(base.shape),) if base is not None else ())
         dtype = str(tensor.dtype).removeprefix("torch.")
-        place = place_of(sys._getframe(2))
+        place = place_of(sys._getframe(1))
         self.writes.append(Write(name_of(func), place, shapes, dtype, version, key_of(tensor) or id(tensor)))

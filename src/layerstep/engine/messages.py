@@ -51,7 +51,7 @@ class Frontend(Protocol):
 
 
 class Messages:
-    """Hands what there is to say to everyone who listens."""
+    """Hands each message to the listeners."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[Message], None]] = []

@@ -1,4 +1,4 @@
-"""Arrivals: an outermost module is called. A new one is taken in and announced; forwards are counted."""
+"""Takes in models as the program calls them: announces new ones, counts forwards, sets waiting points."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class ModuleCalls:
         self._overwritten_inputs = overwritten_inputs
         self._messages = messages
         self._fail = fail
-        self._sink = Sink(self.report, self._play_beside, self._leaving, self._entered)
+        self._sink = Sink(self.report, self._run_plain, self._leaving, self._entered)
         self.taps = Taps(self._sink)
 
     def report(
@@ -153,7 +153,7 @@ class ModuleCalls:
         for leaving in self._instruments.at("leaving"):
             leaving(error, points)
 
-    def _play_beside(self, module: nn.Module, plain: Callable[[], Any]) -> None:
+    def _run_plain(self, module: nn.Module, plain: Callable[[], Any]) -> None:
         """Run the modules inside a fused layer, for their taps; the run has the kernel's result already."""
         kind, say_once = type(module).__name__, self._messages.say_once
         say_once(

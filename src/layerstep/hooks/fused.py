@@ -3,7 +3,7 @@
 `nn.TransformerEncoderLayer` in eval mode without gradients runs as one kernel that calls none of the modules
 inside it, and any hook on or in the layer makes it take the plain path, whose last digits differ. So, while
 a layer is tapped, each of its calls runs a stand-in for its `forward`: the kernel computes the result, and
-the plain path is played beside it for whoever wants to stop inside.
+the plain path runs as well, for points inside the layer.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ class FusedForward:
     """Stands in for the `forward` of a layer in one call, while taps are on or in it.
 
     A call that has begun ends as it began even if the debugger detaches meanwhile. `is_tap` tells our hooks
-    from the user's: with one of theirs the layer takes the plain path anyway. `beside` runs the plain path,
-    undisturbing.
+    from the user's: with one of theirs the layer takes the plain path anyway. `run_plain` runs the plain
+    path as well, undisturbing.
     """
 
-    __slots__ = ("_beside", "_forward", "_is_tap", "_module")
+    __slots__ = ("_forward", "_is_tap", "_module", "_run_plain")
 
     def __init__(
         self,
         module: nn.Module,
         forward: Callable[..., Any],
         is_tap: Callable[[Any], bool],
-        beside: Callable[[nn.Module, Callable[[], Any]], None],
+        run_plain: Callable[[nn.Module, Callable[[], Any]], None],
     ) -> None:
         self._module = module
         self._forward = forward
         self._is_tap = is_tap
-        self._beside = beside
+        self._run_plain = run_plain
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         forward = self._forward
@@ -65,7 +65,7 @@ class FusedForward:
             result = forward(*args, **kwargs)
         inside = list(self._module.modules())[1:]
         if any(hooks for module in inside for hooks in hook_tables(module).values()):
-            self._beside(self._module, lambda: forward(*args, **kwargs))
+            self._run_plain(self._module, lambda: forward(*args, **kwargs))
         return result
 
     def _is_fused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

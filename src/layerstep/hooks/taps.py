@@ -42,12 +42,12 @@ _frame = sys._getframe
 class Sink:
     """Where taps report to. While no step runs and nothing is noted, taps without points return at once."""
 
-    __slots__ = ("beside", "entered", "lies_open", "listening", "noting", "raised", "report")
+    __slots__ = ("entered", "lies_open", "listening", "noting", "raised", "report", "run_plain")
 
     def __init__(
         self,
         report: Callable[[Phase, Asked, Any, Any, Any, Any, FrameType], Any],
-        beside: Callable[[nn.Module, Callable[[], Any]], None],
+        run_plain: Callable[[nn.Module, Callable[[], Any]], None],
         raised: Callable[[BaseException, Asked], None],
         entered: Callable[[nn.Module, Any, Any], None] = lambda module, args, kwargs: None,
     ) -> None:
@@ -58,7 +58,7 @@ class Sink:
         self.lies_open = False
         """A mode lies beyond the call that it was put on in: exits are heard of, to take it out."""
         self.report = report
-        self.beside = beside
+        self.run_plain = run_plain
         """Runs the plain path of a layer whose result comes from a fused kernel."""
         self.raised = raised
         self.entered = entered
@@ -241,7 +241,7 @@ class Taps:
 
     def _with_kernel(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """While a layer that may be one kernel is tapped, the kernel still computes."""
-        return FusedForward(module, forward, _is_tap, self.sink.beside)
+        return FusedForward(module, forward, _is_tap, self.sink.run_plain)
 
     def apply_to(self, roots: list[nn.Module], *phases: Phase) -> None:
         """Tap these outermost modules, for an instrument that has no points."""

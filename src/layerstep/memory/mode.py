@@ -46,7 +46,7 @@ class AllocationMode(PersistentMode):
             result = run_kernel(func, args, kwargs)
         finally:
             if not self.is_on:
-                self.pop_after_handler(kwargs)
+                self.pop_after_handler(kwargs, sys._getframe(1))
         try:
             if self.is_on:
                 self._tell(result, sys._getframe(1))

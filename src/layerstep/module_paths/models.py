@@ -1,8 +1,8 @@
 """The models of a run, and the paths of their modules.
 
 With one model a path is as in its `state_dict`; with several it carries the model's name.
-A module without parameters that a script calls by itself (a loss, say) has a name
-too, but does not make the model beside it one of several.
+A module without parameters that a script calls by itself (a loss, say) has a name too. It does not count
+when the models are told apart.
 """
 
 from __future__ import annotations

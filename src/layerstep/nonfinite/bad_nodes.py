@@ -66,7 +66,7 @@ class Ledger:
         """Call a function, and note it."""
         start = autograd_count()
         result = func(*args, **kwargs)
-        frame = sys._getframe(2)
+        frame = sys._getframe(1)
         entry = Entry(start, autograd_count(), name_of(func), place_of(frame), module_at(frame))
         self.entries.append(entry)
         return result
@@ -76,7 +76,7 @@ class Ledger:
         result = run_kernel(func, args, kwargs)
         if len(self.entries) < MOST_ENTRIES:
             start, self._last = self._last, autograd_count()
-            frame = sys._getframe(2)
+            frame = sys._getframe(1)
             entry = Entry(start, self._last, called_as(func, frame), place_of(frame), None)
             self._bytes += sum(map(size_of, tensors_of(result)))
             if self._bytes <= MOST_BYTES:

@@ -1,4 +1,4 @@
-"""The hunt of a session: what `catch nan`, `catch inf` and `catch nonfinite` ask, and when.
+"""The search of a session: what `catch nan`, `catch inf` and `catch nonfinite` ask, and when.
 
 At the end of an outermost call its output is summed; at `backward()` the loss; after it the gradients; after
 an optimizer's step the parameters. Only if one of them is not finite is anything run again.
@@ -47,7 +47,7 @@ MOST_SNAPSHOTS = 8
 
 
 def search_of(session: Session) -> NonfiniteSearch:
-    """The hunt of a session; it is made when it is first asked for."""
+    """The search of a session; it is made when it is first asked for."""
     return session.instruments.get(NonfiniteSearch)
 
 

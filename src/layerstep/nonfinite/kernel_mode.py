@@ -6,6 +6,7 @@ differ, and makes dynamo compile again.
 
 from __future__ import annotations
 
+import sys
 import threading
 from types import FrameType
 from typing import Any
@@ -37,7 +38,7 @@ class KernelMode(PersistentMode):
         try:
             return run_kernel(func, args, kwargs)
         finally:
-            self.pop_after_handler(kwargs)
+            self.pop_after_handler(kwargs, sys._getframe(1))
 
     def open(self) -> bool:
         """Lie below all modes of this thread from now on; no where that may not be."""

@@ -184,7 +184,7 @@ class KernelTrace:
         causes = {self._writers[key] for t in bad_inputs if (key := storage_key(t)) in self._writers}
         sources = [self._source(t) for t in bad_inputs if storage_key(t) not in self._writers]
         bad = count_bad(result)
-        frame = sys._getframe(2)
+        frame = sys._getframe(1)
         node = current_node()
         link = Link(
             number,

@@ -45,7 +45,7 @@ MOST_LOSS_NODES = 400
 
 
 class LossAndBackward:
-    """The part of a hunt that comes after the forward."""
+    """The part of a search that comes after the forward."""
 
     def __init__(self, search: Search, live_check: LiveCheck) -> None:
         self._search = search

@@ -1,4 +1,4 @@
-"""Where a value that is not finite was born: what the hunt hands to whoever shows it."""
+"""Where a value that is not finite was born: what the search finds and the views show."""
 
 from __future__ import annotations
 

@@ -109,9 +109,9 @@ class _Counter:
     def _count(self, packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if self._is_cheap(packet):
             if not is_in_backward():
-                self._places.here(sys._getframe(3))  # it may have made nodes
+                self._places.here(sys._getframe(1))  # it may have made nodes
             return
-        path, part = self._places.here(sys._getframe(3))
+        path, part = self._places.here(sys._getframe(1))
         count = flop_formulas.count(packet, args, kwargs, result)
         if count is None:
             self._found.uncounted[path, str(packet).removeprefix("aten.")] += 1

@@ -127,7 +127,7 @@ class Steps:
 
 
 def _is_within(frame: FrameType | None, outer: int | None) -> bool:
-    """Is a frame inside the one with this number? One that an exception has ended is no more."""
+    """Does a frame run within the one with this number? A frame that an exception has ended is not met."""
     while outer is not None and frame is not None:
         if id(frame) == outer and frame.f_code.co_name == "wrapper":
             return True

@@ -198,7 +198,7 @@ class Watchpoints(Instrument):
         if self._session.run.is_silent or is_tracing():
             point.look()
             return
-        frame = sys._getframe(2)
+        frame = sys._getframe(1)
         with _above():
             since = self._mode.place_of_last()
             self._hold([self._moved(point, frame, since=since, to_seat=False)], frame)
@@ -220,7 +220,7 @@ class Watchpoints(Instrument):
 
     def _around(self, func: Any, args: Any, kwargs: dict[str, Any], hits: list[Watchpoint]) -> Any:
         """Run a kernel that may write watched tensors, and stop if it did."""
-        session, frame = self._session, sys._getframe(2)
+        session, frame = self._session, sys._getframe(1)
         if session.run.is_silent or is_tracing():
             result = run_kernel(func, args, kwargs)
             for point in hits:

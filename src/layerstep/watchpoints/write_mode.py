@@ -111,7 +111,7 @@ class WriteMode(PersistentMode):
                 return self._around(func, args, kwargs, hits)
         finally:
             if not self.points:
-                self.pop_after_handler(kwargs)
+                self.pop_after_handler(kwargs, sys._getframe(1))
 
     def _hit(self, slots: _Slots, args: Any, kwargs: Any) -> list[Watchpoint]:
         hits: list[Watchpoint] = []

@@ -32,6 +32,7 @@ from layerstep.errors import UserError
 from layerstep.frontends.completion import complete
 from layerstep.frontends.output import PROMPT, Screen
 from layerstep.frontends.terminal.style import LineLexer, style_named
+from layerstep.frontends.terminal.tracebacks import Tracebacks
 from layerstep.line_syntax import is_complete
 from layerstep.views import Notice
 
@@ -102,9 +103,11 @@ class Terminal:
             output=output or create_output(stdout=screen.console.file),  # type: ignore[arg-type]
             color_depth=ColorDepth.DEPTH_1_BIT if screen.console.no_color else None,
         )
+        self._tracebacks = Tracebacks(self._prompt.app)
 
     def paused(self) -> None:
         self._guard(on=True)
+        self._tracebacks.watch()
         self._wanted.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="layerstep-terminal", daemon=True)
@@ -112,6 +115,7 @@ class Terminal:
 
     def resumed(self) -> None:
         self._guard(on=False)
+        self._tracebacks.leave()
         self._wanted.clear()
         app = self._prompt.app
         loop = app.loop
@@ -155,6 +159,7 @@ class Terminal:
                 [("class:prompt", ">>> " if self._session.prompt.interacting else PROMPT)],
                 handle_sigint=False,
                 placeholder=[("class:auto-suggestion", offered)],
+                pre_run=self._tracebacks.prompt_opens,
             )
         except KeyboardInterrupt:
             return
@@ -167,6 +172,8 @@ class Terminal:
             return
         except _Cancelled:
             return
+        finally:
+            self._tracebacks.prompt_closed()
         if not self._wanted.is_set():
             return
         if offered and line.strip() in ("", offered):
