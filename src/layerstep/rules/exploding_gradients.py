@@ -24,7 +24,7 @@ LOOKS = 8
 STEPS = 20
 
 
-@rule("R15", "exploding-gradients", severity="error", confidence="statistical", cost="look")
+@rule("R15", "exploding-gradients", severity="error", confidence="statistical", cost="always")
 class ExplodingGradients(Rule):
     """The gradients grow from layer to layer, or from step to step, and the loss gets worse.
 
@@ -74,6 +74,8 @@ class ExplodingGradients(Rule):
         depth = depth_of(step, run) if step.is_looked_at else None
         if depth is not None:
             seen.append(depth)
+        if step.number % STEPS and depth is None:
+            return
         ratio = median([each.ratio for each in seen])
         if len(seen) == LOOKS and step.number >= STEPS and ratio > DEEP and all(map(_rises, seen)):
             yield Sign(

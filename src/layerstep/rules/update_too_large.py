@@ -24,7 +24,7 @@ LOOKS = 10
 STEPS = 20
 
 
-@rule("R12", "update-too-large", severity="error", confidence="statistical", cost="look")
+@rule("R12", "update-too-large", severity="error", confidence="statistical", cost="always")
 class UpdateTooLarge(Rule):
     """Each step changes the weights by a large share of their size, and the loss gets no better.
 
@@ -64,7 +64,11 @@ class UpdateTooLarge(Rule):
         loss = step.loss if step.loss is not None else math.nan
         if large and step.number <= STEPS and _is_worse(loss, first):
             yield self._sign(max(large), step, loss=loss, first=first)
-        elif step.number >= STEPS and mine.update.count >= LOOKS:
+        elif (
+            step.number >= STEPS
+            and (step.is_looked_at or not step.number % STEPS)
+            and mine.update.count >= LOOKS
+        ):
             usual = median(mine.update.tail(LOOKS))
             now, then = median(mine.loss.tail(10)), median(mine.loss.head(5))
             if usual > LATER and not now < then - 0.1 * abs(then):

@@ -18,7 +18,7 @@ LOOKS = 10
 STEPS = 20
 
 
-@rule("R13", "update-too-small", severity="info", confidence="statistical", cost="look")
+@rule("R13", "update-too-small", severity="info", confidence="statistical", cost="always")
 class UpdateTooSmall(Rule):
     """Each step changes the weights by less than a thirty thousandth of their size.
 
@@ -34,6 +34,8 @@ class UpdateTooSmall(Rule):
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         mine = run.optimizer(step.optimizer)
+        if step.number % STEPS and not step.is_looked_at:
+            return
         if step.number < STEPS or mine.update.count < LOOKS or step.kind == "LBFGS":
             return
         highest = max(mine.lr.values())

@@ -23,7 +23,7 @@ LOOKS = 8
 STEPS = 20
 
 
-@rule("R14", "vanishing-gradients", severity="warning", confidence="statistical", cost="look")
+@rule("R14", "vanishing-gradients", severity="warning", confidence="statistical", cost="always")
 class VanishingGradients(Rule):
     """The gradients shrink from layer to layer, and the first layers hardly learn.
 
@@ -50,7 +50,7 @@ class VanishingGradients(Rule):
         depth = depth_of(step, run) if step.is_looked_at else None
         if depth is not None:
             seen.append(depth)
-        if len(seen) < LOOKS or step.number < STEPS:
+        if len(seen) < LOOKS or step.number < STEPS or (step.number % STEPS and depth is None):
             return
         ratio = median([each.ratio for each in seen])
         first = median([each.first for each in seen])
