@@ -37,6 +37,7 @@ from layerstep.doctor.measuring import criterion_facts
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
 from layerstep.doctor.source_of_loss import line_of, where_made
+from layerstep.doctor.training_calls import TrainingCalls
 from layerstep.doctor.views import finding_view
 from layerstep.engine.instrument import Instrument
 from layerstep.hooks.taps import Sink, Taps
@@ -88,6 +89,7 @@ class Doctor(Instrument):
         self.optimizers = Optimizers(self.session)
         self.activity = Activity()
         self.calls = Calls()
+        self.training_calls = TrainingCalls()
         self._losses: list[LossFacts] = []
         self._calls: list[ForwardFacts] = []
         self._modules: list[weakref.ref[nn.Module]] = []
@@ -199,6 +201,10 @@ class Doctor(Instrument):
             self._end_evaluation()
             self._calls.append(call)
             self._modules.append(weakref.ref(module))
+            if self._is_looking:
+                step = self.session.training.count + 1
+                with observing():
+                    self.training_calls.begins(module, args, kwargs, step=step, autocast=autocast)
         elif self.optimizers.trains(module):
             line = line_of(user_frame(frame) or frame)
             self.forwards.add_to_evaluation(call, self.diagnosis.run.training_step, line)
@@ -212,6 +218,7 @@ class Doctor(Instrument):
         if self._is_looking and self._calls and self._is_model(module):
             with observing():
                 self._calls[-1] = self.forwards.with_output(self._calls[-1], output)
+                self.training_calls.ends(module, output)
 
     def _note_evaluation_loss(self, module: nn.Module, output: Any) -> None:
         """A loss that a model returns beside its output, or that a loss module returns."""
@@ -261,6 +268,7 @@ class Doctor(Instrument):
         if not is_wanted or loss.grad_fn is None:
             scale = self._losses[-1].scale if self._losses else self.optimizers.last_scale(place)
             return LossFacts(value, place, place, scale=scale)
+        self.training_calls.backward(loss)
         graph = read_graph(loss)
         tokens = self.forwards.tokens()
         facts = LossFacts(
@@ -360,6 +368,7 @@ class Doctor(Instrument):
         self._is_looking = self.budget.wants_look()
         if not self._is_looking:
             self._layers.clear()
+            self.training_calls.forget()
             return
         models = [model for model in self.session.run.models if not model.compiled]
         leaves = {
