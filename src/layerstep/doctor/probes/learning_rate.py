@@ -5,87 +5,80 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import nn
 
 from layerstep.doctor.probe import Found, probe
-from layerstep.doctor.trial import Trial
+from layerstep.doctor.trial import Trial, without_dropout
 from layerstep.errors import UserError
 from layerstep.tensors.format import number
 from layerstep.views import Level, Plot
 
 __all__ = ["learning_rate"]
 
-STEPS = 100
-LOWEST, HIGHEST = 1e-7, 10.0
-SMOOTH = 0.7
-DIVERGED = 3.0
-"""A loss that has risen by so many times its first value above its best has diverged."""
+STEPS = 5
+RATES = tuple(10 ** (exponent / 3) for exponent in range(-18, 4))
+"""From 1e-6 to 10, three in each decade."""
+RISEN = 1.2
+"""A loss that has risen to so many times its first value."""
 FAR_BELOW = 1e-3
 
 
-@probe("learning-rate", cost=f"up to {STEPS} training steps of a copy")
+@probe("learning-rate", cost=f"{len(RATES)} × {STEPS} training steps of a copy")
 def learning_rate(trial: Trial) -> Found:
     """Which learning rates make the loss fall, and which let it diverge?
 
-    A copy takes steps on the last batch with a rate that grows from 1e-7 to 10. The rate in use is compared
-    with the one at which the loss falls fastest and the one at which it diverges. Where the run uses SGD, the
-    copy takes plain gradient descent; else it takes Adam.
+    For each rate from 1e-6 to 10 a copy takes a few steps on the last batch, always from where the model
+    stands. The rate in use is compared with the one that lowers the loss most and with the one from which on
+    it rises. Where the run uses SGD, the copy takes plain gradient descent; else it takes Adam.
     """
     kind, in_use = _in_use(trial)
     plain = "SGD" in kind
-    losses = trial.learn(
-        trial.twin(),
-        steps=STEPS,
-        rate=_rate,
-        plain=plain,
-        until=_has_diverged,
-    )
-    smooth = _smoothed(losses)
-    if len(smooth) < 3:
-        raise UserError("the loss of a copy is not finite after the first steps")
-    falls = [smooth[step] - smooth[step + 1] for step in range(len(smooth) - 1)]
-    best = _rate(max(range(len(falls)), key=falls.__getitem__))
-    ended = len(losses) - 1 if _has_diverged(losses) else None
-    diverges = _rate(ended) if ended is not None else math.inf
-    used = f"the rate in use is {number(in_use)}" if in_use is not None else "no optimizer has stepped yet"
+    model = without_dropout(trial.twin())
+    first, after = _losses(trial, model, plain=plain)
+    if not after or not math.isfinite(first):
+        raise UserError("the loss of the copy is not finite: no rate can be tried")
+    best = min(after, key=lambda rate: after[rate])
+    risen = [rate for rate, loss in after.items() if rate > best and not loss < first + _room(first)]
+    rises = min(risen, default=math.inf)
+    used = f"the rate in use is {number(in_use)}" if in_use is not None else "the optimizer is gone"
     level: Level = "good"
     text = f"the loss falls fastest at about {number(best)}; {used}"
-    if in_use is not None and in_use >= diverges:
-        text, level = f"{used}, and from about {number(diverges)} on the loss diverges", "warn"
+    if in_use is not None and in_use >= rises:
+        text, level = f"{used}, and from about {number(rises)} on the loss rises", "warn"
     elif in_use is not None and in_use < best * FAR_BELOW:
-        text, level = f"{used}; the loss falls fastest at about {number(best)}", "info"
-    figures = [
+        text, level = f"{used}, far below {number(best)}, where the loss falls fastest", "info"
+    figures = (
         ("falls fastest", number(best)),
-        ("diverges", number(diverges) if ended is not None else f"not up to {number(HIGHEST)}"),
+        ("rises", f"from {number(rises)} on" if risen else f"not up to {number(max(after))}"),
         ("in use", f"{number(in_use)}, {kind}" if in_use is not None else "-"),
-    ]
+    )
+    top = first + 2 * _room(first)
     plot = Plot(
         "line",
-        (tuple(smooth),),
-        title="loss of the copy",
-        x=tuple(math.log10(_rate(step)) for step in range(len(smooth))),
+        (tuple(min(loss, top) if math.isfinite(loss) else math.nan for loss in after.values()),),
+        title=f"loss after {STEPS} steps; before them it is {number(first)}",
+        x=tuple(math.log10(rate) for rate in after),
         x_label="log10 of the learning rate",
     )
-    way = "gradient descent" if plain else "Adam"
-    did = f"trained a copy on one batch by {way} with a growing learning rate"
-    return Found(text, level, did, tuple(figures), plot)
+    did = f"took {STEPS} steps of {'gradient descent' if plain else 'Adam'} at each of {len(after)} rates"
+    return Found(text, level, did, figures, plot)
 
 
-def _rate(step: int) -> float:
-    return float(LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1)))
+def _room(first: float) -> float:
+    return (RISEN - 1) * (abs(first) or 1.0)
 
 
-def _has_diverged(losses: list[float]) -> bool:
-    if not math.isfinite(losses[-1]):
-        return True
-    return losses[-1] - min(losses) > DIVERGED * (abs(losses[0]) or 1.0)
-
-
-def _smoothed(losses: list[float]) -> list[float]:
-    smooth: list[float] = []
-    for loss in losses:
-        if math.isfinite(loss):
-            smooth.append(SMOOTH * smooth[-1] + (1 - SMOOTH) * loss if smooth else loss)
-    return smooth
+def _losses(trial: Trial, model: nn.Module, *, plain: bool) -> tuple[float, dict[float, float]]:
+    """The loss as it is, and after a few steps at each rate."""
+    state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    first, after = math.nan, {}
+    for rate in RATES:
+        model.load_state_dict(state)
+        losses = trial.learn(model, steps=STEPS + 1, rate=lambda step, rate=rate: rate, plain=plain)  # type: ignore[misc]
+        if not trial.has_time:
+            break
+        first, after[rate] = losses[0], losses[-1] if math.isfinite(losses[-1]) else math.inf
+    return first, after
 
 
 def _in_use(trial: Trial) -> tuple[str, float | None]:
