@@ -70,7 +70,7 @@ def first_difference(
 ) -> str | None:
     """The path of the first module that makes other values of the same inputs; None if it is not a part.
 
-    `differ` says whether two tensors of the same shape differ where it matters.
+    `differ` says whether two tensors differ where it matters.
     """
     differ = differ or _differ
     for mine, theirs in zip(one.calls, other.calls, strict=False):
@@ -87,13 +87,11 @@ def first_difference(
 def _any(
     mine: tuple[Tensor, ...], theirs: tuple[Tensor, ...], differ: Callable[[Tensor, Tensor], bool]
 ) -> bool:
-    return any(
-        one.shape == other.shape and differ(one, other) for one, other in zip(mine, theirs, strict=False)
-    )
+    return any(differ(one, other) for one, other in zip(mine, theirs, strict=False))
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
-    return not bool(((one == other) | ((one != one) & (other != other))).all())
+    return one.shape != other.shape or not bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def outputs_differ(one: Any, other: Any) -> float:

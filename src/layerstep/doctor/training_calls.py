@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from layerstep._torch import node_number
 from layerstep._torch.tensors import size_of
+from layerstep.doctor.finding import Place
+from layerstep.doctor.loss_graph import Criterion
 from layerstep.doctor.loss_recipe import NotRepeatable, Recipe, read_recipe
 from layerstep.errors import UserError
 from layerstep.rerun.copies import Copies
@@ -44,6 +46,10 @@ class TrainingCall:
     loss: float = 0.0
     trouble: str = "no backward() has begun at its output"
     """Why there is no recipe."""
+    labels: tuple[tuple[Tensor, int | None], ...] = ()
+    """The labels of its loss functions that are whole numbers, and the number that is ignored."""
+    made_at: Place = field(default_factory=Place)
+    """The line that made the loss."""
 
     @property
     def module(self) -> nn.Module:
@@ -102,13 +108,20 @@ class TrainingCalls:
         waiting.outputs = tuple((node_number(t.grad_fn) if t.grad_fn else 0, t.output_nr) for t in made)
         waiting.values = tuple(t.detach() for t in made)
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(
+        self, loss: Tensor, criteria: Sequence[Criterion] = (), made_at: Place | None = None
+    ) -> None:
         """A backward pass begins at this loss."""
         waiting, self._waiting = self._waiting, []
         if not waiting or loss.grad_fn is None or loss.numel() != 1:
             return
         found = self._of_one(loss, waiting)
-        found.loss = float(loss.detach())
+        found.loss, found.made_at = float(loss.detach()), made_at or Place()
+        found.labels = tuple(
+            (each.target.detach().clone(), each.ignore_index)
+            for each in criteria
+            if each.target is not None and not each.target.is_floating_point()
+        )
         self.last = found
 
     def forget(self) -> None:

@@ -36,6 +36,7 @@ from layerstep.doctor.loss_graph import read_graph
 from layerstep.doctor.measuring import criterion_facts
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
+from layerstep.doctor.sequences import LOOKS_AT_TOKENS, has_tokens, look_at_tokens
 from layerstep.doctor.source_of_loss import line_of, where_made
 from layerstep.doctor.training_calls import TrainingCalls
 from layerstep.doctor.views import finding_view
@@ -162,7 +163,9 @@ class Doctor(Instrument):
             return []
         share, every = self.budget.cost, self.budget.every
         often = "each step" if every == 1 else f"one step in {every}"
-        words = f"takes {share:.1%} of a step, may take {self.level.share:.0%}; looks at {often}"
+        tried = self.diagnosis.run.sequence
+        left = f"; how it treats tokens was not tried: {tried.skipped}" if tried and tried.skipped else ""
+        words = f"takes {share:.1%} of a step, may take {self.level.share:.0%}; looks at {often}{left}"
         return [f"doctor, {self.level}: {words}"]
 
     @property
@@ -268,13 +271,13 @@ class Doctor(Instrument):
         if not is_wanted or loss.grad_fn is None:
             scale = self._losses[-1].scale if self._losses else self.optimizers.last_scale(place)
             return LossFacts(value, place, place, scale=scale)
-        self.training_calls.backward(loss)
-        graph = read_graph(loss)
+        graph, made_at = read_graph(loss), where_made(frame)
+        self.training_calls.backward(loss, graph.criteria, made_at)
         tokens = self.forwards.tokens()
         facts = LossFacts(
             value,
             place,
-            where_made(frame),
+            made_at,
             scale=graph.scale,
             criteria=tuple(criterion_facts(each, tokens) for each in graph.criteria),
             is_looked_at=self._is_looking,
@@ -339,6 +342,9 @@ class Doctor(Instrument):
                 self.graphs.look_for_holder()
                 step = replace(step, held_by=self.graphs.held_by)
             self._losses, self._calls, self._modules = [], [], []
+            self._losses, self._calls = [], []
+            if self._is_looking:
+                self._try_sequences()
             self.diagnosis.stepped(step)
             labels = self.diagnosis.run.optimizer(stepped.number).labels
             self._is_peeking = len(labels) == 1
@@ -354,6 +360,13 @@ class Doctor(Instrument):
             is_own = call.is_training or (module is not None and self.optimizers.has_part_of(stepped, module))
             found.append(call if is_own else replace(call, is_own=False))
         return tuple(found)
+    def _try_sequences(self) -> None:
+        """In the third look, and in two more if the batches had no padding: how the model treats tokens."""
+        run, call = self.diagnosis.run, self.training_calls.last
+        if call is None or self.budget.looks + 1 not in LOOKS_AT_TOKENS or not has_tokens(call):
+            return
+        if run.sequence is None or not (run.sequence.padding or run.sequence.skipped):
+            run.sequence = look_at_tokens(self.session, call)
 
     def _close_step(self) -> None:
         now = time.perf_counter()
