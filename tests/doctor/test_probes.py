@@ -251,3 +251,16 @@ def test_the_command_lists_probes_and_shows_what_one_found() -> None:
     assert "yes: the loss goes from" in shown and "took" in shown and "training step 3" in shown
     assert said["perturbed?"].startswith("✓ no:")
     assert "did you mean overfit?" in said["probe overfitt"]
+
+
+class Narrow(nn.Module):
+    """Computes in single precision, whatever it is given, as norms of many language models do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        return F.relu((wide / wide.float().pow(2).mean(-1, keepdim=True).sqrt()).to(x.dtype))
+
+
+def test_single_precision_on_the_way_does_not_look_like_a_wrong_gradient() -> None:
+    found = _probed("numeric-gradient", Classifier(Narrow()))
+    assert found.level == "good", found

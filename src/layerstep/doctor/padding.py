@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch.tensors import is_tensor
+from layerstep.doctor.tried_rows import is_square_mask
 
 __all__ = ["Padding", "padding_of"]
 
@@ -35,7 +36,7 @@ def padding_of(named: Mapping[str, Any], name: str, tokens: Tensor, model: nn.Mo
     the beginning, and that holds the same token throughout, is the padding.
     """
     for key, mask in named.items():
-        if key != name and is_tensor(mask) and mask.shape == tokens.shape and "mask" in key.lower():
+        if key != name and is_tensor(mask) and _may_tell(key, mask, tokens):
             ends = (mask == mask[:, -1:]).flip(1).int().cumprod(1).sum(1)
             ends = torch.where(ends == mask.shape[1], torch.zeros_like(ends), ends)
             found = _padding(tokens, ends, key)
@@ -48,11 +49,16 @@ def padding_of(named: Mapping[str, Any], name: str, tokens: Tensor, model: nn.Mo
     return None
 
 
+def _may_tell(key: str, mask: Tensor, tokens: Tensor) -> bool:
+    is_mask = "mask" in key.lower() and mask.shape == tokens.shape
+    return is_mask and not is_square_mask(mask, int(tokens.shape[1]))
+
+
 def _padding(tokens: Tensor, ends: Tensor, known_by: str) -> Padding | None:
     width = int(tokens.shape[1])
     lengths = [width - int(end) for end in ends]
     padded = [row for row, length in enumerate(lengths) if LEAST <= length < width]
-    padded = [row for row in padded if len(torch.unique(tokens[row, lengths[row] :])) == 1]
-    if not padded:
+    ends_of_rows = [tokens[row, lengths[row] :] for row in padded]
+    if not padded or len(torch.unique(torch.cat(ends_of_rows))) > 1:
         return None
     return Padding(lengths, min(padded, key=lengths.__getitem__), known_by)

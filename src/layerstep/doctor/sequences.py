@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,6 @@ MOST_BYTES = 1 << 30
 """Of the parameters: a larger model is not copied unasked."""
 SHORTEST = 6
 """Tokens that a row must have."""
-LABELS = ("labels", "label", "targets", "target", "y", "lm_labels", "decoder_labels")
 HIDDEN = 1e-6
 
 
@@ -48,29 +47,48 @@ def has_tokens(call: TrainingCall) -> bool:
 
 def look_at_tokens(session: Session, call: TrainingCall) -> SequenceFacts:
     """What a copy of the model shows."""
-    name, tokens = _chosen(call)
     model = session.models.by_root(call.module)
+    name, tokens = _tokens_of(call)[0]
     facts = SequenceFacts(
         model.name if model is not None else "",
         name,
         int(tokens.shape[1]),
         call.made_at,
-        shift=_shift(call, tokens),
         has_attention=any(map(is_attention, call.module.modules())),
         table=_table(session, call.module),
     )
     size = sum(map(size_of, call.module.parameters()))
     if size > MOST_BYTES:
         return replace(facts, skipped=f"its parameters take {human_bytes(size)}, too much to copy unasked")
+    full_path = partial(session.models.full_path, model) if model is not None else str
     try:
         with trying(session, call.module), torch.no_grad():
-            full_path = partial(session.models.full_path, model) if model is not None else str
-            return _Look(call, name, tokens, full_path).add_to(facts)
+            look = next(look for look in _looks(call, full_path) if look.is_read())
+            return look.add_to(facts)
     except UserError as error:
         return replace(facts, skipped=str(error))
+    except StopIteration:
+        return replace(facts, skipped="its output does not depend on any row of tokens")
     except Exception as error:  # the model's own code, on other inputs than it expects
         line = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
         return replace(facts, skipped=f"a copy did not take one row: {line}")
+
+
+def _looks(call: TrainingCall, full_path: Callable[[str], str]) -> Iterator[_Look]:
+    """The arguments to look at, the likeliest first: those whose next token is the label.
+
+    The target of a translator is one, and so are the labels that a model shifts by itself; the latter act on
+    no output, and are passed over.
+    """
+    model = twin_of(call.module).eval()
+    if any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters()):
+        model = model.float()  # small changes would drown in the rounding
+
+    def rank(each: tuple[str, Tensor]) -> tuple[bool, bool]:
+        return _shift(call, each[1]) != 1, _shift(call, each[1]) is None
+
+    for name, tokens in sorted(_tokens_of(call), key=rank):
+        yield _Look(call, model, (name, tokens), full_path)
 
 
 def _table(session: Session, module: nn.Module) -> str:
@@ -82,12 +100,11 @@ def _table(session: Session, module: nn.Module) -> str:
 
 
 def _tokens_of(call: TrainingCall) -> list[tuple[str, Tensor]]:
-    """The arguments that are rows of tokens: whole numbers, more than two of them, no labels, no mask."""
+    """The arguments that may be rows of tokens: whole numbers, more than two of them."""
     found = []
     for name, value in _named(call).items():
         if (
-            name not in LABELS
-            and is_tensor(value)
+            is_tensor(value)
             and value.dtype in (torch.int64, torch.int32)
             and value.ndim == 2
             and value.shape[1] >= SHORTEST
@@ -121,34 +138,36 @@ def _shift(call: TrainingCall, tokens: Tensor) -> int | None:
     return 1 if 1 in shifts else next((shift for shift in shifts if shift is not None), None)
 
 
-def _chosen(call: TrainingCall) -> tuple[str, Tensor]:
-    """The tokens that the labels are a shift of; of several those of the next token."""
-    found = _tokens_of(call)
-    for wanted in ((1,), (2, 0, -1)):
-        for name, tokens in found:
-            if _shift(call, tokens) in wanted:
-                return name, tokens
-    return found[0]
-
-
 class _Look:
     """One look at a copy."""
 
     def __init__(
-        self, call: TrainingCall, name: str, tokens: Tensor, full_path: Callable[[str], str]
+        self,
+        call: TrainingCall,
+        model: nn.Module,
+        named: tuple[str, Tensor],
+        full_path: Callable[[str], str],
     ) -> None:
         self._call = call
+        self._name, tokens = named
         self._tokens = tokens
         self._width = int(tokens.shape[1])
         self._full_path = full_path
-        model = twin_of(call.module).eval()
-        if any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters()):
-            model = model.float()  # small changes would drown in the rounding
-        self._padding = padding_of(_named(call), name, tokens, model)
+        self._padding = padding_of(_named(call), self._name, tokens, model)
         self._rows = Rows(call, model, tokens)
 
+    def is_read(self) -> bool:
+        """Do these tokens act on the output at all? Labels do not."""
+        other = self._rows.other_tokens(0)
+        if other is None:
+            return True
+        plain, changed = self._rows.run(0), self._rows.run(0, lambda ids: other)
+        return not plain.is_finite or change_of(plain, changed, slice(0, self._width)) > 0
+
     def add_to(self, found: SequenceFacts) -> SequenceFacts:
+        """The facts with what a copy shows."""
         padding = self._padding
+        found = replace(found, name=self._name, length=self._width, shift=_shift(self._call, self._tokens))
         lengths = padding.lengths if padding is not None else [self._width] * len(self._tokens)
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         if lengths[longest] >= SHORTEST:

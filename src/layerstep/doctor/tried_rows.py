@@ -15,7 +15,7 @@ from layerstep.doctor.training_calls import TrainingCall
 from layerstep.doctor.trial import changed
 from layerstep.tensors.containers import tensors_of
 
-__all__ = ["Output", "Rows", "change_of", "is_attention"]
+__all__ = ["Output", "Rows", "change_of", "is_attention", "is_square_mask"]
 
 
 def is_attention(module: nn.Module) -> bool:
@@ -107,9 +107,8 @@ class Rows:
         batch, width = self._tokens.shape
 
         def one_row(tensor: Tensor) -> Tensor:
-            is_mask = tensor.ndim == 2 and tensor.shape == (width, width)
             is_tokens = tensor.shape == self._tokens.shape and torch.equal(tensor, self._tokens)
-            if tensor.ndim and tensor.shape[0] == batch and not (is_mask and not is_tokens):
+            if tensor.ndim and tensor.shape[0] == batch and not is_square_mask(tensor, width):
                 tensor = tensor[row : row + 1]
             if is_tokens and change is not None:
                 tensor = change(tensor)
@@ -117,6 +116,14 @@ class Rows:
 
         args, kwargs = self._call.arguments()
         return self._model(*changed(args, one_row), **changed(kwargs, one_row))
+
+
+def is_square_mask(tensor: Tensor, width: int) -> bool:
+    """Is this a mask from token to token, and not one row for each text of a batch?"""
+    if tensor.shape != (width, width) or tensor.dtype in (torch.int64, torch.int32):
+        return False
+    marks = tensor != tensor[-1, 0]
+    return bool(torch.equal(marks, marks.triu()) or torch.equal(marks, marks.tril()))
 
 
 def _cut(tensor: Tensor, width: int, length: int) -> Tensor:

@@ -12,8 +12,8 @@ from layerstep.registry import rule
 
 __all__ = ["OrderIgnored"]
 
-NOTHING, SOMETHING = 1e-5, 1e-3
-"""Another order makes rounding only, and other tokens a clear change."""
+NOTHING, SOMETHING = 1e-5, 1e-4
+"""Another order makes rounding only, and other tokens a clear change, a hundred times as large."""
 
 
 @rule("T6", "order-ignored", severity="info", cost="look")
@@ -35,7 +35,8 @@ class OrderIgnored(Rule):
         facts = run.sequence
         if facts is None or not step.is_looked_at or facts.order is None or facts.context is None:
             return
-        if facts.order < NOTHING and facts.context > SOMETHING and not facts.hidden:
+        is_clear = facts.context > SOMETHING and facts.order < facts.context / 100
+        if facts.order < NOTHING and is_clear and not facts.hidden:
             predicts = facts.shift == 1 and facts.has_attention
             yield Sign(
                 "another order of the tokens gives the same output: no positions reach it",

