@@ -109,9 +109,9 @@ def test_two_hundred_steps_with_all_probes_are_bit_equal(
             for each in _train(make, lambda: probe_all(watch)):
                 seen.append(each)
                 if len(seen) == STEPS:
-                    assert watch.doctor.session.training.count == STEPS, "copies take no training steps"
-                    assert len(watch.doctor.session.training.optimizers) == 1
-            assert watch.doctor.session.is_attached, "nothing of the doctor's failed"
+                    assert watch.doctor.session.run.training.count == STEPS, "copies take no training steps"
+                    assert len(watch.doctor.session.run.training.optimizers) == 1
+            assert watch.doctor.session.run.is_attached, "nothing of the doctor's failed"
             return seen
 
     assert watched() == bare

@@ -89,7 +89,7 @@ def run_probe(session: Session, chosen: Probe) -> Found:
     """Run a probe on copies, and say what it took."""
     call = _call(session, chosen)
     begun = time.perf_counter()
-    steppers = (stepped.optimizer for stepped in session.training.optimizers)
+    steppers = (stepped.optimizer for stepped in session.run.training.optimizers)
     trial = Trial(call, [optimizer for optimizer in steppers if optimizer is not None])
     with trying(session, call.module):
         try:
@@ -109,7 +109,7 @@ def _call(session: Session, chosen: Probe) -> TrainingCall:
         return last
     if chosen.needs_loss:
         raise UserError("no training step was looked at yet", "`doctor on`, then let a step run")
-    stack = session.pause.stack if session.pause is not None else []
+    stack = session.run.pause.stack if session.run.pause is not None else []
     outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)
     if outer is None or outer.module is None:
         raise UserError("no call of a model is at hand", "`doctor on`, then let a step run")

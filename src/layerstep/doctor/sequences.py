@@ -47,7 +47,7 @@ def has_tokens(call: TrainingCall) -> bool:
 
 def look_at_tokens(session: Session, call: TrainingCall) -> SequenceFacts:
     """What a copy of the model shows."""
-    model = session.models.by_root(call.module)
+    model = session.run.models.by_root(call.module)
     name, tokens = _tokens_of(call)[0]
     facts = SequenceFacts(
         model.name if model is not None else "",
@@ -60,7 +60,7 @@ def look_at_tokens(session: Session, call: TrainingCall) -> SequenceFacts:
     size = sum(map(size_of, call.module.parameters()))
     if size > MOST_BYTES:
         return replace(facts, skipped=f"its parameters take {human_bytes(size)}, too much to copy unasked")
-    full_path = partial(session.models.full_path, model) if model is not None else str
+    full_path = partial(session.run.models.full_path, model) if model is not None else str
     try:
         with trying(session, call.module), torch.no_grad():
             look = next(look for look in _looks(call, full_path) if look.is_read())
@@ -93,10 +93,10 @@ def _looks(call: TrainingCall, full_path: Callable[[str], str]) -> Iterator[_Loo
 
 def _table(session: Session, module: nn.Module) -> str:
     """The path of the first embedding of a model."""
-    model = session.models.by_root(module)
+    model = session.run.models.by_root(module)
     paths = (path for path, part in module.named_modules() if isinstance(part, nn.Embedding))
     first = next(paths, "")
-    return session.models.full_path(model, first) if model is not None else first
+    return session.run.models.full_path(model, first) if model is not None else first
 
 
 def _tokens_of(call: TrainingCall) -> list[tuple[str, Tensor]]:

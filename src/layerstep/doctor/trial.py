@@ -23,11 +23,11 @@ from layerstep._torch import drop_hooks, is_compiled, is_scripted, modes_off
 from layerstep._torch.process_state import global_hooks_silent, parametrizations_kept
 from layerstep._torch.tensors import is_tensor
 from layerstep.doctor.training_calls import TrainingCall
-from layerstep.engine.guard import undisturbed
-from layerstep.engine.random_streams import RandomState
-from layerstep.engine.scope import stdout_of_this_thread
 from layerstep.errors import UserError
+from layerstep.expressions.scope import stdout_of_this_thread
 from layerstep.rerun.other_ranks import waits_for_ranks
+from layerstep.side_effects.guard import undisturbed
+from layerstep.side_effects.random_streams import RandomState
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.observing import observing
 
@@ -154,9 +154,9 @@ def trying(session: Session, module: nn.Module) -> Iterator[None]:
     if any(is_compiled(part) or is_scripted(part) for part in module.modules()):
         raise UserError("the model cannot be tried on a copy: it is compiled")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(session.evaluating())
+        stack.enter_context(session.run.evaluating())
         stack.enter_context(modes_off())
-        stack.enter_context(undisturbed(session.models, deep=False))
+        stack.enter_context(undisturbed(session.run.models, deep=False))
         with observing():
             stack.callback(RandomState().restore)  # even if other threads have drawn meanwhile
         stack.enter_context(global_hooks_silent())

@@ -205,7 +205,7 @@ class Doctor(Instrument):
             self._calls.append(call)
             self._modules.append(weakref.ref(module))
             if self._is_looking:
-                step = self.session.training.count + 1
+                step = self.session.run.training.count + 1
                 with observing():
                     self.training_calls.begins(module, args, kwargs, step=step, autocast=autocast)
         elif self.optimizers.trains(module):
