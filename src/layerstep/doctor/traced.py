@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from layerstep.hooks.taps import watching_copy
 from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Trace", "Traced", "first_difference", "largest", "outputs_differ", "trace"]
@@ -39,25 +40,14 @@ def trace(model: nn.Module, call: Callable[[], Any]) -> Trace:
     """Call a copy of a model, and keep what its modules take and make."""
     made, room = Trace(), [MOST_BYTES]
 
-    def note(path: str, args: Any, kwargs: Any, output: Any) -> None:
-        taken, given = _copies((args, kwargs)), _copies(output)
-        room[0] -= sum(t.numel() * t.element_size() for t in (*taken, *given))
+    def note(path: str, given: Any, output: Any) -> None:
+        taken, returned = _copies(given), _copies(output)
+        room[0] -= sum(t.numel() * t.element_size() for t in (*taken, *returned))
         if room[0] > 0:
-            made.calls.append(Traced(path, taken, given))
+            made.calls.append(Traced(path, taken, returned))
 
-    handles = []
-    for path, part in model.named_modules():
-        handles.append(
-            part.register_forward_hook(
-                lambda module, args, kwargs, output, path=path: note(path, args, kwargs, output),
-                with_kwargs=True,
-            )
-        )
-    try:
+    with watching_copy(model, note):
         made.output = call()
-    finally:
-        for handle in handles:
-            handle.remove()
     return made
 
 

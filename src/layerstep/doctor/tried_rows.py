@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from layerstep.doctor.traced import Trace, trace
 from layerstep.doctor.training_calls import TrainingCall
 from layerstep.doctor.trial import changed
+from layerstep.hooks.taps import watching_copy
 from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Output", "Rows", "change_of", "is_attention", "is_square_mask"]
@@ -84,17 +85,13 @@ class Rows:
         last: list[Tensor] = []
         width = length or self._tokens.shape[1]
 
-        def note(module: nn.Module, args: Any, output: Any) -> None:
+        def note(path: str, given: Any, output: Any) -> None:
             for made in tensors_of(output, 2):
                 if made.is_floating_point() and made.ndim >= 3 and made.shape[:2] == (1, width):
                     last[:] = [made.detach()]
 
-        handles = [part.register_forward_hook(note) for part in self._model.modules()]
-        try:
+        with watching_copy(self._model, note):
             output = self._call_model(row, change, length)
-        finally:
-            for handle in handles:
-                handle.remove()
         return _output(output, width, last[0] if last else None)
 
     def traced(
