@@ -138,7 +138,6 @@ def _target(criterion: Criterion, tokens: Sequence[Tensor]) -> TargetFacts | Non
         counts={int(label): int(count) for label, count in table.items()},
         ignored=int(ignored.sum()),
         rows=rows_of(target),
-        shift=_shift(target, tokens, criterion.ignore_index),
         shift=shift_of(target, tokens, criterion.ignore_index),
         out_of_range=int(((values[~ignored] < 0) | (values[~ignored] >= criterion.classes)).sum())
         if criterion.classes

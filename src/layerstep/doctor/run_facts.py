@@ -6,16 +6,16 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from layerstep.doctor.facts import CriterionFacts, EvaluationFacts, ParameterFacts, SchedulerFacts, StepFacts
-from layerstep.doctor.finding import Place
-from layerstep.doctor.samples import Samples
 from layerstep.doctor.facts import (
     CriterionFacts,
     EvaluationFacts,
     ParameterFacts,
+    SchedulerFacts,
     SequenceFacts,
     StepFacts,
 )
+from layerstep.doctor.finding import Place
+from layerstep.doctor.samples import Samples
 from layerstep.doctor.series import Series
 
 __all__ = ["OptimizerRun", "RunFacts"]

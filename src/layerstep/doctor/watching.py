@@ -342,7 +342,6 @@ class Doctor(Instrument):
                 self.graphs.look_for_holder()
                 step = replace(step, held_by=self.graphs.held_by)
             self._losses, self._calls, self._modules = [], [], []
-            self._losses, self._calls = [], []
             if self._is_looking:
                 self._try_sequences()
             self.diagnosis.stepped(step)
@@ -360,6 +359,7 @@ class Doctor(Instrument):
             is_own = call.is_training or (module is not None and self.optimizers.has_part_of(stepped, module))
             found.append(call if is_own else replace(call, is_own=False))
         return tuple(found)
+
     def _try_sequences(self) -> None:
         """In the third look, and in two more if the batches had no padding: how the model treats tokens."""
         run, call = self.diagnosis.run, self.training_calls.last
