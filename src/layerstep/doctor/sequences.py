@@ -30,7 +30,7 @@ from layerstep.tensors.format import human_bytes
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["LOOKS_AT_TOKENS", "has_tokens", "look_at_tokens"]
+__all__ = ["LOOKS_AT_TOKENS", "has_padding", "has_tokens", "look_at_tokens"]
 
 LOOKS_AT_TOKENS = (3, 6, 9)
 MOST_BYTES = 1 << 30
@@ -43,6 +43,12 @@ HIDDEN = 1e-6
 def has_tokens(call: TrainingCall) -> bool:
     """Was the model called with rows of tokens?"""
     return bool(_tokens_of(call))
+
+
+def has_padding(call: TrainingCall) -> bool:
+    """Is there padding at the end of a row of the batch?"""
+    named, found = _named(call), _tokens_of(call)
+    return any(padding_of(named, name, tokens, call.module) is not None for name, tokens in found)
 
 
 def look_at_tokens(session: Session, call: TrainingCall) -> SequenceFacts:

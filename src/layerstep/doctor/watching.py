@@ -36,7 +36,7 @@ from layerstep.doctor.loss_graph import read_graph
 from layerstep.doctor.measuring import criterion_facts
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
-from layerstep.doctor.sequences import LOOKS_AT_TOKENS, has_tokens, look_at_tokens
+from layerstep.doctor.sequences import LOOKS_AT_TOKENS, has_padding, has_tokens, look_at_tokens
 from layerstep.doctor.source_of_loss import line_of, where_made
 from layerstep.doctor.training_calls import TrainingCalls
 from layerstep.doctor.views import finding_view
@@ -361,11 +361,12 @@ class Doctor(Instrument):
         return tuple(found)
 
     def _try_sequences(self) -> None:
-        """In the third look, and in two more if the batches had no padding: how the model treats tokens."""
+        """In the third look, and once more if padding comes later: how the model treats tokens."""
         run, call = self.diagnosis.run, self.training_calls.last
         if call is None or self.budget.looks + 1 not in LOOKS_AT_TOKENS or not has_tokens(call):
             return
-        if run.sequence is None or not (run.sequence.padding or run.sequence.skipped):
+        known = run.sequence
+        if known is None or (not known.padding and not known.skipped and has_padding(call)):
             run.sequence = look_at_tokens(self.session, call)
 
     def _close_step(self) -> None:
