@@ -45,6 +45,7 @@ __all__ = [
     "called_module",
     "current_node",
     "drop_backward_hooks",
+    "drop_hooks",
     "entered_with_hooks",
     "foreach_norm",
     "foreach_subtract",
@@ -159,6 +160,18 @@ def drop_backward_hooks(module: nn.Module) -> None:
     for part in module.modules():
         for table in _tables(part, _BACKWARD_TABLES).values():
             table.clear()
+
+
+def drop_hooks(module: nn.Module) -> None:
+    """Take every hook off a copy of a model, but for those by which torch computes a weight.
+
+    `torch.nn.utils.weight_norm`, `spectral_norm` and pruning make the weight in a hook before the forward.
+    """
+    for part in module.modules():
+        for table in _tables(part, _HOOK_TABLES + _BACKWARD_TABLES).values():
+            for key, hook in list(table.items()):
+                if not type(hook).__module__.startswith("torch.nn.utils."):
+                    del table[key]
 
 
 def function_modes_on() -> contextlib.AbstractContextManager[Any]:

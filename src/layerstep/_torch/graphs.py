@@ -13,11 +13,13 @@ __all__ = [
     "autograd_count",
     "backward_roots",
     "current_node",
+    "dtype_of_output",
     "graph_task",
     "is_in_backward",
     "node_number",
     "run_backward",
     "shape_of_output",
+    "variable_of",
     "will_run",
 ]
 
@@ -93,6 +95,19 @@ def shape_of_output(node: Any, place: int = 0) -> tuple[int, ...] | None:
         return tuple(int(size) for size in node._input_metadata[place].shape)
     except Exception:  # no such attribute, a symbolic or a nested shape
         return None
+
+
+def dtype_of_output(node: Any, place: int = 0) -> torch.dtype | None:
+    """The dtype of a tensor that a node made in the forward. Fallback: None."""
+    try:
+        return node._input_metadata[place].dtype  # type: ignore[no-any-return]
+    except Exception:  # no such attribute
+        return None
+
+
+def variable_of(node: Any) -> torch.Tensor | None:
+    """The tensor that a leaf of the graph adds its gradient to; None for every other node."""
+    return getattr(node, "variable", None) if node is not None else None
 
 
 def run_backward(tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:

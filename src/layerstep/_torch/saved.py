@@ -15,6 +15,7 @@ from torch import Tensor
 
 __all__ = [
     "OPAQUE",
+    "has_saved_tensor",
     "is_opaque",
     "is_written_view",
     "key_of",
@@ -65,6 +66,11 @@ def saved_tensor(node: Any, name: str) -> Tensor | None:
     except RuntimeError:  # it has run and released them
         return None
     return held if isinstance(held, Tensor) else None
+
+
+def has_saved_tensor(node: Any, name: str) -> bool:
+    """Does a node save a tensor under this name, and not a plain number? Fallback: no."""
+    return hasattr(node, _RAW + name)
 
 
 def saved_word(node: Any, name: str) -> Any:

@@ -17,7 +17,7 @@ from layerstep.tensors.kinds import is_dense_on_cpu
 from layerstep.tensors.shapes import attempt, dtype_name, shape_of
 from layerstep.tensors.summary import summarize
 
-__all__ = ["Copy", "copy_of", "criterion_facts", "input_facts", "look_at", "rows_of"]
+__all__ = ["Copy", "copy_of", "criterion_facts", "input_facts", "look_at", "rows_of", "shift_of"]
 
 SAMPLED = 1 << 16
 """Elements of a parameter, an input or a target that are looked at; of a larger one evenly spread ones."""
@@ -138,14 +138,14 @@ def _target(criterion: Criterion, tokens: Sequence[Tensor]) -> TargetFacts | Non
         counts={int(label): int(count) for label, count in table.items()},
         ignored=int(ignored.sum()),
         rows=rows_of(target),
-        shift=_shift(target, tokens, criterion.ignore_index),
+        shift=shift_of(target, tokens, criterion.ignore_index),
         out_of_range=int(((values[~ignored] < 0) | (values[~ignored] >= criterion.classes)).sum())
         if criterion.classes
         else 0,
     )
 
 
-def _shift(target: Tensor, tokens: Sequence[Tensor], ignored: int | None) -> int | None:
+def shift_of(target: Tensor, tokens: Sequence[Tensor], ignored: int | None) -> int | None:
     """By how many places the labels are the input moved, if they are."""
     for given in tokens:
         if given.ndim != 2 or given.is_floating_point() or given.shape[1] < 4 or not is_readable(given):

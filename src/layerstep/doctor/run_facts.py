@@ -6,7 +6,14 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from layerstep.doctor.facts import CriterionFacts, EvaluationFacts, ParameterFacts, SchedulerFacts, StepFacts
+from layerstep.doctor.facts import (
+    CriterionFacts,
+    EvaluationFacts,
+    ParameterFacts,
+    SchedulerFacts,
+    SequenceFacts,
+    StepFacts,
+)
 from layerstep.doctor.finding import Place
 from layerstep.doctor.samples import Samples
 from layerstep.doctor.series import Series
@@ -73,6 +80,8 @@ class RunFacts:
         self.is_over = False
         self.schedulers: list[SchedulerFacts] = []
         self.scripts: tuple[str, ...] = ()
+        self.sequence: SequenceFacts | None = None
+        """How the model treats tokens, if it takes some; known after a few looks."""
 
     def optimizer(self, number: int, kind: str = "") -> OptimizerRun:
         """The series of an optimizer; they are made at its first step."""

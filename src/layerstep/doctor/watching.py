@@ -36,7 +36,9 @@ from layerstep.doctor.loss_graph import read_graph
 from layerstep.doctor.measuring import criterion_facts
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
+from layerstep.doctor.sequences import LOOKS_AT_TOKENS, has_padding, has_tokens, look_at_tokens
 from layerstep.doctor.source_of_loss import line_of, where_made
+from layerstep.doctor.training_calls import TrainingCalls
 from layerstep.doctor.views import finding_view
 from layerstep.engine.instrument import Instrument
 from layerstep.hooks.taps import Sink, Taps
@@ -88,6 +90,7 @@ class Doctor(Instrument):
         self.optimizers = Optimizers(self.session)
         self.activity = Activity()
         self.calls = Calls()
+        self.training_calls = TrainingCalls()
         self._losses: list[LossFacts] = []
         self._calls: list[ForwardFacts] = []
         self._modules: list[weakref.ref[nn.Module]] = []
@@ -160,7 +163,9 @@ class Doctor(Instrument):
             return []
         share, every = self.budget.cost, self.budget.every
         often = "each step" if every == 1 else f"one step in {every}"
-        words = f"takes {share:.1%} of a step, may take {self.level.share:.0%}; looks at {often}"
+        tried = self.diagnosis.run.sequence
+        left = f"; how it treats tokens was not tried: {tried.skipped}" if tried and tried.skipped else ""
+        words = f"takes {share:.1%} of a step, may take {self.level.share:.0%}; looks at {often}{left}"
         return [f"doctor, {self.level}: {words}"]
 
     @property
@@ -199,6 +204,10 @@ class Doctor(Instrument):
             self._end_evaluation()
             self._calls.append(call)
             self._modules.append(weakref.ref(module))
+            if self._is_looking:
+                step = self.session.run.training.count + 1
+                with observing():
+                    self.training_calls.begins(module, args, kwargs, step=step, autocast=autocast)
         elif self.optimizers.trains(module):
             line = line_of(user_frame(frame) or frame)
             self.forwards.add_to_evaluation(call, self.diagnosis.run.training_step, line)
@@ -212,6 +221,7 @@ class Doctor(Instrument):
         if self._is_looking and self._calls and self._is_model(module):
             with observing():
                 self._calls[-1] = self.forwards.with_output(self._calls[-1], output)
+                self.training_calls.ends(module, output)
 
     def _note_evaluation_loss(self, module: nn.Module, output: Any) -> None:
         """A loss that a model returns beside its output, or that a loss module returns."""
@@ -261,12 +271,13 @@ class Doctor(Instrument):
         if not is_wanted or loss.grad_fn is None:
             scale = self._losses[-1].scale if self._losses else self.optimizers.last_scale(place)
             return LossFacts(value, place, place, scale=scale)
-        graph = read_graph(loss)
+        graph, made_at = read_graph(loss), where_made(frame)
+        self.training_calls.backward(loss, graph.criteria, made_at)
         tokens = self.forwards.tokens()
         facts = LossFacts(
             value,
             place,
-            where_made(frame),
+            made_at,
             scale=graph.scale,
             criteria=tuple(criterion_facts(each, tokens) for each in graph.criteria),
             is_looked_at=self._is_looking,
@@ -331,6 +342,8 @@ class Doctor(Instrument):
                 self.graphs.look_for_holder()
                 step = replace(step, held_by=self.graphs.held_by)
             self._losses, self._calls, self._modules = [], [], []
+            if self._is_looking:
+                self._try_sequences()
             self.diagnosis.stepped(step)
             labels = self.diagnosis.run.optimizer(stepped.number).labels
             self._is_peeking = len(labels) == 1
@@ -347,6 +360,15 @@ class Doctor(Instrument):
             found.append(call if is_own else replace(call, is_own=False))
         return tuple(found)
 
+    def _try_sequences(self) -> None:
+        """In the third look, and once more if padding comes later: how the model treats tokens."""
+        run, call = self.diagnosis.run, self.training_calls.last
+        if call is None or self.budget.looks + 1 not in LOOKS_AT_TOKENS or not has_tokens(call):
+            return
+        known = run.sequence
+        if known is None or (not known.padding and not known.skipped and has_padding(call)):
+            run.sequence = look_at_tokens(self.session, call)
+
     def _close_step(self) -> None:
         now = time.perf_counter()
         own, self._own = self._own, 0.0
@@ -360,6 +382,7 @@ class Doctor(Instrument):
         self._is_looking = self.budget.wants_look()
         if not self._is_looking:
             self._layers.clear()
+            self.training_calls.forget()
             return
         models = [model for model in self.session.run.models if not model.compiled]
         leaves = {

@@ -23,7 +23,15 @@ from layerstep._torch.hidden_hooks import HiddenHook, OwnHook
 from layerstep.calls.events import Phase
 from layerstep.hooks.fused import FusedForward, has_kernel
 
-__all__ = ["Sink", "Taps", "Wanted", "replacing_forward", "watching_calls", "watching_output"]
+__all__ = [
+    "Sink",
+    "Taps",
+    "Wanted",
+    "replacing_forward",
+    "watching_calls",
+    "watching_copy",
+    "watching_output",
+]
 
 Asked = tuple[Any, ...]
 """The points to ask at a call (none: only the stepper). A tap hands them on and knows nothing of them."""
@@ -286,6 +294,23 @@ def replacing_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterato
         yield
     finally:
         module.__dict__.pop("forward", None)
+
+
+@contextlib.contextmanager
+def watching_copy(model: nn.Module, left: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """Report each call in a copy of a model when it ends: the path, the arguments, the output."""
+
+    def hook_of(path: str) -> Callable[..., None]:
+        return lambda module, args, kwargs, output: left(path, (args, kwargs), output)
+
+    handles = [
+        part.register_forward_hook(hook_of(path), with_kwargs=True) for path, part in model.named_modules()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,258 @@
+"""How a model treats a row of tokens: tried once, on a copy in evaluation mode.
+
+Does a later token change an earlier output? Does the order of the tokens matter? Does padding change the
+outputs at real tokens, or hide them? One row of the last training batch is changed and given to a copy.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from layerstep._torch.tensors import is_tensor, size_of
+from layerstep.doctor.facts import LEAK, SequenceFacts
+from layerstep.doctor.measuring import is_readable, shift_of
+from layerstep.doctor.padding import Padding, padding_of
+from layerstep.doctor.traced import first_difference
+from layerstep.doctor.training_calls import TrainingCall
+from layerstep.doctor.trial import trying, twin_of
+from layerstep.doctor.tried_rows import Rows, change_of, is_attention
+from layerstep.errors import UserError
+from layerstep.tensors.format import human_bytes
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["LOOKS_AT_TOKENS", "has_padding", "has_tokens", "look_at_tokens"]
+
+LOOKS_AT_TOKENS = (3, 6, 9)
+MOST_BYTES = 1 << 30
+"""Of the parameters: a larger model is not copied unasked."""
+SHORTEST = 6
+"""Tokens that a row must have."""
+HIDDEN = 1e-6
+
+
+def has_tokens(call: TrainingCall) -> bool:
+    """Was the model called with rows of tokens?"""
+    return bool(_tokens_of(call))
+
+
+def has_padding(call: TrainingCall) -> bool:
+    """Is there padding at the end of a row of the batch?"""
+    named, found = _named(call), _tokens_of(call)
+    return any(padding_of(named, name, tokens, call.module) is not None for name, tokens in found)
+
+
+def look_at_tokens(session: Session, call: TrainingCall) -> SequenceFacts:
+    """What a copy of the model shows."""
+    model = session.run.models.by_root(call.module)
+    name, tokens = _tokens_of(call)[0]
+    facts = SequenceFacts(
+        model.name if model is not None else "",
+        name,
+        int(tokens.shape[1]),
+        call.made_at,
+        has_attention=any(map(is_attention, call.module.modules())),
+        table=_table(session, call.module),
+    )
+    size = sum(map(size_of, call.module.parameters()))
+    if size > MOST_BYTES:
+        return replace(facts, skipped=f"its parameters take {human_bytes(size)}, too much to copy unasked")
+    full_path = partial(session.run.models.full_path, model) if model is not None else str
+    try:
+        with trying(session, call.module), torch.no_grad():
+            look = next(look for look in _looks(call, full_path) if look.is_read())
+            return look.add_to(facts)
+    except UserError as error:
+        return replace(facts, skipped=str(error))
+    except StopIteration:
+        return replace(facts, skipped="its output does not depend on any row of tokens")
+    except Exception as error:  # the model's own code, on other inputs than it expects
+        line = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
+        return replace(facts, skipped=f"a copy did not take one row: {line}")
+
+
+def _looks(call: TrainingCall, full_path: Callable[[str], str]) -> Iterator[_Look]:
+    """The arguments to look at, the likeliest first: those whose next token is the label.
+
+    The target of a translator is one, and so are the labels that a model shifts by itself; the latter act on
+    no output, and are passed over.
+    """
+    model = twin_of(call.module).eval()
+    if any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters()):
+        model = model.float()  # small changes would drown in the rounding
+
+    def rank(each: tuple[str, Tensor]) -> tuple[bool, bool]:
+        return _shift(call, each[1]) != 1, _shift(call, each[1]) is None
+
+    for name, tokens in sorted(_tokens_of(call), key=rank):
+        yield _Look(call, model, (name, tokens), full_path)
+
+
+def _table(session: Session, module: nn.Module) -> str:
+    """The path of the first embedding of a model."""
+    model = session.run.models.by_root(module)
+    paths = (path for path, part in module.named_modules() if isinstance(part, nn.Embedding))
+    first = next(paths, "")
+    return session.run.models.full_path(model, first) if model is not None else first
+
+
+def _tokens_of(call: TrainingCall) -> list[tuple[str, Tensor]]:
+    """The arguments that may be rows of tokens: whole numbers, more than two of them."""
+    found = []
+    for name, value in _named(call).items():
+        if (
+            is_tensor(value)
+            and value.dtype in (torch.int64, torch.int32)
+            and value.ndim == 2
+            and value.shape[1] >= SHORTEST
+            and is_readable(value)
+            and int(value.max()) > 1
+        ):
+            found.append((name, value))
+    has_table = any(isinstance(part, nn.Embedding) for part in call.module.modules())
+    return found if has_table else []
+
+
+def _named(call: TrainingCall) -> dict[str, Any]:
+    try:
+        bound = inspect.signature(call.module.forward).bind(*call.args, **call.kwargs)
+    except (TypeError, ValueError):
+        return {**{f"input {place}": value for place, value in enumerate(call.args)}, **call.kwargs}
+    found: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            found.update({f"{name} {place}": each for place, each in enumerate(value)})
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            found.update(value)
+        else:
+            found[name] = value
+    return found
+
+
+def _shift(call: TrainingCall, tokens: Tensor) -> int | None:
+    shifts = [shift_of(labels, [tokens], ignored) for labels, ignored in call.labels]
+    return 1 if 1 in shifts else next((shift for shift in shifts if shift is not None), None)
+
+
+class _Look:
+    """One look at a copy."""
+
+    def __init__(
+        self,
+        call: TrainingCall,
+        model: nn.Module,
+        named: tuple[str, Tensor],
+        full_path: Callable[[str], str],
+    ) -> None:
+        self._call = call
+        self._name, tokens = named
+        self._tokens = tokens
+        self._width = int(tokens.shape[1])
+        self._full_path = full_path
+        self._padding = padding_of(_named(call), self._name, tokens, model)
+        self._rows = Rows(call, model, tokens)
+
+    def is_read(self) -> bool:
+        """Do these tokens act on the output at all? Labels do not."""
+        other = self._rows.other_tokens(0)
+        if other is None:
+            return True
+        plain, changed = self._rows.run(0), self._rows.run(0, lambda ids: other)
+        return not plain.is_finite or change_of(plain, changed, slice(0, self._width)) > 0
+
+    def add_to(self, found: SequenceFacts) -> SequenceFacts:
+        """The facts with what a copy shows."""
+        padding = self._padding
+        found = replace(found, name=self._name, length=self._width, shift=_shift(self._call, self._tokens))
+        lengths = padding.lengths if padding is not None else [self._width] * len(self._tokens)
+        longest = max(range(len(lengths)), key=lengths.__getitem__)
+        if lengths[longest] >= SHORTEST:
+            found = self._whole_row(longest, lengths[longest], found)
+        return found if padding is None else self._padded_row(padding, found)
+
+    def _whole_row(self, row: int, length: int, found: SequenceFacts) -> SequenceFacts:
+        """The row with the most real tokens: may later tokens act on earlier ones, does the order matter?"""
+        plain, other = self._rows.run(row), self._rows.other_tokens(row)
+        if other is None or not plain.is_finite:
+            return found
+        ends, inner = plain.ends(length), slice(1, length - 1)
+        turned = self._tokens[row : row + 1].clone()
+        turned[:, inner] = turned[:, inner].flip(1)
+        found = replace(found, context=change_of(plain, self._rows.run(row, _with(other, inner)), ends))
+        if not torch.equal(turned, self._tokens[row : row + 1]):
+            reversed_ = self._rows.run(row, _with(turned, inner))
+            found = replace(found, order=change_of(plain, reversed_, ends))
+        cut, counted = self._border(row, length)
+        if not plain.has_places or not cut:
+            return found
+        later = _with(other, slice(cut, length))
+        leak = change_of(plain, self._rows.run(row, later), counted)
+        at = ""
+        if leak > LEAK:
+            traces = self._rows.traced(row), self._rows.traced(row, later)
+            at = first_difference(*traces, lambda one, two: self._differ_before(one, two, cut)) or ""
+        return replace(found, leak=leak, leak_at=self._full_path(at) if at else "")
+
+    def _padded_row(self, padding: Padding, found: SequenceFacts) -> SequenceFacts:
+        """A row with padding: does it matter to the real tokens, and do they see each other?"""
+        row, length = padding.row, padding.lengths[padding.row]
+        plain, other = self._rows.run(row), self._rows.other_tokens(row)
+        if not plain.is_finite or other is None:
+            return found
+        change = change_of(plain, self._rows.run(row, length=length), slice(0, length))
+        inner = self._rows.run(row, _with(other, slice(1, length - 1)))
+        seen = change_of(plain, inner, plain.ends(length), inside=True)
+        at = ""
+        if change > LEAK:
+            traces = self._rows.traced(row), self._rows.traced(row, length=length)
+            at = first_difference(*traces, lambda one, two: self._differ_before(one, two, length)) or ""
+        return replace(
+            found,
+            padding=self._width - length,
+            padding_known_by=padding.known_by,
+            padding_change=change,
+            padding_at=self._full_path(at) if at else "",
+            hidden=found.has_attention and plain.last is not None and seen < HIDDEN and change > LEAK,
+        )
+
+    def _border(self, row: int, length: int) -> tuple[int, Tensor]:
+        """A place in the row, and the places before it whose labels count; 0 if there are too few."""
+        counted = torch.ones(length, dtype=torch.bool)
+        for labels, ignored in self._call.labels:
+            if ignored is not None and labels.numel() % len(self._tokens) == 0:
+                own = labels.reshape(len(self._tokens), -1)[row][:length]
+                counted[: len(own)] &= (own != ignored).cpu()
+        places = counted.nonzero().flatten()
+        cut = int(places[len(places) // 2]) if len(places) >= 4 else 0
+        return cut, places[places < cut]
+
+    def _differ_before(self, one: Tensor, other: Tensor, cut: int) -> bool:
+        """Do two values differ before a place? Only values that have a place for each token are compared."""
+        if one.ndim < 2 or one.shape[1] != self._width or not one.is_floating_point():
+            return False
+        before, after = one[:, :cut].double(), other[:, :cut].double()
+        if before.shape != after.shape:
+            return False
+        gap = (before - after).abs().nan_to_num(nan=math.inf).max()
+        return bool(gap > LEAK * (before.std() + 1e-12))
+
+
+def _with(values: Tensor, places: slice) -> Callable[[Tensor], Tensor]:
+    """Puts other tokens into some places of a row."""
+
+    def put(ids: Tensor) -> Tensor:
+        changed = ids.clone()
+        changed[:, places] = values[:, places]
+        return changed
+
+    return put

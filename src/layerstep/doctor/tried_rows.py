@@ -1,0 +1,144 @@
+"""One row of a batch, given to a copy of a model with some of its tokens changed or cut off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerstep.doctor.traced import Trace, trace
+from layerstep.doctor.training_calls import TrainingCall
+from layerstep.doctor.trial import changed
+from layerstep.hooks.taps import watching_copy
+from layerstep.tensors.containers import tensors_of
+
+__all__ = ["Output", "Rows", "change_of", "is_attention", "is_square_mask"]
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Is this an attention, by its class or by the name of its class?"""
+    return isinstance(module, nn.MultiheadAttention) or "attention" in type(module).__name__.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a model makes of one row."""
+
+    whole: Tensor | None
+    """Its output with a place for each token, [1, tokens, …], or what it makes of the whole row."""
+    last: Tensor | None
+    """The last value in it that has a place for each token."""
+    has_places: bool
+
+    @property
+    def is_finite(self) -> bool:
+        return self.whole is not None and bool(torch.isfinite(self.whole).all())
+
+    def ends(self, length: int) -> Any:
+        """The first place and that of the last real token."""
+        return torch.tensor([0, length - 1])
+
+
+def change_of(one: Output, other: Output, places: Any, *, inside: bool = False) -> float:
+    """How much an output has changed at some places, as a share of its spread.
+
+    An output without places is compared whole; `inside` compares the last value that has places instead.
+    """
+    mine, theirs = (one.last, other.last) if inside else (one.whole, other.whole)
+    if mine is None or theirs is None:
+        return 0.0
+    if one.has_places or inside:
+        mine, theirs = mine[:, places], theirs[:, places]
+    if mine.shape != theirs.shape:
+        return math.inf
+    gap = float((mine.double() - theirs.double()).abs().max()) if mine.numel() else 0.0
+    spread = float(mine.double().std()) if mine.numel() > 1 else 0.0
+    size = max(spread, 1e-3 * float(mine.double().abs().max()) if mine.numel() else 0.0, 1e-12)
+    return math.inf if math.isnan(gap) else gap / size
+
+
+class Rows:
+    """Gives single rows of the batch of a call to a copy of the model."""
+
+    def __init__(self, call: TrainingCall, model: nn.Module, tokens: Tensor) -> None:
+        self._call = call
+        self._model = model
+        self._tokens = tokens
+
+    def other_tokens(self, row: int) -> Tensor | None:
+        """Other tokens for the places of a row, all of them seen in the batch; None if there are too few."""
+        ids = self._tokens[row : row + 1]
+        seen = torch.unique(self._tokens)
+        if len(seen) < 3:
+            return None
+        other: Tensor = seen[(torch.searchsorted(seen, ids) + 1) % len(seen)]
+        return other
+
+    def run(
+        self, row: int, change: Callable[[Tensor], Tensor] | None = None, *, length: int | None = None
+    ) -> Output:
+        """The output for one row. `change` gives it other tokens; `length` cuts off what is behind."""
+        last: list[Tensor] = []
+        width = length or self._tokens.shape[1]
+
+        def note(path: str, given: Any, output: Any) -> None:
+            for made in tensors_of(output, 2):
+                if made.is_floating_point() and made.ndim >= 3 and made.shape[:2] == (1, width):
+                    last[:] = [made.detach()]
+
+        with watching_copy(self._model, note):
+            output = self._call_model(row, change, length)
+        return _output(output, width, last[0] if last else None)
+
+    def traced(
+        self, row: int, change: Callable[[Tensor], Tensor] | None = None, *, length: int | None = None
+    ) -> Trace:
+        """The same call with what each module takes and makes."""
+        return trace(self._model, lambda: self._call_model(row, change, length))
+
+    def _call_model(self, row: int, change: Callable[[Tensor], Tensor] | None, length: int | None) -> Any:
+        batch, width = self._tokens.shape
+
+        def one_row(tensor: Tensor) -> Tensor:
+            is_tokens = tensor.shape == self._tokens.shape and torch.equal(tensor, self._tokens)
+            if tensor.ndim and tensor.shape[0] == batch and not is_square_mask(tensor, width):
+                tensor = tensor[row : row + 1]
+            if is_tokens and change is not None:
+                tensor = change(tensor)
+            return tensor if length is None else _cut(tensor, width, length)
+
+        args, kwargs = self._call.arguments()
+        return self._model(*changed(args, one_row), **changed(kwargs, one_row))
+
+
+def is_square_mask(tensor: Tensor, width: int) -> bool:
+    """Is this a mask from token to token, and not one row for each text of a batch?"""
+    if tensor.shape != (width, width) or tensor.dtype in (torch.int64, torch.int32):
+        return False
+    marks = tensor != tensor[-1, 0]
+    return bool(torch.equal(marks, marks.triu()) or torch.equal(marks, marks.tril()))
+
+
+def _cut(tensor: Tensor, width: int, length: int) -> Tensor:
+    """A tensor with places for each token, cut to fewer of them. Features of floats are left alone."""
+    if tensor.ndim == 2 and tensor.shape == (width, width):
+        return tensor[:length, :length]
+    if tensor.ndim >= 2 and not (tensor.is_floating_point() and tensor.ndim == 3):
+        for dim in range(1, tensor.ndim):
+            if tensor.shape[dim] == width:
+                tensor = tensor.narrow(dim, 0, length)
+    return tensor
+
+
+def _output(output: Any, width: int, last: Tensor | None) -> Output:
+    made = [t for t in tensors_of(output) if t.is_floating_point() and t.ndim]
+    for tensor in made:
+        if tensor.ndim >= 2 and tensor.shape[:2] == (1, width):
+            return Output(tensor.detach(), last, True)
+        if tensor.ndim == 2 and tensor.shape[0] == width:  # [batch · tokens, classes]
+            return Output(tensor.detach().unsqueeze(0), last, True)
+    return Output(made[0].detach() if made else None, last, False)

@@ -1,0 +1,46 @@
+"""A model to which the order of its tokens is all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.finding import Place, Severity, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.registry import rule
+
+__all__ = ["OrderIgnored"]
+
+NOTHING, SOMETHING = 1e-5, 1e-4
+"""Another order makes rounding only, and other tokens a clear change, a hundred times as large."""
+
+
+@rule("T6", "order-ignored", severity="info", cost="look")
+class OrderIgnored(Rule):
+    """The order of the tokens makes no difference.
+
+    Why: attention by itself treats its input as a set. Without positions the model cannot tell "dog bites
+    man" from "man bites dog". It was tried on a copy: the inner tokens of a row in reverse order give the
+    same outputs at both ends, and other tokens give other ones. A bag of words may be meant, so this is a
+    note; for a model with attention that predicts the next token it is a warning.
+
+    How to fix: add positions to the embeddings (learned, sinusoidal) or to the attention (rotary, ALiBi).
+    """
+
+    advice = ("add positions to the embeddings or to the attention, and check that they are passed on",)
+    explains = ("not-learning", "plateau", "underfitting")
+
+    def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        facts = run.sequence
+        if facts is None or not step.is_looked_at or facts.order is None or facts.context is None:
+            return
+        is_clear = facts.context > SOMETHING and facts.order < facts.context / 100
+        if facts.order < NOTHING and is_clear and not facts.hidden:
+            predicts = facts.shift == 1 and facts.has_attention
+            yield Sign(
+                "another order of the tokens gives the same output: no positions reach it",
+                Place(module=facts.table or facts.model),
+                {"change by order": facts.order, "change by other tokens": facts.context},
+                severity=Severity.WARNING if predicts else None,
+            )

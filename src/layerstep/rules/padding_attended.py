@@ -1,0 +1,48 @@
+"""Padding that changes what the model makes of the real tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.finding import Place, Severity, Sign
+from layerstep.doctor.rule import Rule
+from layerstep.doctor.run_facts import RunFacts
+from layerstep.registry import rule
+
+__all__ = ["PaddingAttended"]
+
+MOVED = 1e-4
+"""A change of the outputs above which padding matters: rounding makes 1e-6 (measured on ten models)."""
+
+
+@rule("T4", "padding-attended", severity="warning", cost="look")
+class PaddingAttended(Rule):
+    """Padding changes the outputs at the real tokens.
+
+    Why: how much padding a row has depends on the other rows of its batch. If padding acts on the real
+    tokens, the same text has another output in another batch, and the model learns from noise. It was tried
+    on a copy: a row without its padding gives other outputs than with it. In a model without attention, as a
+    recurrent one that reads on to the end of the row, it is a note, not a warning.
+
+    How to fix: pass the mask on to every attention (`key_padding_mask`, `attention_mask`), and leave padding
+    out where the model averages over tokens.
+    """
+
+    advice = (
+        "pass the padding mask to every attention: src_key_padding_mask, key_padding_mask, attention_mask",
+        "leave padding out where the model takes a mean or the last place of a row",
+    )
+
+    def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        facts = run.sequence
+        if facts is None or not step.is_looked_at or facts.hidden or facts.padding_change is None:
+            return
+        if facts.padding_change > MOVED:
+            at = f"; it begins in {facts.padding_at}" if facts.padding_at else ""
+            yield Sign(
+                f"{facts.padding} padding tokens change the outputs at the real ones{at}",
+                Place(module=facts.padding_at or facts.model),
+                {"change": facts.padding_change, "padding is known by": facts.padding_known_by},
+                severity=None if facts.has_attention else Severity.INFO,
+            )

@@ -1,0 +1,19 @@
+"""T4: the padding mask is not passed to the encoder."""
+
+from __future__ import annotations
+
+import torch
+
+from token_models import Encoder, train_classifier
+
+NAMES = ("encoder.layers.0.self_attn",)
+
+
+def fires() -> None:
+    torch.manual_seed(0)
+    train_classifier(Encoder("none"))
+
+
+def silent() -> None:
+    torch.manual_seed(0)
+    train_classifier(Encoder())
