@@ -331,3 +331,29 @@ def test_a_rerun_does_not_make_torchscript_optimize_sooner(stop: str) -> None:
     assert len(set(bare)) == 2
     call = "model.leaf(torch.ones(2, 2, requires_grad=True))"
     assert nodes(stop, "continue", *[call] * 4, "delete 1", "continue") == bare
+
+
+class _InAThread(nn.Module):
+    """Runs its batch norm in a thread of its own, as some models run their parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: list[Tensor] = []
+        thread = threading.Thread(target=lambda: out.append(self.norm(x)))
+        thread.start()
+        thread.join()
+        return out[0]
+
+
+@pytest.mark.parametrize("line", ["attention", "model(inp)"])
+def test_buffers_of_parts_that_run_in_threads_of_the_model_are_put_back(line: str) -> None:
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    bare, model = _InAThread(), _InAThread()
+    bare(x)
+    console, _ = console_on(model, lines_at("break _InAThread enter", line))
+    console.run(x)
+    assert torch.equal(bare.norm.running_mean, model.norm.running_mean)
+    assert torch.equal(bare.norm.running_var, model.norm.running_var)

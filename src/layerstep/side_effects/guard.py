@@ -74,9 +74,9 @@ class Outcome:
 def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
     """Run a line at the prompt or a condition. `deep` also names the state that it changed on purpose."""
     outcome = Outcome()
-    saved = _Buffers()
     with not_now(), observing():
         streams, threads = RandomState(), OtherThreads()
+        saved = _Buffers(is_alone=not threads.are_there)
         before = _versions(models) if deep else {}
     try:
         with watching_calls(saved.save), _own_saved_tensors(), parametrizations_kept(), _unprofiled():
@@ -117,17 +117,22 @@ def _changed(before: _Versions, after: _Versions, undone: set[int]) -> list[str]
 
 
 class _Buffers:
-    """The buffers and generators of modules that a line calls, as they were before each was called first."""
+    """The buffers and generators of modules that a line calls, as they were before each was called first.
 
-    def __init__(self) -> None:
+    `is_alone`: no other thread of the program was there, so one that begins meanwhile belongs to the line. A
+    model may run its parts in threads.
+    """
+
+    def __init__(self, *, is_alone: bool) -> None:
         self._thread = threading.get_ident()
+        self._is_alone = is_alone
         self._dicts: dict[int, tuple[nn.Module, dict[str, Tensor | None]]] = {}
         self._values: dict[int, tuple[Tensor, Tensor, int]] = {}
         self._reach = Reach(tensors=False)
         self.generators = Generators()
 
     def save(self, module: nn.Module) -> None:
-        if threading.get_ident() != self._thread or id(module) in self._dicts:
+        if id(module) in self._dicts or not (self._is_alone or threading.get_ident() == self._thread):
             return  # the hook is process-wide; what other threads run is the run
         self._dicts[id(module)] = (module, dict(module._buffers))
         if not self._reach.has(module):

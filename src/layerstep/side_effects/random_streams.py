@@ -190,6 +190,11 @@ class OtherThreads:
     def __init__(self) -> None:
         self._times = _run_times()
 
+    @property
+    def are_there(self) -> bool:
+        """Were there any when this began?"""
+        return bool(self._times)
+
     def have_run(self) -> bool:
         now = _run_times()
         return now != self._times or None in now.values()
