@@ -30,7 +30,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one seed, fewer steps, no other alarms, no page")
+    parser.add_argument("--quick", action="store_true", help="one seed, fewer steps, no other alarms or page")
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="cases with this in their name"
     )

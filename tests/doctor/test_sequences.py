@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerstep.doctor import sequences
-from layerstep.doctor.facts import SequenceFacts
 from layerstep.doctor.finding import Severity
+from layerstep.doctor.sequence_facts import SequenceFacts
 from layerstep.doctor.watch import Watch, watching
 from token_models import LENGTH, TOKENS, WIDTH, Encoder, TinyGPT, padded, text, train_gpt
 

@@ -24,7 +24,6 @@ __all__ = [
     "ParameterFacts",
     "ParameterLook",
     "SchedulerFacts",
-    "SequenceFacts",
     "StepFacts",
     "TargetFacts",
 ]
@@ -146,7 +145,6 @@ class TargetFacts:
     std: float = 0.0
     shift: int | None = None
     """Of token labels: the labels are the input moved by so many places. None: they are something else."""
-    out_of_range: int = 0
     rows: tuple[int, ...] = ()
     """A checksum of the target of each of the first samples."""
 
@@ -195,7 +193,6 @@ class LossFacts:
     scale: float = 1.0
     """The factor by which the loss was multiplied at the end: 1/4, or that of a gradient scaler."""
     criteria: tuple[CriterionFacts, ...] = ()
-    retains_graph: bool = False
     is_looked_at: bool = False
     over_batch: tuple[int, ...] = ()
     """The shape of a matrix whose softmax, near the loss, runs over its first dimension."""
@@ -262,49 +259,6 @@ class SchedulerFacts:
     """Does another scheduler step it?"""
     is_gone: bool = False
     """The program has let it go; it may have stepped once more before."""
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceFacts:
-    """How a model treats a row of tokens, tried once on a copy in evaluation mode.
-
-    What could not be tried is None or empty. A change is the largest one, as a share of the outputs' spread.
-    """
-
-    model: str
-    name: str
-    """The argument that holds the tokens: `input 0`, or its name."""
-    length: int
-    made_at: Place
-    """The line that made the loss."""
-    shift: int | None = None
-    """The labels are the tokens moved by so many places. None: they are something else."""
-    has_attention: bool = False
-    table: str = ""
-    """The path of the embedding."""
-    leak: float | None = None
-    """How much later tokens change the outputs before them, at places whose label counts."""
-    leak_at: str = ""
-    """The first module whose early outputs change although its early inputs do not."""
-    context: float | None = None
-    """How much the other tokens change the outputs at the ends."""
-    order: float | None = None
-    """How much another order of the inner tokens changes the outputs at the ends."""
-    padding: int = 0
-    """Padding tokens at the end of the row that was tried."""
-    padding_known_by: str = ""
-    """The argument or the embedding that tells which tokens are padding."""
-    padding_change: float | None = None
-    """How much the outputs at real tokens change when the padding is cut off."""
-    padding_at: str = ""
-    hidden: bool = False
-    """Do the outputs at real tokens depend on the padding, and on no other real token?"""
-    skipped: str = ""
-    """Why nothing was tried."""
-
-    @property
-    def is_causal(self) -> bool | None:
-        return None if self.leak is None else self.leak <= LEAK
 
 
 LEAK = 1e-4

@@ -139,9 +139,6 @@ def _target(criterion: Criterion, tokens: Sequence[Tensor]) -> TargetFacts | Non
         ignored=int(ignored.sum()),
         rows=rows_of(target),
         shift=shift_of(target, tokens, criterion.ignore_index),
-        out_of_range=int(((values[~ignored] < 0) | (values[~ignored] >= criterion.classes)).sum())
-        if criterion.classes
-        else 0,
     )
 
 

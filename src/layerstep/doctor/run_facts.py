@@ -6,16 +6,10 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from layerstep.doctor.facts import (
-    CriterionFacts,
-    EvaluationFacts,
-    ParameterFacts,
-    SchedulerFacts,
-    SequenceFacts,
-    StepFacts,
-)
+from layerstep.doctor.facts import CriterionFacts, EvaluationFacts, ParameterFacts, SchedulerFacts, StepFacts
 from layerstep.doctor.finding import Place
 from layerstep.doctor.samples import Samples
+from layerstep.doctor.sequence_facts import SequenceFacts
 from layerstep.doctor.series import Series
 
 __all__ = ["OptimizerRun", "RunFacts"]
@@ -79,7 +73,6 @@ class RunFacts:
         """The samples of the steps that were looked at, and their labels."""
         self.is_over = False
         self.schedulers: list[SchedulerFacts] = []
-        self.scripts: tuple[str, ...] = ()
         self.sequence: SequenceFacts | None = None
         """How the model treats tokens, if it takes some; known after a few looks."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from layerstep.doctor.finding import Finding, Number, Severity
+from layerstep.doctor.finding import Confidence, Finding, Number, Severity
 from layerstep.doctor.health import ENOUGH, Health
 from layerstep.doctor.run_facts import OptimizerRun, RunFacts
 from layerstep.doctor.series import Series
@@ -54,7 +54,8 @@ def finding_view(finding: Finding, *, effects: Sequence[Finding] = (), whole: bo
 
 
 def _since(finding: Finding) -> str:
-    sure = "a fact" if finding.confidence == "exact" else "a judgement on the numbers so far"
+    is_judged = finding.confidence is Confidence.STATISTICAL
+    sure = "a judgement on the numbers so far" if is_judged else "a fact"
     gone = "" if finding.is_active else ", not seen of late"
     times = "once" if finding.count == 1 else f"{finding.count} times"
     return f"{finding.steps}, seen {times}{gone}; {sure}"

@@ -7,7 +7,6 @@ walk through the graph of the loss. `Budget` decides which steps those are.
 
 from __future__ import annotations
 
-import math
 import time
 import weakref
 from collections.abc import Callable
@@ -24,20 +23,18 @@ from layerstep.calls.events import Phase
 from layerstep.calls.operations import user_frame
 from layerstep.calls.stack import call_depth
 from layerstep.doctor.activity import Activity
-from layerstep.doctor.bad_values import birth_of
 from layerstep.doctor.budget import Budget, Level
 from layerstep.doctor.calls import Calls
 from layerstep.doctor.diagnosis import Diagnosis
-from layerstep.doctor.facts import ForwardFacts, LossFacts, StepFacts
-from layerstep.doctor.finding import Finding, Place
+from layerstep.doctor.facts import ForwardFacts, StepFacts
+from layerstep.doctor.finding import Finding
 from layerstep.doctor.forwards import Forwards
 from layerstep.doctor.live_graphs import MANY, LiveGraphs
-from layerstep.doctor.loss_graph import read_graph
-from layerstep.doctor.measuring import criterion_facts
+from layerstep.doctor.losses import Losses
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
 from layerstep.doctor.sequences import LOOKS_AT_TOKENS, has_padding, has_tokens, look_at_tokens
-from layerstep.doctor.source_of_loss import line_of, where_made
+from layerstep.doctor.source_of_loss import line_of
 from layerstep.doctor.training_calls import TrainingCalls
 from layerstep.doctor.views import finding_view
 from layerstep.engine.instrument import Instrument
@@ -91,14 +88,11 @@ class Doctor(Instrument):
         self.activity = Activity()
         self.calls = Calls()
         self.training_calls = TrainingCalls()
-        self._losses: list[LossFacts] = []
+        self.losses = Losses(self.optimizers, self.forwards, self.training_calls)
         self._calls: list[ForwardFacts] = []
         self._modules: list[weakref.ref[nn.Module]] = []
         """The models of these calls."""
         self.graphs = LiveGraphs(self.session)
-        self._is_peeking = False
-        """All labels so far are the same: they are then looked at in each step."""
-        self._has_seen_bad = False
         self._is_looking = False
         self._has_begun = False
         self._own = 0.0
@@ -261,44 +255,8 @@ class Doctor(Instrument):
         with self._safely(), observing():
             self.optimizers.backward_begins()
             user = user_frame(frame) or frame
-            self._losses.append(self._loss(losses[0], user))
+            self.losses.begins(losses[0], user, deep=self._is_looking)
             self.graphs.follow(losses[0], self.session.run.training.count)
-
-    def _loss(self, loss: Tensor, frame: FrameType) -> LossFacts:
-        value = float(loss.detach()) if loss.numel() == 1 else math.nan
-        place = line_of(frame)
-        is_wanted = self._is_looking or self._is_peeking or not math.isfinite(value)
-        if not is_wanted or loss.grad_fn is None:
-            scale = self._losses[-1].scale if self._losses else self.optimizers.last_scale(place)
-            return LossFacts(value, place, place, scale=scale)
-        graph, made_at = read_graph(loss), where_made(frame)
-        self.training_calls.backward(loss, graph.criteria, made_at)
-        tokens = self.forwards.tokens()
-        facts = LossFacts(
-            value,
-            place,
-            made_at,
-            scale=graph.scale,
-            criteria=tuple(criterion_facts(each, tokens) for each in graph.criteria),
-            is_looked_at=self._is_looking,
-            over_batch=graph.over_batch,
-            is_turned=graph.is_turned,
-        )
-        if not math.isfinite(value) and loss.numel() == 1:
-            facts = self._with_birth(facts, loss)
-        self.optimizers.note_scale(place, graph.scale)
-        return facts
-
-    def _with_birth(self, facts: LossFacts, loss: Tensor) -> LossFacts:
-        """The same loss, with where it stopped being finite. Only the first such loss is asked: the next ones
-        follow from it.
-        """
-        if self._has_seen_bad:
-            return facts
-        self._has_seen_bad = True
-        birth = birth_of(loss, self.optimizers.named(), self.forwards.given())
-        line = facts.made_at if birth.is_in_loss else Place()
-        return replace(facts, origin=replace(line, parameters=birth.parameters), origin_words=birth.words)
 
     def _has_ended(self, losses: list[Tensor], frame: FrameType) -> None:
         if not self.session.run.is_silent:
@@ -325,7 +283,7 @@ class Doctor(Instrument):
                 stepped,
                 deep=self._is_looking,
                 training_step=self.session.run.training.count,
-                losses=tuple(self._losses),
+                losses=self.losses.take(),
                 forwards=self._own_calls(stepped),
                 seconds=time.perf_counter() - self._since,
                 activations=self.activity.take(),
@@ -341,12 +299,12 @@ class Doctor(Instrument):
             if (step.live_graphs or 0) >= MANY and step.held_by is None:
                 self.graphs.look_for_holder()
                 step = replace(step, held_by=self.graphs.held_by)
-            self._losses, self._calls, self._modules = [], [], []
+            self._calls, self._modules = [], []
             if self._is_looking:
                 self._try_sequences()
             self.diagnosis.stepped(step)
             labels = self.diagnosis.run.optimizer(stepped.number).labels
-            self._is_peeking = len(labels) == 1
+            self.losses.labels_are_alike = len(labels) == 1
             for stepper in self.steppers:
                 stepper(step)
         self._close_step()

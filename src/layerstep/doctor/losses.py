@@ -1,0 +1,79 @@
+"""The losses of a step: what each `backward()` begins at, and what the graph behind it tells."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import FrameType
+
+from torch import Tensor
+
+from layerstep.doctor.bad_values import birth_of
+from layerstep.doctor.facts import LossFacts
+from layerstep.doctor.finding import Place
+from layerstep.doctor.forwards import Forwards
+from layerstep.doctor.loss_graph import read_graph
+from layerstep.doctor.measuring import criterion_facts
+from layerstep.doctor.optimizers import Optimizers
+from layerstep.doctor.source_of_loss import line_of, where_made
+from layerstep.doctor.training_calls import TrainingCalls
+
+__all__ = ["Losses"]
+
+
+class Losses:
+    """Makes facts of the losses."""
+
+    def __init__(self, optimizers: Optimizers, forwards: Forwards, training_calls: TrainingCalls) -> None:
+        self._optimizers = optimizers
+        self._forwards = forwards
+        self._training_calls = training_calls
+        self._since: list[LossFacts] = []
+        self._has_seen_bad = False
+        self.labels_are_alike = False
+        """All labels so far are the same: they are then looked at in each step."""
+
+    def take(self) -> tuple[LossFacts, ...]:
+        """The losses since they were taken last."""
+        taken, self._since = tuple(self._since), []
+        return taken
+
+    def begins(self, loss: Tensor, frame: FrameType, *, deep: bool) -> None:
+        """A backward pass begins at this loss; `deep` reads the graph behind it."""
+        self._since.append(self._facts(loss, frame, deep=deep))
+
+    def _facts(self, loss: Tensor, frame: FrameType, *, deep: bool) -> LossFacts:
+        value = float(loss.detach()) if loss.numel() == 1 else math.nan
+        place = line_of(frame)
+        is_wanted = deep or self.labels_are_alike or not math.isfinite(value)
+        if not is_wanted or loss.grad_fn is None:
+            scale = self._since[-1].scale if self._since else self._optimizers.last_scale(place)
+            return LossFacts(value, place, place, scale=scale)
+        graph, made_at = read_graph(loss), where_made(frame)
+        self._training_calls.backward(loss, graph.criteria, made_at)
+        tokens = self._forwards.tokens()
+        facts = LossFacts(
+            value,
+            place,
+            made_at,
+            scale=graph.scale,
+            criteria=tuple(criterion_facts(each, tokens) for each in graph.criteria),
+            is_looked_at=deep,
+            over_batch=graph.over_batch,
+            is_turned=graph.is_turned,
+        )
+        if not math.isfinite(value) and loss.numel() == 1:
+            facts = self._with_birth(facts, loss)
+        self._optimizers.note_scale(place, graph.scale)
+        return facts
+
+    def _with_birth(self, facts: LossFacts, loss: Tensor) -> LossFacts:
+        """The same loss, with where it stopped being finite. The losses after the first such one follow from
+        it.
+        """
+        if self._has_seen_bad:
+            return facts
+        self._has_seen_bad = True
+        birth = birth_of(loss, self._optimizers.named(), self._forwards.given())
+        line = facts.made_at if birth.is_in_loss else Place()
+        return replace(facts, origin=replace(line, parameters=birth.parameters), origin_words=birth.words)
