@@ -261,10 +261,6 @@ class SchedulerFacts:
     """The program has let it go; it may have stepped once more before."""
 
 
-LEAK = 1e-4
-"""Of a causal model the change is zero; those that convolve by FFT leak their rounding."""
-
-
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
     """A parameter group of an optimizer."""

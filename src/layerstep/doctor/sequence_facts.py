@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["SequenceFacts"]
+from layerstep.doctor.finding import Place
+
+__all__ = ["LEAK", "SequenceFacts"]
+
+LEAK = 1e-4
+"""Of a causal model the change is zero; those that convolve by FFT leak their rounding."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch.tensors import is_tensor, size_of
-from layerstep.doctor.facts import LEAK
 from layerstep.doctor.measuring import is_readable, shift_of
 from layerstep.doctor.padding import Padding, padding_of
-from layerstep.doctor.sequence_facts import SequenceFacts
+from layerstep.doctor.sequence_facts import LEAK, SequenceFacts
 from layerstep.doctor.traced import first_difference
 from layerstep.doctor.training_calls import TrainingCall
 from layerstep.doctor.trial import trying, twin_of

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from layerstep.doctor.facts import LEAK, StepFacts
+from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Place, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
+from layerstep.doctor.sequence_facts import LEAK
 from layerstep.registry import rule
 
 __all__ = ["CausalityLeak"]
