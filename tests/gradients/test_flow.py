@@ -77,10 +77,41 @@ def test_other_thresholds() -> None:
     own = GradientFlow(thresholds=Thresholds(vanishing=1e-6, exploding=100.0))
     low, high = own.record_step(0, {"high": [500.0, 200.0], "low": [1e-8]}).layers[::-1]
     assert low.is_vanishing and high.is_exploding
-    norm = GradientFlow(thresholds="norm").record_step(0, {"a": [8.0, 8.0], "b": [8.0]}).layers
-    assert [layer.is_exploding for layer in norm] == [True, False]
-    with pytest.raises(UserError, match="unit-norm"):
+    with pytest.raises(UserError, match="autotrainer"):
         GradientFlow(thresholds="nosuch")
+
+
+@pytest.mark.parametrize(
+    ("preset", "vanishing", "exploding"),
+    [
+        ("layerstep", ["tiny"], ["peak"]),
+        ("seed-animator", ["tiny"], ["peak"]),
+        ("seed-ads", ["small", "tiny"], ["broad", "peak"]),
+        ("seed-email", [], ["above one", "broad", "peak"]),
+        ("aws", ["tiny"], []),
+        ("autotrainer", ["small", "tiny"], ["broad", "peak"]),
+    ],
+)
+def test_each_preset_has_its_own_idea(preset: str, vanishing: list[str], exploding: list[str]) -> None:
+    gradients = {
+        "tiny": [1e-9, 1e-9],
+        "small": [5e-7],
+        "above one": [1.0, 0.5],
+        "broad": [8.0] * 100,
+        "peak": [2e3],
+        "last": [0.9],
+    }
+    layers = GradientFlow(thresholds=preset).record_step(0, gradients).layers
+    assert [layer.name for layer in layers if layer.is_vanishing] == vanishing
+    assert [layer.name for layer in layers if layer.is_exploding] == exploding
+
+
+def test_autotrainer_compares_with_the_last_layer() -> None:
+    flow = GradientFlow(thresholds="autotrainer")
+    (first, last) = flow.record_step(0, {"a": [5e-5], "b": [1e-4]}).layers
+    assert not first.is_vanishing and not last.is_vanishing
+    (first, _) = flow.record_step(1, {"a": [5e-5], "b": [1.0]}).layers
+    assert first.is_vanishing
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), st.lists(st.floats(-1e6, 1e6), max_size=9))

@@ -12,7 +12,7 @@ from layerstep.commands import grad_faults, grad_steps
 from layerstep.engine.session import Session
 from layerstep.engine.values import value_of
 from layerstep.errors import UserError
-from layerstep.gradients.flow import PRESETS
+from layerstep.gradients.flow import DEFAULT, PRESETS
 from layerstep.gradients.log import GradientEntry
 from layerstep.gradients.no_gradient import (
     biases_before_norms,
@@ -208,7 +208,7 @@ def _table(session: Session, found: list[NamedParameter], text: str) -> View:
 
 def _flag(size: Size, norm: str = "") -> str:
     """What is wrong with a gradient; a bias that a norm takes away is about 0 as it should be."""
-    vanishes, explodes = PRESETS["default"].judge(*size)
+    vanishes, explodes = PRESETS[DEFAULT].judge(*size)
     if not math.isfinite(size.most):
         return "not finite"
     if explodes:

@@ -10,6 +10,7 @@ from torch import nn
 
 from layerstep.errors import UserError
 from layerstep.gradients.flow import (
+    DEFAULT,
     PRESETS,
     FlowSummary,
     GradientFlow,
@@ -52,7 +53,7 @@ class GradientDebugger:
         model: nn.Module | None = None,
         *,
         max_frames: int = 200,
-        thresholds: str | Thresholds = "default",
+        thresholds: str | Thresholds = DEFAULT,
     ) -> None:
         self.model = model
         self._flow = GradientFlow(max_frames, thresholds=thresholds)

@@ -25,6 +25,7 @@ from layerstep.gradients.sizes import Size, measure
 from layerstep.tensors.format import listed
 
 __all__ = [
+    "DEFAULT",
     "PRESETS",
     "FlowSummary",
     "GradientFlow",
@@ -52,26 +53,42 @@ class Thresholds:
     """Vanishing: a mean |g| below this. Exploding: a max |g| above this.
 
     `of_norm`: compare the norm instead.
+    `to_last`: besides, compare the norm with that of the last layer. A layer then vanishes only if it is also
+    below the first of these parts of it, and explodes only if it is also above the second.
     """
 
     vanishing: float = 1e-7
     exploding: float = 1e3
     of_norm: bool = False
+    to_last: tuple[float, float] | None = None
 
-    def judge(self, mean: float, most: float, norm: float) -> tuple[bool, bool]:
-        """Does it vanish, and does it explode? A NaN does neither: it is reported apart."""
+    def judge(self, mean: float, most: float, norm: float, *, last: float = math.nan) -> tuple[bool, bool]:
+        """Does it vanish, and does it explode? A NaN does neither: it is reported apart.
+
+        `last` is the norm of the last layer.
+        """
         low, high = (norm, norm) if self.of_norm else (mean, most)
-        return low < self.vanishing, high > self.exploding
+        vanishes, explodes = low < self.vanishing, high > self.exploding
+        if self.to_last is not None:
+            vanishes = vanishes and norm < self.to_last[0] * last
+            explodes = explodes and norm > self.to_last[1] * last
+        return vanishes, explodes
 
 
+DEFAULT = "layerstep"
 PRESETS = {
-    "default": Thresholds(),
-    "norm": Thresholds(vanishing=1e-6, exploding=10.0, of_norm=True),
-    "unit-norm": Thresholds(vanishing=1e-6, exploding=1.0, of_norm=True),
+    DEFAULT: Thresholds(),
+    "seed-animator": Thresholds(vanishing=1e-7, exploding=1e3),
+    "seed-ads": Thresholds(vanishing=1e-6, exploding=10.0, of_norm=True),
+    "seed-email": Thresholds(vanishing=0.0, exploding=1.0, of_norm=True),
+    "aws": Thresholds(vanishing=1e-7, exploding=math.inf),
+    "autotrainer": Thresholds(vanishing=1e-4, exploding=0.0, of_norm=True, to_last=(1e-3, 70.0)),
 }
-"""Thresholds by name. `default` looks at the elements: in 63 healthy runs it called nothing exploding, and
-nothing vanishing but biases in front of a batch norm. `norm` looks at the norm of each layer. `unit-norm`
-has a limit of 1, where many people clip; healthy runs often exceed it, so it is a goal, not an alarm."""
+"""Thresholds by name. `layerstep` looks at the elements: in 63 healthy runs it called nothing exploding, and
+nothing vanishing but biases in front of a batch norm. `seed-animator` has the same numbers. `seed-ads` looks
+at the norm of each layer. `seed-email` has a limit of 1, where many people clip; 81 % of healthy runs exceed
+it, so it is a goal, not an alarm. `aws` calls nothing exploding that is finite. `autotrainer` compares each
+layer with the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +142,7 @@ class GradientFlow:
     `max_frames` 0 keeps all. `thresholds` is a preset's name or a `Thresholds`.
     """
 
-    def __init__(self, max_frames: int = 200, *, thresholds: str | Thresholds = "default") -> None:
+    def __init__(self, max_frames: int = 200, *, thresholds: str | Thresholds = DEFAULT) -> None:
         if max_frames < 0:
             raise UserError("max_frames must be 0 (unlimited) or more")
         self.thresholds = _thresholds(thresholds)
@@ -145,11 +162,15 @@ class GradientFlow:
         return self.record_numbers(step, {name: size_of(value) for name, value in gradients.items()})
 
     def record_numbers(self, step: int, numbers: Mapping[str, tuple[float, float, float]]) -> GradientFrame:
-        """The same from (mean |g|, max |g|, norm) by layer, if you have measured already."""
+        """The same from (mean |g|, max |g|, norm) by layer, if you have measured already.
+
+        The last layer of `numbers` is the last of the model, for thresholds that compare with it.
+        """
         largest = max((norm for _, _, norm in numbers.values() if math.isfinite(norm)), default=0.0)
+        last = next((norm for _, _, norm in reversed(numbers.values())), math.nan)
         layers = []
         for name, (mean, most, norm) in sorted(numbers.items()):
-            vanishes, explodes = self.thresholds.judge(mean, most, norm)
+            vanishes, explodes = self.thresholds.judge(mean, most, norm, last=last)
             layers.append(
                 LayerGradient(
                     name=name,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layerstep.gradients.flow import GradientFlow, Thresholds
+from layerstep.gradients.flow import DEFAULT, GradientFlow, Thresholds
 from layerstep.gradients.sizes import Size, combined
 
 __all__ = ["Clipping", "GradientEntry", "GradientLog", "RecordedStep", "clipping_of"]
@@ -177,7 +177,7 @@ class GradientLog:
         ratio = update / weight if weight > 0 else math.nan
         return GradientEntry(frame.step, combined(sizes, counts), ratio)
 
-    def flow(self, *, thresholds: str | Thresholds = "default") -> GradientFlow:
+    def flow(self, *, thresholds: str | Thresholds = DEFAULT) -> GradientFlow:
         """The steps by layer, as a `GradientFlow`."""
         flow = GradientFlow(0, thresholds=thresholds)
         for frame in self._frames:
