@@ -10,12 +10,11 @@ from layerstep.errors import UserError
 from layerstep.memory.views import OUTSIDE
 from layerstep.profile.flops import Flops, count_flops
 from layerstep.registry import command
-from layerstep.tensors.format import number, share
+from layerstep.tensors.format import flop_count, share
 from layerstep.tensors.observing import observing
-from layerstep.views import Column, Figure, Table, View
+from layerstep.views import Column, Table, View
 
 ROWS = 20
-_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @command(
@@ -81,13 +80,4 @@ def _row(name: str, found: Flops, paths: list[str], whole: int) -> tuple[str, ..
     forward = sum(found.forward[path] for path in paths)
     backward = sum(found.backward[path] for path in paths)
     part = share(forward + backward, whole) if whole else "-"
-    return name, _flop(forward), _flop(backward), _flop(forward + backward), part
-
-
-def _flop(count: int) -> str:
-    if not count:
-        return "-"
-    for unit, letter in _UNITS:
-        if count >= unit:
-            return Figure(f"{number(count / unit)} {letter}", count, "FLOP")
-    return Figure(str(count), count, "FLOP")
+    return name, flop_count(forward), flop_count(backward), flop_count(forward + backward), part

@@ -167,7 +167,7 @@ class GradientFlow:
         The last layer of `numbers` is the last of the model, for thresholds that compare with it.
         """
         largest = max((norm for _, _, norm in numbers.values() if math.isfinite(norm)), default=0.0)
-        last = next((norm for _, _, norm in reversed(numbers.values())), math.nan)
+        last = list(numbers.values())[-1][2] if numbers else math.nan
         layers = []
         for name, (mean, most, norm) in sorted(numbers.items()):
             vanishes, explodes = self.thresholds.judge(mean, most, norm, last=last)

@@ -31,6 +31,7 @@ __all__ = [
     "watching_calls",
     "watching_copy",
     "watching_output",
+    "watching_outputs",
 ]
 
 Asked = tuple[Any, ...]
@@ -329,16 +330,22 @@ def watching_calls(called: Callable[[nn.Module], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watching_output(module: nn.Module, seen: Callable[[Any], None]) -> Iterator[None]:
-    """Report what one module returns meanwhile, also where its own hooks are hidden."""
+def watching_outputs(seen: Callable[[nn.Module, Any], None]) -> Iterator[None]:
+    """Report each module that returns meanwhile, and what it returns; also where hooks are hidden."""
     from torch.nn.modules.module import register_module_forward_hook
 
-    def hook(called: nn.Module, args: Any, output: Any) -> None:
-        if called is module:
-            seen(output)
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        seen(module, output)
 
     handle = register_module_forward_hook(hook)
     try:
         yield
     finally:
         handle.remove()
+
+
+@contextlib.contextmanager
+def watching_output(module: nn.Module, seen: Callable[[Any], None]) -> Iterator[None]:
+    """Report what one module returns meanwhile."""
+    with watching_outputs(lambda called, output: seen(output) if called is module else None):
+        yield

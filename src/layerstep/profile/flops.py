@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from layerstep._torch.operators import is_composite, packet_of, schema_of
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep.calls.operations import Kernels
 from layerstep.errors import UserError
+from layerstep.hooks.taps import watching_outputs
 from layerstep.memory.places import OpOwners
 from layerstep.profile import flop_formulas
 from layerstep.rerun.copies import Copies
@@ -147,9 +149,18 @@ def _is_cheap(packet: Any) -> bool:
 
 
 def count_flops(
-    session: Session, module: nn.Module, *, args: tuple[Any, ...], kwargs: dict[str, Any], backward: bool
+    session: Session,
+    module: nn.Module,
+    *,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    backward: bool,
+    seen: Callable[[nn.Module, Any], None] | None = None,
 ) -> Flops:
-    """Rerun a call on copies, forward and, if wanted, backward, and count."""
+    """Rerun a call on copies, forward and, if wanted, backward, and count.
+
+    `seen` is called with each module that returns, and its output.
+    """
     path = session.run.models.path_of(module)
     if any(map(is_freed, (*module.parameters(), *module.buffers()))):
         raise UserError(f"{path} cannot be rerun: not all of its weights are in memory at this stop")
@@ -170,8 +181,9 @@ def count_flops(
         both = _BothWays(module, given, found)
         aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in both.named_parameters()}
         both.leaves += aliases.values()
+        watched = watching_outputs(seen) if seen is not None else contextlib.nullcontext()
         try:
-            with function_modes_on(), _Counter(places, found).mode:
+            with watched, function_modes_on(), _Counter(places, found).mode:
                 torch.func.functional_call(both, aliases, args, kwargs)
         except UserError:
             raise

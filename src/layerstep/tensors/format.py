@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from layerstep.views import Figure
 
-__all__ = ["dims", "human_bytes", "listed", "number", "place", "share"]
+__all__ = ["dims", "flop_count", "human_bytes", "listed", "number", "place", "share"]
 
 
 def number(value: float | None) -> str:
@@ -28,6 +28,19 @@ def human_bytes(count: int) -> str:
             return Figure(text, count, "B")
         size /= 1000
     return Figure(f"{size:.1f} TB", count, "B")
+
+
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def flop_count(count: int) -> str:
+    """1.2 G: floating-point operations."""
+    if not count:
+        return "-"
+    for unit, letter in _UNITS:
+        if count >= unit:
+            return Figure(f"{number(count / unit)} {letter}", count, "FLOP")
+    return Figure(str(count), count, "FLOP")
 
 
 def share(part: int, whole: int) -> str:
