@@ -13,28 +13,50 @@ if TYPE_CHECKING:
     from layerstep.nonfinite.detection import Anomaly, Detection
     from layerstep.precision.checker import StabilityChecker, StabilityIssue
     from layerstep.profile.profiler import Profiler, profiling
+    from layerstep.sessions.config import DebugConfig
+    from layerstep.sessions.diagnostics import ModelDiagnostics, ModelPerformanceMetrics
+    from layerstep.sessions.diffusion import DiffusionModelDebugger
+    from layerstep.sessions.pytorch import (
+        PyTorchDebugger,
+        create_pytorch_debugger,
+        debug_training_session,
+    )
+    from layerstep.sessions.report import Report
+    from layerstep.sessions.session import DebugSession, debug_session
+    from layerstep.sessions.training import TrainingDebugger
 
 __version__ = "0.1.0"
 __all__ = [
     "Anomaly",
+    "DebugConfig",
     "DebugConsole",
+    "DebugSession",
     "Detection",
+    "DiffusionModelDebugger",
     "GradientDebugger",
     "GradientFlow",
     "LayerstepError",
     "MemoryProfiler",
     "MemoryReport",
+    "ModelDiagnostics",
+    "ModelPerformanceMetrics",
     "Profiler",
+    "PyTorchDebugger",
     "Quit",
+    "Report",
     "StabilityChecker",
     "StabilityIssue",
     "TensorInspector",
     "TensorReport",
+    "TrainingDebugger",
     "UserError",
     "__version__",
     "anomaly_detection",
     "attach",
     "compare",
+    "create_pytorch_debugger",
+    "debug_session",
+    "debug_training_session",
     "inspect",
     "memory_tracking",
     "pm",
@@ -43,6 +65,17 @@ __all__ = [
 ]
 
 _HOME = {
+    "DebugConfig": "layerstep.sessions.config",
+    "DebugSession": "layerstep.sessions.session",
+    "debug_session": "layerstep.sessions.session",
+    "ModelDiagnostics": "layerstep.sessions.diagnostics",
+    "ModelPerformanceMetrics": "layerstep.sessions.diagnostics",
+    "Report": "layerstep.sessions.report",
+    "PyTorchDebugger": "layerstep.sessions.pytorch",
+    "create_pytorch_debugger": "layerstep.sessions.pytorch",
+    "debug_training_session": "layerstep.sessions.pytorch",
+    "TrainingDebugger": "layerstep.sessions.training",
+    "DiffusionModelDebugger": "layerstep.sessions.diffusion",
     "DebugConsole": "layerstep.api",
     "attach": "layerstep.api",
     "pm": "layerstep.api",

@@ -99,6 +99,11 @@ class TensorInspector:
             kept = "none is kept" if first is None else f"{first} to {self._last} are kept"
             raise UserError(f"no tensor {number}", kept) from None
 
+    @property
+    def reports(self) -> tuple[TensorReport, ...]:
+        """The reports that are kept, the oldest first."""
+        return tuple(self._reports.values())
+
     def __len__(self) -> int:
         return len(self._reports)
 

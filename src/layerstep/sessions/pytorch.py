@@ -1,0 +1,291 @@
+"""A debugger for a hand-written training loop: context managers, checks between lines, one report."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from layerstep.api import anomaly_detection
+from layerstep.calls.stack import Frame
+from layerstep.config import is_disabled, load_config
+from layerstep.engine.points import Record
+from layerstep.engine.session import Session
+from layerstep.inspector import inspect
+from layerstep.memory.profiler import MemoryProfiler, memory_tracking
+from layerstep.module_paths.where import Where
+from layerstep.nonfinite.detection import Detection
+from layerstep.profile.profiler import Profiler, profiling
+from layerstep.sessions.checks import GradientChecker, ParameterCheck, check_parameters
+from layerstep.sessions.events import DebugEvent, Events
+from layerstep.sessions.plain_data import as_json, write
+from layerstep.sessions.report import TensorRecord, tensor_record
+from layerstep.tensors.shapes import tensors_in
+
+__all__ = ["PyTorchDebugger", "create_pytorch_debugger", "debug_training_session"]
+
+MOST_LAYERS = 2000
+"""Outputs of one forward that are kept."""
+
+
+class PyTorchDebugger:
+    """Checks a training loop where the loop asks for it.
+
+        debugger = create_pytorch_debugger(logger=logging.getLogger("train"))
+        with debugger.anomaly_detection():
+            loss = loss_fn(model(inputs), targets)
+            loss.backward()
+        debugger.check_gradients(model, gradient_threshold=1.0)
+
+    It reads and notes; it never changes a value. What is switched off costs nothing.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger | None = None,
+        debug_mode: bool = False,
+        *,
+        enable_anomaly_detection: bool = True,
+        enable_profiling: bool = False,
+        enable_memory_tracking: bool = True,
+        enable_gradient_checking: bool = True,
+        log_dir: str | Path | None = None,
+    ) -> None:
+        self.enable_anomaly_detection = enable_anomaly_detection
+        self.enable_profiling = enable_profiling
+        self.enable_memory_tracking = enable_memory_tracking
+        self.enable_gradient_checking = enable_gradient_checking
+        self.log_dir = log_dir
+        self._events = Events(logger, verbose=debug_mode)
+        self._checker = GradientChecker()
+        self._layers: list[TensorRecord] = []
+        self._profiles: list[str] = []
+        self._memory: list[str] = []
+        self._norms: list[float] = []
+
+    @property
+    def events(self) -> tuple[DebugEvent, ...]:
+        """What was noticed, the oldest first."""
+        return self._events.last
+
+    @property
+    def layers(self) -> tuple[TensorRecord, ...]:
+        """What came out of the modules in the last `debug_forward_pass`."""
+        return tuple(self._layers)
+
+    # --- blocks ---
+
+    @contextlib.contextmanager
+    def anomaly_detection(self, enabled: bool | None = None) -> Iterator[Detection]:
+        """Find NaN and Inf in this block, and the operation and line that made each."""
+        if not (self.enable_anomaly_detection if enabled is None else enabled):
+            yield Detection()
+            return
+        with anomaly_detection() as found:
+            try:
+                yield found
+            finally:
+                for each in found.findings:
+                    self._events.add("anomaly", str(each), is_anomaly=True, layer=each.layer, value=each.kind)
+
+    @contextlib.contextmanager
+    def profiling(
+        self, enabled: bool | None = None, output_file: str | Path | None = None
+    ) -> Iterator[Profiler]:
+        """Time the modules that are called in this block; `.trace.json` is for Perfetto."""
+        if not (self.enable_profiling if enabled is None else enabled):
+            yield Profiler()
+            return
+        with profiling(None, self._path(output_file) if output_file is not None else None) as profiler:
+            yield profiler
+        self._profiles.append(str(profiler.report()))
+        self._events.add("profile", f"{profiler.report().steps} steps were timed")
+
+    @contextlib.contextmanager
+    def memory_tracking(self, enabled: bool | None = None) -> Iterator[MemoryProfiler]:
+        """Measure the memory of this block."""
+        if not (self.enable_memory_tracking if enabled is None else enabled):
+            yield MemoryProfiler()
+            return
+        with memory_tracking() as profiler:
+            yield profiler
+        report = profiler.report()
+        self._memory.append(str(report))
+        for leak in report.leaks():
+            self._events.add("leak", f"{leak.tensors:,} × {leak.first}, {leak.holder}", is_anomaly=True)
+
+    # --- checks ---
+
+    def check_gradients(self, model: nn.Module, gradient_threshold: float = 1.0) -> float:
+        """The norm of all gradients; what is wrong with them is noted. 0 if checks are off.
+
+        A norm above the threshold is noted as a reason to clip, not as a fault: healthy trainings exceed 1.
+        """
+        if not self.enable_gradient_checking:
+            return 0.0
+        found = self._checker.check(model)
+        self._norms.append(found.norm)
+        del self._norms[:-MOST_LAYERS]
+        for kind, names in (
+            ("gradient_nan", found.nan),
+            ("gradient_explosion", found.exploding),
+            ("gradient_vanishing", found.vanishing),
+        ):
+            if names:
+                text = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+                self._events.add(kind, text, is_anomaly=True, parameters=names)
+        if found.norm > gradient_threshold:
+            message = f"the norm {found.norm:.3g} is above {gradient_threshold:g}"
+            self._events.add("gradient_norm", message, gradient_norm=found.norm, threshold=gradient_threshold)
+        return found.norm
+
+    def check_model_parameters(self, model: nn.Module) -> ParameterCheck:
+        """Look for NaN and Inf in the parameters."""
+        found = check_parameters(model)
+        for kind, names in (("parameter_nan", found.nan_parameters), ("parameter_inf", found.inf_parameters)):
+            if names:
+                self._events.add(kind, ", ".join(names[:5]), is_anomaly=True, parameters=names)
+        return found
+
+    # --- passes ---
+
+    def debug_forward_pass(self, model: nn.Module, inputs: Any, layer_hooks: bool = True) -> Any:
+        """Call the model: a tuple is its arguments, a dictionary its keywords. Its output is returned.
+
+        `layer_hooks` notes what comes out of each module, in `layers`.
+        """
+        begun = time.perf_counter()
+        if not layer_hooks or is_disabled():
+            output = _call(model, inputs)
+        else:
+            output = self._watched(model, inputs)
+        seconds = time.perf_counter() - begun
+        broken = [each.name for each in self._layers if not each.is_finite]
+        if layer_hooks and broken:
+            self._events.add("activation_nan", f"first in {broken[0]}", is_anomaly=True, layers=broken)
+        self._events.add("forward", f"took {1e3 * seconds:.3g} ms", seconds=seconds)
+        return output
+
+    def _watched(self, model: nn.Module, inputs: Any) -> Any:
+        self._layers.clear()
+        session = Session(config=load_config())
+        session.add_model(model)
+        point = session.points.add(Record(Where.parse("**"), action=self._note, set_by="debug_forward_pass"))
+        session.intake.set_or_leave_pending(point)
+        session.attach()
+        try:
+            return _call(model, inputs)
+        finally:
+            session.detach()
+
+    def _note(self, frame: Frame) -> None:
+        for place, tensor in tensors_in(frame.output, most=1):
+            path = frame.path.partition("|")[0]
+            if len(self._layers) < MOST_LAYERS:
+                self._layers.append(tensor_record(inspect(tensor, f"{path}{place}", layer=path)))
+
+    def debug_backward_pass(self, loss: Tensor, retain_graph: bool = False) -> None:
+        """Run `loss.backward()`; a loss that is not finite is noted."""
+        record = tensor_record(inspect(loss, "loss"))
+        if not record.is_finite:
+            self._events.add("loss_not_finite", f"the loss is {loss.detach().tolist()}", is_anomaly=True)
+        begun = time.perf_counter()
+        loss.backward(retain_graph=retain_graph)
+        seconds = time.perf_counter() - begun
+        self._events.add("backward", f"took {1e3 * seconds:.3g} ms", seconds=seconds)
+
+    def debug_training_step(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        targets: Any,
+        loss_fn: Callable[[Any, Any], Tensor],
+        optimizer: Optimizer,
+        gradient_threshold: float = 1.0,
+    ) -> dict[str, Any]:
+        """One whole step: clear, forward, loss, backward, check, step. It does not clip and skips nothing."""
+        before = self._events.anomalies
+        optimizer.zero_grad()
+        with self.anomaly_detection():
+            loss = loss_fn(self.debug_forward_pass(model, inputs, layer_hooks=False), targets)
+            self.debug_backward_pass(loss)
+        norm = self.check_gradients(model, gradient_threshold)
+        optimizer.step()
+        return {
+            "loss": float(loss.detach()),
+            "gradient_norm": norm,
+            "anomalies": self._events.anomalies - before,
+        }
+
+    # --- what was found ---
+
+    def get_debug_summary(self) -> dict[str, Any]:
+        """What is switched on, and how often each kind of event came."""
+        return {
+            "anomaly_detection": self.enable_anomaly_detection,
+            "profiling": self.enable_profiling,
+            "memory_tracking": self.enable_memory_tracking,
+            "gradient_checking": self.enable_gradient_checking,
+            "total_anomalies": self._events.anomalies,
+            "events": dict(self._events.counts),
+            "gradient_checks": len(self._norms),
+            "largest_gradient_norm": max(self._norms, default=None),
+            "profiles": len(self._profiles),
+            "memory_reports": len(self._memory),
+        }
+
+    def save_debug_report(self, filename: str | Path | None = None) -> Path:
+        """Write the summary, the events and the reports as JSON, into `log_dir` if there is one."""
+        data: Mapping[str, Any] = {
+            "summary": self.get_debug_summary(),
+            "events": self.events,
+            "gradient_norms": self._norms,
+            "layers": self._layers,
+            "profiles": self._profiles,
+            "memory": self._memory,
+        }
+        return write(as_json(data), self._path(filename or "debug_report.json"))
+
+    def _path(self, name: str | Path) -> Path:
+        return Path(self.log_dir or ".") / name
+
+    def clear_debug_data(self) -> None:
+        """Forget all that was noted."""
+        self._events.clear()
+        for notes in (self._layers, self._profiles, self._memory, self._norms):
+            notes.clear()
+
+
+def _call(model: nn.Module, inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def create_pytorch_debugger(
+    logger: logging.Logger | None = None, debug_mode: bool = True, **options: Any
+) -> PyTorchDebugger:
+    """A `PyTorchDebugger` that logs all it does, not only what is wrong; takes its options."""
+    return PyTorchDebugger(logger, debug_mode, **options)
+
+
+@contextlib.contextmanager
+def debug_training_session(
+    model: nn.Module, logger: logging.Logger | None = None, debug_mode: bool = True, **options: Any
+) -> Iterator[PyTorchDebugger]:
+    """All that is enabled, for a whole training; at the end the parameters are checked.
+
+    With a `log_dir`, the report is saved there.
+    """
+    debugger = create_pytorch_debugger(logger, debug_mode, **options)
+    with debugger.anomaly_detection(), debugger.profiling(), debugger.memory_tracking():
+        yield debugger
+    debugger.check_model_parameters(model)
+    if debugger.log_dir is not None:
+        debugger.save_debug_report()

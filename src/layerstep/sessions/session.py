@@ -1,0 +1,191 @@
+"""A debug session: start it, train, stop it, read the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from torch import nn
+
+from layerstep._torch import is_tracing
+from layerstep.calls.stack import Frame
+from layerstep.config import is_disabled
+from layerstep.doctor.budget import Level
+from layerstep.doctor.watching import doctor_of
+from layerstep.engine.points import Record
+from layerstep.engine.session import Session
+from layerstep.errors import UserError
+from layerstep.frontends.choose import open_session
+from layerstep.gradients.debugger import GradientDebugger
+from layerstep.gradients.recorder import named_parameters
+from layerstep.inspector import TensorInspector
+from layerstep.module_paths.where import Where
+from layerstep.profile.profiler import Profiler
+from layerstep.sessions.config import DebugConfig
+from layerstep.sessions.diagnostics import ModelDiagnostics
+from layerstep.sessions.report import Report, curve, tensor_record
+from layerstep.tensors.observing import observing
+from layerstep.tensors.shapes import tensors_in
+from layerstep.training_steps.steps import Stepped
+from layerstep.views import Plot
+
+__all__ = ["DebugSession", "debug_session"]
+
+
+class DebugSession:
+    """Watches a training between `start()` and `stop()`, which returns a `Report`.
+
+        session = DebugSession(DebugConfig(sampling_rate=0.1), model)
+        session.start()
+        train()
+        print(session.stop())
+
+    Without a model, every model that is called is watched. Findings are shown on `output` (stderr) when they
+    arise. It changes nothing in the run, and with `LAYERSTEP=0` it does nothing.
+    """
+
+    def __init__(
+        self,
+        config: DebugConfig | None = None,
+        model: nn.Module | None = None,
+        *,
+        output: IO[str] | None = None,
+    ) -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            raise UserError(f"DebugSession wants an nn.Module, not {type(model).__name__}")
+        self.config = config = config or DebugConfig()
+        self.model = model
+        self.tensor_inspector = TensorInspector(config.max_tracked_tensors)
+        self.gradient_debugger = GradientDebugger(
+            model, max_frames=config.max_gradient_history, thresholds=config.thresholds
+        )
+        self.model_diagnostics = ModelDiagnostics(
+            model, max_history=config.max_gradient_history, samples=config.samples
+        )
+        self.profiler = Profiler(model)
+        self._output = output
+        self._session: Session | None = None
+        self._report: Report | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Has it started, and not stopped yet?"""
+        return self._session is not None
+
+    def start(self) -> Self:
+        """Watch from now on."""
+        if self.is_on or is_disabled():
+            return self
+        session, _ = open_session(batch=True, output=self._output)
+        self._session = session
+        if self.model is not None:
+            session.add_model(self.model)
+        if self.config.enable_tensor_inspection:
+            point = session.points.add(
+                Record(Where.parse("**"), action=self._inspect, set_by="debug_session")
+            )
+            session.intake.set_or_leave_pending(point)
+        session.attach(discover=self.model is None)
+        if self.config.enable_gradient_debugging:
+            session.run.training.before.append(self._record_gradients)
+        if self.config.enable_model_diagnostics:
+            self._diagnose(session)
+        if self.config.enable_profiling:
+            self.profiler.start()
+        return self
+
+    def stop(self) -> Report:
+        """Take everything off the run, and report; to `output_dir` too, if there is one."""
+        session, self._session = self._session, None
+        if session is None:
+            return self._report or Report(steps=0)
+        doctor = self.model_diagnostics.doctor
+        if doctor is not None:
+            doctor.finish()
+        steps = session.run.training.count
+        session.detach()
+        session.close()
+        self.profiler.stop()
+        self._report = self._reported(steps)
+        if self.config.output_dir is not None:
+            folder = Path(self.config.output_dir)
+            self._report.save(folder / "report.json")
+            if self.config.enable_visualization:
+                self._report.save(folder / "report.html")
+        return self._report
+
+    def _diagnose(self, session: Session) -> None:
+        if self.model is not None and self.model_diagnostics.architecture is None:
+            self.model_diagnostics.record_architecture()
+        doctor = doctor_of(session)
+        doctor.start(Level(self.config.level))
+        self.model_diagnostics.watch_with(doctor)
+
+    def _inspect(self, frame: Frame) -> None:
+        """A module has returned."""
+        owner = self._session.run.models.owner_of(frame.module) if self._session and frame.module else None
+        if owner is None or not self.config.samples(owner.forwards):
+            return
+        for place, tensor in tensors_in(frame.output, most=1):
+            path = frame.path.partition("|")[0]
+            self.tensor_inspector.inspect_tensor(tensor, f"{path}.output{place}", path, "forward")
+
+    def _record_gradients(self, stepped: Stepped) -> None:
+        if self._session is None or stepped.number != 1 or is_tracing():
+            return
+        if not self.config.samples(stepped.steps + 1):
+            return
+        with observing():
+            if self.model is not None:
+                self.gradient_debugger.record_step(stepped.steps)
+                return
+            for each in named_parameters(self._session):
+                if each.parameter.grad is not None:
+                    self.gradient_debugger.record_gradient_flow(each.name, each.parameter.grad)
+
+    def _reported(self, steps: int) -> Report:
+        config, diagnostics = self.config, self.model_diagnostics
+        has_doctor, flow = config.enable_model_diagnostics, self.gradient_debugger.flow
+        return Report(
+            steps=steps,
+            health=diagnostics.health if has_doctor else None,
+            findings=diagnostics.findings,
+            gradients=flow.summary_report() if len(flow) else None,
+            tensors=tuple(tensor_record(each) for each in self.tensor_inspector.reports),
+            architecture=diagnostics.architecture,
+            performance=diagnostics.performance,
+            profile=self.profiler.report() if config.enable_profiling else None,
+            curves=tuple(self._curves()) if config.enable_visualization else (),
+        )
+
+    def _curves(self) -> list[Plot]:
+        losses = [(m.training_step, m.loss) for m in self.model_diagnostics.performance if m.loss is not None]
+        frames = self.gradient_debugger.flow.frames
+        norms = [(f.step, max((layer.grad_norm for layer in f.layers), default=0.0)) for f in frames]
+        found = []
+        if len(losses) > 1:
+            found.append(curve(losses, "loss"))
+        if len(norms) > 1:
+            found.append(curve(norms, "largest gradient norm of a layer"))
+        return found
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def debug_session(
+    model: nn.Module | None = None, *, output: IO[str] | None = None, **fields: Any
+) -> DebugSession:
+    """A session on a model; the fields are those of `DebugConfig`.
+
+    with debug_session(model, sampling_rate=0.1) as session:
+        train()
+    print(session.stop())
+    """
+    return DebugSession(DebugConfig(**fields), model, output=output)
