@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from layerstep.api import DebugConsole, anomaly_detection, attach, pm, set_trace
+    from layerstep.automation.alerts import Alert, CallbackSink, JsonLinesSink, LoggingSink, WebhookSink
+    from layerstep.automation.hook import AlertSeverity, HookAction, HookBuilder, HookContext, HookTrigger
     from layerstep.errors import LayerstepError, Quit, UserError
     from layerstep.gradients.debugger import GradientDebugger, GradientFlow
     from layerstep.inspector import TensorInspector, TensorReport, compare, inspect
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Alert",
+    "AlertSeverity",
     "Anomaly",
+    "CallbackSink",
     "DebugConfig",
     "DebugConsole",
     "DebugSession",
@@ -35,7 +40,13 @@ __all__ = [
     "DiffusionModelDebugger",
     "GradientDebugger",
     "GradientFlow",
+    "HookAction",
+    "HookBuilder",
+    "HookContext",
+    "HookTrigger",
+    "JsonLinesSink",
     "LayerstepError",
+    "LoggingSink",
     "MemoryProfiler",
     "MemoryReport",
     "ModelDiagnostics",
@@ -50,6 +61,7 @@ __all__ = [
     "TensorReport",
     "TrainingDebugger",
     "UserError",
+    "WebhookSink",
     "__version__",
     "anomaly_detection",
     "attach",
@@ -65,6 +77,16 @@ __all__ = [
 ]
 
 _HOME = {
+    "AlertSeverity": "layerstep.automation.hook",
+    "HookAction": "layerstep.automation.hook",
+    "HookBuilder": "layerstep.automation.hook",
+    "HookContext": "layerstep.automation.hook",
+    "HookTrigger": "layerstep.automation.hook",
+    "Alert": "layerstep.automation.alerts",
+    "CallbackSink": "layerstep.automation.alerts",
+    "JsonLinesSink": "layerstep.automation.alerts",
+    "LoggingSink": "layerstep.automation.alerts",
+    "WebhookSink": "layerstep.automation.alerts",
     "DebugConfig": "layerstep.sessions.config",
     "DebugSession": "layerstep.sessions.session",
     "debug_session": "layerstep.sessions.session",

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-import pytest
 import torch
-
-pytestmark = pytest.mark.skipif("LAYERSTEP_TEST_APPS" not in os.environ, reason="`make test-apps` runs it")
 
 
 def test_a_pipeline_and_its_sampling() -> None:

@@ -44,7 +44,7 @@ def test_anomaly_detection_names_the_operation() -> None:
 
 
 def test_profiling_and_memory_are_reported(tmp_path: Path) -> None:
-    debugger = create_pytorch_debugger(enable_profiling=True, log_dir=tmp_path)
+    debugger = create_pytorch_debugger(enable_profiling=True, log_dir=tmp_path / "new")
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with debugger.profiling(output_file="steps.trace.json") as profiler, debugger.memory_tracking():
@@ -53,7 +53,7 @@ def test_profiling_and_memory_are_reported(tmp_path: Path) -> None:
             backward(model)
             optimizer.step()
     assert profiler.report().steps > 0
-    assert json.loads((tmp_path / "steps.trace.json").read_text())["traceEvents"]
+    assert json.loads((tmp_path / "new" / "steps.trace.json").read_text())["traceEvents"]
     summary = debugger.get_debug_summary()
     assert (summary["profiles"], summary["memory_reports"]) == (1, 1)
     off = create_pytorch_debugger(enable_memory_tracking=False)

@@ -206,6 +206,14 @@ def test_a_report_on_nan_is_still_json() -> None:
     assert data["summary"]["tensors_not_finite"] > 0 and data["summary"]["last_loss"] == "nan"
 
 
+def test_a_folder_that_cannot_be_made_is_no_reason_to_die(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    model, screen = network(), io.StringIO()
+    with debug_session(model, output=screen, output_dir=tmp_path / "file" / "folder") as session:
+        train(model, 2)
+    assert session.stop().steps == 2 and "the report is not written" in screen.getvalue()
+
+
 def test_switched_off_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERSTEP", "0")
     session, report = watched()

@@ -57,8 +57,8 @@ def _on(watcher: Doctor, word: str) -> Notice:
         name = _rule_named(word)
         watcher.silenced.discard(name)
         return Notice(f"the rule {name} is on", level="good")
-    level = Level(word or Level.BASIC)
-    watcher.start(level)
+    watcher.start(Level(word) if word else None)
+    level = watcher.level
     hint = f"it takes at most {level.share:.0%} of a step; `findings`, `doctor report`"
     return Notice(f"the doctor watches from the next step on, level {level}", hint, level="good")
 

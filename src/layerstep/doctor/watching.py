@@ -101,10 +101,14 @@ class Doctor(Instrument):
 
     # --- on and off ---
 
-    def start(self, level: Level = Level.BASIC) -> None:
-        """Forget what was seen, and watch from the next step on."""
+    def set_level(self, level: Level) -> None:
+        """Take another share of a step from now on; what was seen is kept."""
+        self.level = self.budget.level = level
+
+    def start(self, level: Level | None = None) -> None:
+        """Forget what was seen, and watch from the next step on; without a level, at the one that is set."""
         self.stop()
-        self.level = level
+        self.level = level or self.level
         self._start_anew()
         self.is_on = self.was_on = True
         if self.session.run.is_attached:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -102,7 +103,10 @@ class PyTorchDebugger:
         if not (self.enable_profiling if enabled is None else enabled):
             yield Profiler()
             return
-        with profiling(None, self._path(output_file) if output_file is not None else None) as profiler:
+        file = self._path(output_file) if output_file is not None else None
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        with profiling(None, file) as profiler:
             yield profiler
         self._profiles.append(str(profiler.report()))
         self._events.add("profile", f"{profiler.report().steps} steps were timed")
@@ -235,7 +239,7 @@ class PyTorchDebugger:
             "total_anomalies": self._events.anomalies,
             "events": dict(self._events.counts),
             "gradient_checks": len(self._norms),
-            "largest_gradient_norm": max(self._norms, default=None),
+            "largest_gradient_norm": max(filter(math.isfinite, self._norms), default=None),
             "profiles": len(self._profiles),
             "memory_reports": len(self._memory),
         }

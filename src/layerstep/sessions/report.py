@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layerstep.automation.alerts import Alert
 from layerstep.doctor.finding import Finding
 from layerstep.doctor.health import Health
 from layerstep.doctor.views import finding_view, findings_view, health_view
@@ -89,6 +90,7 @@ class Report:
     tensors: tuple[TensorRecord, ...] = ()
     architecture: Architecture | None = None
     performance: tuple[ModelPerformanceMetrics, ...] = ()
+    alerts: tuple[Alert, ...] = ()
     profile: ProfileReport | None = None
     curves: tuple[Plot, ...] = ()
 
@@ -99,6 +101,7 @@ class Report:
         found: dict[str, Any] = {
             "steps": self.steps,
             "findings": dict(severities),
+            "alerts": len(self.alerts),
             "tensors": len(self.tensors),
             "tensors_not_finite": len(broken),
         }
@@ -122,6 +125,7 @@ class Report:
             "tensors": self.tensors,
             "architecture": self.architecture,
             "performance": self.performance,
+            "alerts": self.alerts,
             "profile": self.profile,
         }
         return as_json(data)

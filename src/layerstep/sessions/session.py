@@ -9,9 +9,13 @@ from typing import IO, Any, Self
 from torch import nn
 
 from layerstep._torch import is_tracing
+from layerstep.automation.alerts import Alert, WebhookSink
+from layerstep.automation.hook import AlertSeverity
+from layerstep.automation.running import Hooks, hooks_of
 from layerstep.calls.stack import Frame
 from layerstep.config import is_disabled
 from layerstep.doctor.budget import Level
+from layerstep.doctor.finding import Finding, Severity
 from layerstep.doctor.watching import doctor_of
 from layerstep.engine.points import Record
 from layerstep.engine.session import Session
@@ -28,9 +32,11 @@ from layerstep.sessions.report import Report, curve, tensor_record
 from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
 from layerstep.training_steps.steps import Stepped
-from layerstep.views import Plot
+from layerstep.views import Notice, Plot
 
 __all__ = ["DebugSession", "debug_session"]
+
+_SEVERITY = {Severity.INFO: AlertSeverity.INFO, Severity.WARNING: AlertSeverity.WARNING}
 
 
 class DebugSession:
@@ -66,6 +72,8 @@ class DebugSession:
         self.profiler = Profiler(model)
         self._output = output
         self._session: Session | None = None
+        """The debugger while it is on."""
+        self._debugger: Session | None = None
         self._report: Report | None = None
 
     @property
@@ -73,14 +81,27 @@ class DebugSession:
         """Has it started, and not stopped yet?"""
         return self._session is not None
 
+    @property
+    def hooks(self) -> Hooks:
+        """The hooks of this session, and their alerts: `hooks.register_hook(hook)`, `hooks.alerts`."""
+        return hooks_of(self._opened())
+
+    def _opened(self) -> Session:
+        """The debugger below; it does nothing before `start()`."""
+        if self._debugger is None:
+            self._debugger, _ = open_session(batch=True, output=self._output)
+            if self.model is not None:
+                self._debugger.add_model(self.model)
+            hooks = hooks_of(self._debugger)
+            hooks.inspected = self.tensor_inspector.inspect_tensor
+            hooks.tracked = self.gradient_debugger.record_gradient_flow
+        return self._debugger
+
     def start(self) -> Self:
         """Watch from now on."""
         if self.is_on or is_disabled():
             return self
-        session, _ = open_session(batch=True, output=self._output)
-        self._session = session
-        if self.model is not None:
-            session.add_model(self.model)
+        self._session = session = self._opened()
         if self.config.enable_tensor_inspection:
             point = session.points.add(
                 Record(Where.parse("**"), action=self._inspect, set_by="debug_session")
@@ -105,15 +126,24 @@ class DebugSession:
             doctor.finish()
         steps = session.run.training.count
         session.detach()
-        session.close()
+        for sink in self.hooks.alerts.sinks:
+            if isinstance(sink, WebhookSink):
+                sink.close()
         self.profiler.stop()
         self._report = self._reported(steps)
-        if self.config.output_dir is not None:
-            folder = Path(self.config.output_dir)
-            self._report.save(folder / "report.json")
-            if self.config.enable_visualization:
-                self._report.save(folder / "report.html")
+        try:
+            self._write(self._report)
+        except UserError as error:  # a full disk must not end the program after its training
+            session.say(Notice(f"the report is not written: {error}", level="warn"))
+        session.close()
         return self._report
+
+    def _write(self, report: Report) -> None:
+        if self.config.output_dir is None:
+            return
+        report.save(Path(self.config.output_dir) / "report.json")
+        if self.config.enable_visualization:
+            report.save(Path(self.config.output_dir) / "report.html")
 
     def _diagnose(self, session: Session) -> None:
         if self.model is not None and self.model_diagnostics.architecture is None:
@@ -121,6 +151,14 @@ class DebugSession:
         doctor = doctor_of(session)
         doctor.start(Level(self.config.level))
         self.model_diagnostics.watch_with(doctor)
+        doctor.listeners.append(self._alert)
+
+    def _alert(self, finding: Finding) -> None:
+        """Send a finding to the sinks of alerts too; the screen has shown it."""
+        severity = _SEVERITY.get(finding.severity, AlertSeverity.CRITICAL)
+        self.hooks.alerts.send(
+            Alert(finding.rule, severity, finding.text, finding.first_step, layer=str(finding.where))
+        )
 
     def _inspect(self, frame: Frame) -> None:
         """A module has returned."""
@@ -155,6 +193,7 @@ class DebugSession:
             tensors=tuple(tensor_record(each) for each in self.tensor_inspector.reports),
             architecture=diagnostics.architecture,
             performance=diagnostics.performance,
+            alerts=self.hooks.alerts.kept,
             profile=self.profiler.report() if config.enable_profiling else None,
             curves=tuple(self._curves()) if config.enable_visualization else (),
         )

@@ -52,6 +52,17 @@ class BackwardCalls:
         elif not wanted and is_ours:
             torch.autograd.backward = self._replaced
             self._replaced = None
+        elif not wanted and self._replaced is not None:
+            self._leave_the_chain()
+
+    def _leave_the_chain(self) -> None:
+        """Another of this class was put on top of ours: it stands for what ours stood for from now on."""
+        above = getattr(torch.autograd.backward, "__self__", None)
+        while isinstance(above, BackwardCalls):
+            if above._replaced == self._backward:
+                above._replaced, self._replaced = self._replaced, None
+                return
+            above = getattr(above._replaced, "__self__", None)
 
     def _backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         """Stands for `torch.autograd.backward`."""

@@ -1,0 +1,1 @@
+"""What is done by itself while a program trains: hooks with a trigger and actions, alerts, recovery."""
