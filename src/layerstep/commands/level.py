@@ -21,7 +21,7 @@ def level(session: Session, given: Given) -> View:
     """
     doctor = doctor_of(session)
     if given.level:
-        doctor.set_level(Level(given.level))
+        doctor.level = doctor.budget.level = Level(given.level)
     state = "" if doctor.is_on else "; the doctor is off"
     text = f"level {doctor.level}: at most {doctor.level.share:.0%} of a step{state}"
     return Notice(text, "" if doctor.is_on else "`doctor on` watches the training")

@@ -101,10 +101,6 @@ class Doctor(Instrument):
 
     # --- on and off ---
 
-    def set_level(self, level: Level) -> None:
-        """Take another share of a step from now on; what was seen is kept."""
-        self.level = self.budget.level = level
-
     def start(self, level: Level | None = None) -> None:
         """Forget what was seen, and watch from the next step on; without a level, at the one that is set."""
         self.stop()

@@ -81,7 +81,7 @@ class ModelDiagnostics:
         model: nn.Module | None = None,
         *,
         max_history: int = 200,
-        samples: Callable[[int], bool] = lambda number: True,
+        samples: Callable[[int], bool] | None = None,
     ) -> None:
         self.model = model
         self.architecture: Architecture | None = None
@@ -148,7 +148,7 @@ class ModelDiagnostics:
         self._performance.clear()
 
     def _stepped(self, step: StepFacts) -> None:
-        if step.optimizer != 1 or not self._samples(step.number):
+        if step.optimizer != 1 or (self._samples is not None and not self._samples(step.number)):
             return
         speed = step.samples / step.seconds if step.seconds > 0 and step.samples else None
         self._performance.append(
