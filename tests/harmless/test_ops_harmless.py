@@ -326,3 +326,17 @@ def test_stepping_by_ops_from_the_entry_of_an_attention_leaves_it_its_kernel(
         console, _ = console_on(attention, lines)
         seen = console.run(x, x, x)[0]
     assert torch.equal(bare, seen) and len(calls) == 2
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("line", ["model(inp)", "flops"])
+def test_a_line_that_runs_the_model_while_autocast_casts_a_weight_does_not_wait_for_ever(line: str) -> None:
+    """Autocast holds a lock during the cast, whose kernels `stepi` stops at."""
+    model = nn.Linear(4, 4)
+    x = torch.randn(2, 4)
+    stepping = ["break Linear enter", "continue", *(each for _ in range(4) for each in ("stepi", line))]
+    console, screen = console_on(model, [*stepping, "continue"])
+    with torch.autocast("cpu", torch.bfloat16):
+        seen = console.run(x)
+        bare = model(x)
+    assert torch.equal(bare, seen) and "_to_copy" in screen.text
