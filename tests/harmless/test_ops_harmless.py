@@ -308,3 +308,35 @@ def test_leaving_anywhere_leaves_the_keys_right(start: str, steps: list[str], la
             console.detach()
         assert modes() == [] and not seen.bugs and seen.stops
     assert not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.Python)
+
+
+@pytest.mark.parametrize("line", ["step op", "stepi"])
+def test_stepping_by_ops_from_the_entry_of_an_attention_leaves_it_its_kernel(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call has read its forward before the line is typed. Without its kernel, last digits differ."""
+    kernel, calls = torch._native_multi_head_attention, list[Any]()
+    counting = lambda *args, **kwargs: calls.append(args) or kernel(*args, **kwargs)  # noqa: E731
+    monkeypatch.setattr(torch, "_native_multi_head_attention", counting)
+    x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    with torch.no_grad():
+        bare = attention(x, x, x)[0]
+        lines = ["break MultiheadAttention enter", "continue", line, line, "continue"]
+        console, _ = console_on(attention, lines)
+        seen = console.run(x, x, x)[0]
+    assert torch.equal(bare, seen) and len(calls) == 2
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("line", ["model(inp)", "flops"])
+def test_a_line_that_runs_the_model_while_autocast_casts_a_weight_does_not_wait_for_ever(line: str) -> None:
+    """Autocast holds a lock during the cast, whose kernels `stepi` stops at."""
+    model = nn.Linear(4, 4)
+    x = torch.randn(2, 4)
+    stepping = ["break Linear enter", "continue", *(each for _ in range(4) for each in ("stepi", line))]
+    console, screen = console_on(model, [*stepping, "continue"])
+    with torch.autocast("cpu", torch.bfloat16):
+        seen = console.run(x)
+        bare = model(x)
+    assert torch.equal(bare, seen) and "_to_copy" in screen.text

@@ -24,6 +24,7 @@ __all__ = [
     "PersistentFunctions",
     "autograd_on",
     "is_on_stack",
+    "keeping_kernel",
     "pop_mode",
     "push_below",
 ]
@@ -73,7 +74,7 @@ class PersistentFunctions(TorchFunctionMode):
         """Lie in this thread from now on."""
         if not push_below(self):
             return False
-        self._replaced = weakref.finalize(self, ForwardReplacement(None, _aside).remove)
+        self._replaced = weakref.finalize(self, ForwardReplacement(None, keeping_kernel).remove)
         self._replaced.atexit = False
         return True
 
@@ -91,7 +92,7 @@ class PersistentFunctions(TorchFunctionMode):
             self._replaced = None
 
 
-def _aside(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+def keeping_kernel(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
     """The forward of a module that may be one kernel, with our function modes out of the stack."""
     if not may_be_one_kernel(module):
         return forward

@@ -31,7 +31,7 @@ from layerstep._torch import (
 )
 from layerstep._torch.forward_swap import swap_forward
 from layerstep._torch.kernel_keys import run_kernel
-from layerstep._torch.modes import autograd_on, is_on_stack
+from layerstep._torch.modes import autograd_on, is_on_stack, keeping_kernel
 from layerstep._torch.persistent_mode import NO_BLOCKS, KeyBlocks, blocks_around
 from layerstep.calls.backward import Call, State
 from layerstep.calls.events import Event, Phase
@@ -157,7 +157,8 @@ class OpSteps(Instrument):
                 here.guards.append(around)
                 self._lay(self._levels_of(asked))
                 try:
-                    return forward(*args, **kwargs)
+                    # The call read its forward before a mode was laid at its entry: too late for a stand-in.
+                    return keeping_kernel(module, forward)(*args, **kwargs)
                 finally:
                     here.guards.pop()
                     self._take_out(set(here.laid) - before)

@@ -79,7 +79,13 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
         saved = _Buffers(is_alone=not threads.are_there)
         before = _versions(models) if deep else {}
     try:
-        with watching_calls(saved.save), _own_saved_tensors(), parametrizations_kept(), _unprofiled():
+        with (
+            watching_calls(saved.save),
+            _own_saved_tensors(),
+            parametrizations_kept(),
+            _unprofiled(),
+            _without_autocast_cache(),
+        ):
             yield outcome
     finally:
         with not_now(), observing():
@@ -110,6 +116,21 @@ def _own_saved_tensors() -> contextlib.AbstractContextManager[Any]:
 def _unprofiled() -> contextlib.AbstractContextManager[Any]:
     """TorchScript counts calls, and after a few of them runs other code, with other last digits."""
     return torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _without_autocast_cache() -> Iterator[None]:
+    """Autocast holds a lock while it casts a weight for its cache, and a kernel of that cast can be a stop.
+
+    A line that runs the model there would wait for the lock for ever (seen on torch 2.13: `stepi`, then
+    `flops`).
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 def _changed(before: _Versions, after: _Versions, undone: set[int]) -> list[str]:
