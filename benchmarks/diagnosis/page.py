@@ -164,11 +164,12 @@ def checks(results: Sequence[Judged]) -> str:
     differing = sorted({one.case for one in results if not one.is_bit_equal})
     idle = sorted({one.case for one in results if one.has_learned is False})
     troubled = sorted({note for one in results for note in one.notices})
+    asked = [one for one in results if one.has_learned is not None]
     lines = [
         f"Losses, parameters and buffers with the doctor equal those without, bit by bit, in "
         f"{_share(results, lambda one: bool(one.is_bit_equal))} runs.",
         f"Healthy runs whose loss falls as far as it should: "
-        f"{_share(_split(results, 'healthy'), lambda one: bool(one.has_learned))}.",
+        f"{_share(asked, lambda one: bool(one.has_learned)) if asked else 'not asked in quick runs'}.",
     ]
     lines += [f"Not bit-equal: {', '.join(differing)}."] if differing else []
     lines += [f"Have not learned: {', '.join(idle)}."] if idle else []
@@ -202,7 +203,9 @@ def page(results: Sequence[Judged]) -> str:
         fault_table=fault_table(results),
         healthy_table=healthy_table(results),
         presets="\n".join(f"- **{name}**: {rule}." for name, rule in PRESETS.items()),
-        published=published_table(results),
+        published=published_table(results)
+        if any(one.published for one in results)
+        else "Not asked in quick runs.",
         checks=checks(results),
         cases="\n\n".join(f"### {name}\n\n{cases_table(results, name)}" for name in PROGRAMS),
         healthy_list=healthy_list(results),

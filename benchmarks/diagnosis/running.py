@@ -37,6 +37,9 @@ def run_all(tasks: Sequence[Task], jobs: int) -> Iterator[Judged]:
 
 def _prepare() -> None:
     torch.set_num_threads(1)
+    if "fork" in multiprocessing.get_all_start_methods():
+        # As in a process that was not spawned: the workers of a loader know the planted program.
+        multiprocessing.set_start_method("fork", force=True)
 
 
 def _run(task: Task) -> Judged:

@@ -59,7 +59,7 @@ FAULTS = [
         edits=[
             (
                 f"    {CRITERION}",
-                "    p = torch.sigmoid(25 * logits.float())\n"
+                "    p, target = torch.sigmoid(8 * logits.float()), (target > 0.5).float()\n"
                 "    return -(target * torch.log(p) + (1 - target) * torch.log(1 - p)).mean()",
             ),
             ("lr=4e-3", "lr=2e-2"),

@@ -137,7 +137,7 @@ FAULTS = [
         name="gpt: loss is maximised",
         edits=[("        loss.backward()\n", "        (-loss).backward()\n")],
         rules=("loss-wrong-sign",),
-        lines=("(-loss).backward()", CRITERION),
+        lines=("(-loss).backward()", CRITERION, CALL),
     ),
     _Fault(
         name="gpt: whole rows masked",
