@@ -195,6 +195,7 @@ def page(results: Sequence[Judged]) -> str:
     healthy = {one.case for one in results if one.kind == "healthy"}
     seeds = len({one.seed for one in results if one.kind == "fault"})
     return _PAGE.format(
+        note="" if any(one.published for one in results) else _QUICK,
         faults=len(faults),
         healthy=len(healthy),
         seeds=seeds,
@@ -222,6 +223,11 @@ def _versions() -> Iterable[tuple[str, str]]:
             yield package, "not installed"
 
 
+_QUICK = """
+**These numbers are of a quick run**: one seed, 70 % of the steps, bare and under the doctor only. Whether
+healthy runs learn and what other alarms say was not asked.
+"""
+
 _PAGE = """\
 <!-- Written by `python -m benchmarks.diagnosis`; do not edit. -->
 # How often the doctor is right
@@ -229,7 +235,7 @@ _PAGE = """\
 {faults} faults are planted in seven training programs, and {healthy} healthy trainings are run as they are.
 This page is generated: `pip install -e '.[bench]'`, then `python -m benchmarks.diagnosis` runs all of it
 again and writes it anew.
-
+{note}
 ## What is run, and how
 
 The seven programs are in `benchmarks/diagnosis/programs/`: ordinary training loops of 150 to 260 steps. A
