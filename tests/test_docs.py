@@ -184,6 +184,8 @@ MADE_UP = {
     "site/",
     "src/layerstep/commands/norms.py",
     "src/layerstep/exports/markdown.py",
+    "src/layerstep/rules/batch_of_one.py",
+    "tests/rules/cases/batch_of_one.py",
     "src/layerstep/rates/",
 }
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from layerstep._torch.tensors import base_of
 from layerstep.doctor.facts import EvaluationFacts, ForwardFacts, InputFacts
 from layerstep.doctor.finding import Place
 from layerstep.doctor.measuring import input_facts, is_readable, rows_of
@@ -161,7 +162,7 @@ def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Ten
 
 def _root(tensor: Tensor) -> Tensor:
     """What a tensor is a view of, or itself."""
-    base = attempt(lambda: tensor._base, None)
+    base = attempt(lambda: base_of(tensor), None)
     return tensor if base is None else base
 
 

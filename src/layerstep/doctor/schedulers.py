@@ -11,6 +11,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from layerstep._torch.schedulers import parts_of_scheduler, times_stepped
 from layerstep.doctor.facts import SchedulerFacts
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.training_steps.steps import Steps
@@ -49,7 +50,7 @@ class Schedulers:
                 self._optimizers.append(weakref.ref(thing))
             elif kind.__name__ == "GradScaler" and isinstance(thing, torch.amp.GradScaler):
                 self._scalers.append(weakref.ref(thing))
-        parts = {id(part) for each in schedulers for part in getattr(each, "_schedulers", ())}
+        parts = {id(part) for each in schedulers for part in parts_of_scheduler(each)}
         is_scaled = self.scale() is not None
         for scheduler in schedulers:
             optimizer = getattr(scheduler, "optimizer", None)
@@ -98,5 +99,5 @@ def _was_early(scheduler: LRScheduler) -> bool:
     One that goes on from a checkpoint has stepped more often, or its optimizer has a state.
     """
     optimizer = getattr(scheduler, "optimizer", None)
-    count = getattr(scheduler, "_step_count", 1)  # its constructor counts as one
-    return count == 2 and optimizer is not None and not getattr(optimizer, "state", None)
+    is_once = times_stepped(scheduler) == 2  # its constructor counts as one
+    return is_once and optimizer is not None and not getattr(optimizer, "state", None)

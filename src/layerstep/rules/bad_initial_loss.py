@@ -11,6 +11,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["BadInitialLoss"]
+
 HIGH, LOW = 2.0, 0.5
 
 

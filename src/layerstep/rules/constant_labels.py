@@ -11,6 +11,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["ConstantLabels"]
+
 STEPS = 40
 MANY, FEW = 1000, 100
 """Labels: a rare class may be missing among a few hundred."""

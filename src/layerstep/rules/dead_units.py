@@ -11,6 +11,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["DeadUnits"]
+
 SHARE = 0.7
 """Half of the units of a healthy layer may be silent where the inputs are all positive."""
 NOW = 0.9

@@ -12,6 +12,8 @@ from layerstep.doctor.rule import WindowRule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["Diverging"]
+
 HUGE = 100.0
 FEW = 3
 """Steps in a row whose loss is so many times that of the first ones: no window is needed."""

@@ -10,6 +10,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["EvaluatedInTrainingMode"]
+
 APART = 5
 """Training steps between two evaluations of one call; a call in each step belongs to the training."""
 

@@ -12,6 +12,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["InputScale"]
+
 ODD, BAD = 5.0, 25.0
 TINY = 0.01
 SAMPLES = 200

@@ -10,6 +10,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["LabelsAllIgnored"]
+
 
 @rule("R43", "labels-all-ignored", severity="error", cost="look")
 class LabelsAllIgnored(Rule):

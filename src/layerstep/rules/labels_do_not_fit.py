@@ -12,6 +12,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["LabelsDoNotFit"]
+
 AGAIN = 60
 AGREED = 0.6
 BORROWED = 0.8

@@ -10,6 +10,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["LossScalesWithBatch"]
+
 
 @rule("R8", "loss-scales-with-batch", severity="info", cost="look")
 class LossScalesWithBatch(Rule):

@@ -13,6 +13,8 @@ from layerstep.doctor.run_facts import OptimizerRun, RunFacts
 from layerstep.doctor.series import mad, median
 from layerstep.registry import rule
 
+__all__ = ["LossSpike"]
+
 WINDOW = 50
 SIGMAS = 6.0
 RENEWED = 10

@@ -11,6 +11,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["LossWrongSign"]
+
 _NEVER_NEGATIVE = frozenset(["cross_entropy", "mse", "l1", "smooth_l1", "huber", "nll", "bce", "bce_logits"])
 
 

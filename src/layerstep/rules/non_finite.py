@@ -11,6 +11,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["NonFinite"]
+
 
 @rule("R1", "non-finite", severity="critical", cost="always")
 class NonFinite(Rule):

@@ -11,6 +11,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["NormalisedTwice"]
+
 _KNOWN = {
     "ImageNet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "CIFAR-10": ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),

@@ -11,6 +11,8 @@ from layerstep.doctor.rule import WindowRule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["NotLearning"]
+
 LEAST = 100
 
 

@@ -13,6 +13,8 @@ from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.series import mad, median
 from layerstep.registry import rule
 
+__all__ = ["Oscillating"]
+
 LEAST = 60
 FLIPS = -0.5
 """The correlation of neighbouring steps: chance gives 0, a loss that jumps to and fro -1."""

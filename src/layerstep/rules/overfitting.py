@@ -12,6 +12,8 @@ from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.series import median
 from layerstep.registry import rule
 
+__all__ = ["Overfitting"]
+
 LEAST = 5
 MILD, LARGE = 1.1, 1.5
 LONG = 8

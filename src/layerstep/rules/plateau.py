@@ -13,6 +13,8 @@ from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.series import theil_sen
 from layerstep.registry import rule
 
+__all__ = ["Plateau"]
+
 LEAST = 200
 
 

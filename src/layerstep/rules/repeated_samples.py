@@ -12,6 +12,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["RepeatedSamples"]
+
 LOOKS = 8
 SHARE = 0.35
 ROWS = 4

@@ -11,6 +11,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["SaturatedUnits"]
+
 SHARE = 0.8
 EARLY = 60
 LOOKS = 8

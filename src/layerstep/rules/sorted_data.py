@@ -13,6 +13,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["SortedData"]
+
 BATCHES = 10
 PURE = 0.35
 """The entropy of the labels of a batch, of that of all labels."""

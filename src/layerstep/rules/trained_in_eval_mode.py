@@ -10,6 +10,8 @@ from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
 
+__all__ = ["TrainedInEvalMode"]
+
 
 @rule("R21", "trained-in-eval-mode", severity="warning", cost="always")
 class TrainedInEvalMode(Rule):
