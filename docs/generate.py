@@ -31,7 +31,7 @@ from layerstep import views  # noqa: E402
 from layerstep.commands.config_ import setting_help  # noqa: E402
 from layerstep.config import Config  # noqa: E402
 from layerstep.frontends.output import PROMPT  # noqa: E402
-from layerstep.registry import GROUPS, all_commands  # noqa: E402
+from layerstep.registry import GROUPS, all_commands, all_rules  # noqa: E402
 from layerstep.render.json import LAYOUT, VERSION  # noqa: E402
 from layerstep.render.screen import make_console  # noqa: E402
 from play import play, script_named  # noqa: E402
@@ -49,6 +49,12 @@ TITLES = {
 ABOUT_COMMANDS = """\
 A unique prefix of a command is enough. An empty line repeats the last step. Any line that is not a command is
 Python in the paused frame; `!` before a line forces Python.
+
+"""
+ABOUT_RULES = """\
+`layerstep doctor train.py` asks these rules about a training. `info` is a note: a healthy program may do it
+on purpose. A note that explains a warning or worse becomes as severe as that. `explain RULE` shows the same
+text at the prompt.
 
 """
 ABOUT_JSON = f"""\
@@ -113,6 +119,17 @@ def commands() -> str:
                 options = [item for form in command.forms for item in form.options if item.help]
                 out += [f"`--{option.name}` {option.help}.\n\n" for option in options]
                 out.append(f"```text\n{examples}\n```\n\n")
+    return "".join(out).rstrip() + "\n"
+
+
+def rules() -> str:
+    """The rules of the doctor."""
+    out = [GENERATED, "# Rules of the doctor\n\n", ABOUT_RULES]
+    for rule in all_rules():
+        kind = "a fact" if rule.confidence == "exact" else "a judgement on numbers"
+        out.append(f"## {rule.code} {rule.name}\n\n*{rule.severity}, {kind}*\n\n{rule.help}\n\n")
+        if rule.kind.explains:
+            out.append(f"Explains: {', '.join(rule.kind.explains)}.\n\n")
     return "".join(out).rstrip() + "\n"
 
 
@@ -183,6 +200,7 @@ def picture() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "reference/commands.md": commands,
+    "reference/rules.md": rules,
     "reference/library.md": library,
     "reference/json.md": json_views,
     "reference/settings.md": settings,

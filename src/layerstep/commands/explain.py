@@ -52,5 +52,5 @@ def _page(entry: RuleEntry) -> Fields:
         items.append(("explains", ", ".join(entry.kind.explains)))
     if entry.kind.confirm:
         items.append(("confirm", f"`{entry.kind.confirm}`"))
-    title = (Span(f"{entry.code} ", "key"), Span(entry.name))
+    title = (Span(entry.code, "key"), Span(entry.name))
     return Fields(title, tuple((label, Text(text)) for label, text in items))

@@ -88,7 +88,7 @@ def findings_view(findings: Sequence[Finding]) -> View:
         Column("rule", "key"),
         Column("name"),
         Column("steps"),
-        Column("where", "path"),
+        Column("where"),
         Column("what"),
     )
     return Table(columns, rows, note="`explain RULE` says why it matters and how to mend it")
