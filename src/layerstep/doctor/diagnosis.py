@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
+from functools import partial
 
 from layerstep.doctor.facts import EvaluationFacts, StepFacts
 from layerstep.doctor.finding import Finding, Severity, Sign
@@ -46,6 +47,9 @@ class Diagnosis:
         self._found = found
         self._failed = failed
         self._tracks: dict[tuple[str, str], _Track] = {}
+        self._tracked: set[str] = set()
+        """The names of the rules that have given a sign."""
+        self._asked: dict[tuple[str, int, frozenset[str]], list[Rule]] = {}
 
     @property
     def findings(self) -> list[Finding]:
@@ -56,52 +60,52 @@ class Diagnosis:
 
     def begins(self) -> None:
         """A training begins."""
-        for rule in self._active():
-            self._take(rule, lambda rule=rule: rule.begins(self.run), 0)  # type: ignore[misc]
+        for rule in self._asked_at("begins"):
+            self._take(rule, partial(rule.begins, self.run), 0)
 
     def stepped(self, step: StepFacts) -> None:
         """An optimizer has stepped."""
         self.run.add(step)
         is_deep = step.is_looked_at or any(loss.criteria for loss in step.losses)
-        for rule in self._active():
-            if rule.cost == "look" and not is_deep:
-                continue
-            self._take(
-                rule,
-                lambda rule=rule: rule.stepped(step, self.run),  # type: ignore[misc]
-                step.training_step,
-                is_look=step.is_looked_at,
-            )
+        for rule in self._asked_at("stepped"):
+            if is_deep or rule.cost != "look":
+                ask = partial(rule.stepped, step, self.run)
+                self._take(rule, ask, step.training_step, is_look=step.is_looked_at)
 
     def evaluated(self, evaluation: EvaluationFacts) -> None:
         """An evaluation has ended."""
         self.run.evaluations.append(evaluation)
-        for rule in self._active():
-            self._take(
-                rule,
-                lambda rule=rule: rule.evaluated(evaluation, self.run),  # type: ignore[misc]
-                self.run.training_step,
-            )
+        for rule in self._asked_at("evaluated"):
+            self._take(rule, partial(rule.evaluated, evaluation, self.run), self.run.training_step)
 
     def ended(self) -> None:
         """The run is over."""
         self.run.is_over = True
-        for rule in self._active():
-            self._take(rule, lambda rule=rule: rule.ended(self.run), self.run.training_step)  # type: ignore[misc]
+        for rule in self._asked_at("ended"):
+            self._take(rule, partial(rule.ended, self.run), self.run.training_step)
 
-    def _active(self) -> list[Rule]:
-        return [rule for rule in self.rules if rule.name not in self._silenced]
+    def _asked_at(self, moment: str) -> list[Rule]:
+        """The rules that look at a moment, without those that are off; kept, as each step asks."""
+        key = (moment, len(self.rules), frozenset(self._silenced))
+        if key not in self._asked:
+            plain = getattr(Rule, moment)
+            looking = (rule for rule in self.rules if getattr(type(rule), moment) is not plain)
+            self._asked[key] = [rule for rule in looking if rule.name not in self._silenced]
+        return list(self._asked[key])
 
     def _take(
         self, rule: Rule, ask: Callable[[], Iterable[Sign]], step: int, *, is_look: bool = False
     ) -> None:
         """Ask one rule. One that raises is reported, and not asked again."""
         try:
-            signs = {(rule.name, _key(sign)): sign for sign in ask()}
+            told = list(ask())
         except Exception as error:
             self.rules.remove(rule)
             self._failed(rule, error)
             return
+        if not told and rule.name not in self._tracked:
+            return
+        signs = {(rule.name, _key(sign)): sign for sign in told}
         for key, sign in signs.items():
             self._see(key, rule, sign, step)
         if is_look:
@@ -115,6 +119,7 @@ class Diagnosis:
             if len(self._tracks) >= MOST:
                 return
             track = self._tracks[key] = _Track()
+            self._tracked.add(rule.name)
         track.streak += 1
         track.began = step if track.streak == 1 else track.began
         track.clean = 0
