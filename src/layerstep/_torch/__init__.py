@@ -204,9 +204,9 @@ def foreach_subtract(tensors: list[torch.Tensor], others: list[torch.Tensor]) ->
 
 def is_tracing() -> bool:
     """Is the call being compiled, exported, traced or symbolically executed rather than run?"""
-    if _tracing_state() is not None or _is_compiling() or _is_exporting():
+    if _compiler._is_compiling_flag or _compiler._is_exporting_flag or _fx._is_fx_tracing_flag:
         return True
-    return _fx._is_fx_tracing_flag or (_modes_on() > 0 and _fake_mode_is_active())
+    return _tracing_state() is not None or (_modes_on() > 0 and _fake_mode_is_active())
 
 
 _fx: Any = torch.fx._symbolic_trace
@@ -214,7 +214,23 @@ if not hasattr(
     _fx, "_is_fx_tracing_flag"
 ):  # fallback: a module that is symbolically traced runs as any other
     _fx = SimpleNamespace(_is_fx_tracing_flag=False)
-_is_compiling, _is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
+
+
+class _AskedCompiler:
+    """Fallback where torch keeps no such flags: its functions are asked, which takes twice as long."""
+
+    @property
+    def _is_compiling_flag(self) -> bool:
+        return torch.compiler.is_compiling()
+
+    @property
+    def _is_exporting_flag(self) -> bool:
+        return torch.compiler.is_exporting()
+
+
+_compiler: Any = torch.compiler
+if not (hasattr(_compiler, "_is_compiling_flag") and hasattr(_compiler, "_is_exporting_flag")):
+    _compiler = _AskedCompiler()
 _tracing_state, _modes_on = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
 
 
