@@ -85,7 +85,7 @@ class ModuleCalls:
             if points:
                 if is_tracing():
                     return
-                points = self._decision.worth_asking(points, phase, module, args, kwargs, output)
+                points = self._decision.worth_asking(points, phase, module, args, kwargs, output, frame)
             if points or sink.listening:
                 self._consider(points, Event(phase, module, args, kwargs, output), frame)
         except Exception as error:

@@ -24,7 +24,7 @@ from layerstep.side_effects.random_streams import Generators, OtherThreads, Rand
 from layerstep.side_effects.reachable import Reach
 from layerstep.tensors.observing import observing, version_of
 
-__all__ = ["Evaluation", "Evaluations", "Outcome", "state_of", "undisturbed"]
+__all__ = ["Evaluation", "Evaluations", "Outcome", "own_saved_tensors", "state_of", "undisturbed"]
 
 _Versions = dict[str, tuple[int, int]]
 
@@ -79,7 +79,7 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
         streams, threads = RandomState(), OtherThreads()
         before = _versions(models) if deep else {}
     try:
-        with watching_calls(saved.save), _own_saved_tensors(), parametrizations_kept(), _unprofiled():
+        with watching_calls(saved.save), own_saved_tensors(), parametrizations_kept(), _unprofiled():
             yield outcome
     finally:
         with not_now(), observing():
@@ -97,7 +97,7 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
                 outcome.changed = _changed(before, _versions(models), undone)
 
 
-def _own_saved_tensors() -> contextlib.AbstractContextManager[Any]:
+def own_saved_tensors() -> contextlib.AbstractContextManager[Any]:
     """What a line saves for a backward of its own concerns no other code.
 
     Activation checkpointing counts the tensors that pass its hooks, and would find too many.
