@@ -53,9 +53,9 @@ class StopDecision:
     ) -> tuple[Point, ...]:
         """The points to ask at this call; the others are counted here. Nothing is built for those.
 
-        Two kinds need no more: a plain point whose hit is to be ignored, and one whose condition only reads
-        or computes from what the call is given, and does not hold. If it holds, or raises, `ask` evaluates it
-        again.
+        Three kinds need no more: a plain point whose hit is to be ignored, a recording, and a point whose
+        condition only reads or computes from what the call is given, and does not hold. If it holds, or
+        raises, `ask` evaluates it again.
         """
         left: tuple[Point, ...] = ()
         for point in points:
@@ -66,6 +66,8 @@ class StopDecision:
                 if point.ignore > 0 and point.stops:
                     point.hits += 1
                     point.ignore -= 1
+                elif isinstance(point, Record) and self._records(point, module, output):
+                    point.hits += 1
                 else:
                     left += (point,)
             elif condition.needs is not None and self._fails(
@@ -75,6 +77,10 @@ class StopDecision:
             else:
                 left += (point,)
         return left
+
+    @staticmethod
+    def _records(point: Record, module: Any, output: Any) -> bool:
+        return point.at_exit is not None and not point.ignore and point.at_exit(module, output)
 
     def _fails(
         self,
