@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from layerstep._torch.tensors import memory_of
+from layerstep.tensors.blocks import BLOCK
 from layerstep.tensors.counting import Figures, measure_small
 
 __all__ = ["QuickLook", "quick_look"]
 
-SMALL = 1 << 18
 _OWN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -44,7 +44,7 @@ def quick_look(tensor: torch.Tensor, *, limit: int | None, last: QuickLook | Non
     `last` is the look before. A layer often returns the tensor that another has just returned, as dropout in
     eval mode does. If neither its version nor the sum of its values has changed, its figures are the same.
     """
-    most = SMALL if limit is None or limit > SMALL else limit
+    most = BLOCK if limit is None or limit > BLOCK else limit
     if type(tensor) not in _OWN or not 0 < tensor.numel() <= most or (found := memory_of(tensor)) is None:
         return None
     block, version = found
