@@ -17,7 +17,7 @@ from benchmarks.measure import Effort, Overhead, Spread, overhead
 from benchmarks.models import Case
 from benchmarks.training import BARE, Stepper, TrainingCase, bare, training_cases, under
 from benchmarks.variants import Run, Variant, attached, new_session, say
-from layerstep.profile.compare import Change, Saved, compare_profiles, joined, saved_of
+from layerstep.profile.compare import Saved, TimeChange, compare_profiles, joined, saved_of
 from layerstep.profile.state import state_of
 
 __all__ = [
@@ -121,7 +121,7 @@ class Verdicts:
 
     real: int
     equal: int
-    changes: list[tuple[Change, Change]]
+    changes: list[tuple[TimeChange, TimeChange]]
     """Of each pair that differs, and of each that does not."""
 
 

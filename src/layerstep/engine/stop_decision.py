@@ -18,7 +18,7 @@ from layerstep.calls.stack import Frame, call_depth, is_deeper
 from layerstep.engine import stepper
 from layerstep.engine.messages import Messages
 from layerstep.engine.point import Point
-from layerstep.engine.points import BreakAtOp, Catch, Log, Record
+from layerstep.engine.points import Break, BreakAtOp, Catch, Log, Record
 from layerstep.engine.resume import Kind
 from layerstep.engine.run import Run
 from layerstep.engine.stop import Match
@@ -60,13 +60,15 @@ class StopDecision:
         left: tuple[Point, ...] = ()
         for point in points:
             condition = point.condition
-            if point.is_shared or point.has_question or not point.enabled:
+            if point.is_shared or not point.enabled:
+                left += (point,)
+            elif point.ignore > 0 and condition is None and type(point) is Break:
+                point.hits += 1  # asked first: what a class says is looked up more slowly
+                point.ignore -= 1
+            elif point.has_question:
                 left += (point,)
             elif condition is None:
-                if point.ignore > 0 and point.stops:
-                    point.hits += 1
-                    point.ignore -= 1
-                elif isinstance(point, Record) and self._records(point, module, output):
+                if isinstance(point, Record) and self._records(point, module, output):
                     point.hits += 1
                 else:
                     left += (point,)
