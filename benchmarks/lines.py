@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import line_loop
 from benchmarks.line_loop import ASKED, CASES, CONDITION, NEVER, line_of
 from benchmarks.measure import Spread
-from benchmarks.report import PAGE, with_range
+from benchmarks.report import PAGE, with_range, write_section
 from benchmarks.tables import machine, table
 
 __all__ = ["measure_lines", "section"]
@@ -187,9 +187,7 @@ def main() -> None:
     text = section([measure_lines(options.rounds, python) for python in (sys.executable, *options.python)])
     print(text)
     if options.write:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(f"{HEADING}\n")
-        after = rest.partition("\n## ")[2]
-        PAGE.write_text(f"{before.rstrip()}\n\n{text}" + (f"\n## {after}" if after else ""), encoding="utf-8")
+        write_section(text)
 
 
 if __name__ == "__main__":

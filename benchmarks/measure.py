@@ -100,10 +100,10 @@ class Overhead:
             if variant.name in times
         )
 
-    def added(self, variant: Variant) -> Spread:
+    def added(self, variant: Variant, base: Variant = BARE) -> Spread:
         """What it adds to one module call, in µs of processor time."""
         return Spread.of(
-            (times[variant.name].cpu - times[BARE.name].cpu) / self.calls * 1e6
+            (times[variant.name].cpu - times[base.name].cpu) / self.calls * 1e6
             for times in self.rounds
             if variant.name in times
         )
@@ -114,7 +114,7 @@ def overhead(case: Case, effort: Effort, variants: Sequence[Variant] = VARIANTS)
     order = random.Random(0)
     result = Overhead(case, case.calls())
     count = max(effort.least, min(50, round(effort.sample / _sample(variants[0], case, 5).wall)))
-    variants = [variant for variant in variants if not variant.is_missing]
+    variants = [v for v in variants if not v.is_missing and (case.returns_tensors or not v.of_tensors)]
     for variant in list(variants):
         try:
             _sample(variant, case, 1)

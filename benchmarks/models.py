@@ -24,6 +24,8 @@ class Case:
     path: str
     is_real: bool = True
     """False for the tiny modules, where the overhead is nearly all there is."""
+    returns_tensors: bool = True
+    """Does each module return one tensor?"""
 
     def run(self) -> Any:
         return self.model(self.input)
@@ -111,7 +113,11 @@ def all_cases() -> list[Case]:
     tiny = nn.Sequential(*(nn.Linear(8, 8) for _ in range(200)))
     cases = [
         Case(
-            "GPT-2, 4 layers of 256, 64 tokens", _gpt2(), torch.randint(1000, (1, 64)), "transformer.h.1.mlp"
+            "GPT-2, 4 layers of 256, 64 tokens",
+            _gpt2(),
+            torch.randint(1000, (1, 64)),
+            "transformer.h.1.mlp",
+            returns_tensors=False,
         ),
         Case("ResNet-18, 64×64", ResNet(64, 1000), torch.randn(1, 3, 64, 64), "layer2.0.conv1"),
         Case("200 × Linear(8, 8)", tiny, torch.randn(1, 8), "100", is_real=False),

@@ -153,7 +153,7 @@ def ops_tables(costs: OpCosts, table: Any) -> str:
 
 
 if __name__ == "__main__":
-    from benchmarks.report import table
+    from benchmarks.tables import table
 
     quiet()
     print(ops_tables(measure_ops(QUICK), table))

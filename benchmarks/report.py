@@ -16,25 +16,43 @@ from benchmarks.profiling import PROFILED, PROFILERS, Profiling, profiling_table
 from benchmarks.tables import machine, table
 from benchmarks.training import RECORDED, TRAINING
 from benchmarks.variants import (
+    ALL_COMPUTING,
+    ALL_CONDITIONS,
     ALL_POINTS,
+    ALL_RECORDED,
     ALL_STEPS,
     BARE,
     BARE_AGAIN,
+    COMPUTING_BY_HAND,
     EXIT_HOOKS,
     NOTHING_ARMED,
     VARIANTS,
     Variant,
 )
 
-__all__ = ["PAGE", "Results", "page", "screen", "with_range"]
+__all__ = [
+    "PAGE",
+    "Results",
+    "forward_section",
+    "page",
+    "screen",
+    "tensor_section",
+    "with_range",
+    "write_section",
+]
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "benchmarks.md"
 
+FORWARD_HEADING, TENSOR_HEADING = "## What it costs", "## Tensors"
 MOST_REAL = 1.01
-MOST_TINY = 0.3
-MOST_HOOKS = 1.2
+MOST_TINY = 0.2
+MOST_HOOKS = {ALL_POINTS: 1.2, ALL_STEPS: 1.5}
+MOST_CONDITION = 5.0
+MOST_RECORD_TINY = 60.0
+MOST_RECORD = 1.15
 MOST_MS = 50
-MOST_SUMS = 4.5
+MOST_IMPORT_MS = 90
+MOST_SUMS = {"float32": 3.5, "bfloat16": 6.0}
 MOST_MB = 16
 MOST_RECORDED = 1.05
 MOST_PROFILED = 1.05
@@ -69,7 +87,7 @@ def overhead_table(found: Overhead, variants: Sequence[Variant] = VARIANTS) -> s
             digits = 1 if variant.is_heavy else 3
             cpu, wall = (with_range(found.ratio(variant, clock=clock), digits) for clock in ("cpu", "wall"))
             rows.append((variant.name, cpu, wall, f"{found.added(variant).median:+.2f}"))
-        else:
+        elif not variant.of_tensors or found.case.returns_tensors:
             rows.append((variant.name, "raises" if variant.name in found.failed else "not installed", "", ""))
     return table(("", "CPU time, × bare", "wall time, × bare", "µs per module call"), rows)
 
@@ -113,48 +131,88 @@ def look_notes(found: Inspection) -> str:
     )
 
 
-def goal_table(results: Results) -> str:
+class Goals:
     """What is aimed at, beside what was found."""
-    rows = []
 
-    def goal(text: str, most: float, found: Spread, form: str) -> None:
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, str, str, str]] = []
+
+    def add(self, text: str, most: float, found: Spread, form: str) -> None:
         met = "yes" if found.median <= most else "unclear" if found.low <= most else "no"
-        rows.append((text, form.format(most), form.format(found.median), met))
+        self._rows.append((text, form.format(most), form.format(found.median), met))
 
-    for found in results.overheads:
+    def table(self) -> str:
+        return table(("goal", "at most", "found", "met"), self._rows)
+
+
+def forward_goals(overheads: Sequence[Overhead]) -> str:
+    goals = Goals()
+    for found in overheads:
         name = found.case.name
-        if found.case.is_real:
-            goal(f"nothing armed, {name}", MOST_REAL, found.ratio(NOTHING_ARMED), "{:.3f} × bare")
-        else:
-            text = f"nothing armed, {name}, per module call"
-            goal(text, MOST_TINY, found.added(NOTHING_ARMED), "{:+.2f} µs")
-        for armed in (ALL_POINTS, ALL_STEPS):
+        for armed, most in MOST_HOOKS.items():
             text = f"{armed.name}, {name}"
-            goal(text, MOST_HOOKS, found.ratio(armed, EXIT_HOOKS), "{:.2f} × no-op exit hooks")
+            goals.add(text, most, found.ratio(armed, EXIT_HOOKS), "{:.2f} × no-op exit hooks")
+        if found.case.is_real:
+            goals.add(f"nothing armed, {name}", MOST_REAL, found.ratio(NOTHING_ARMED), "{:.3f} × bare")
+            goals.add(f"{ALL_RECORDED.name}, {name}", MOST_RECORD, found.ratio(ALL_RECORDED), "{:.3f} × bare")
+            continue
+        each = f"{name}, per module call"
+        goals.add(f"nothing armed, {each}", MOST_TINY, found.added(NOTHING_ARMED), "{:+.2f} µs")
+        goals.add(f"{ALL_CONDITIONS.name}, {each}", MOST_CONDITION, found.added(ALL_CONDITIONS), "{:+.2f} µs")
+        text = f"{ALL_COMPUTING.name}, {each}, over the expression in hooks"
+        goals.add(text, MOST_CONDITION, found.added(ALL_COMPUTING, COMPUTING_BY_HAND), "{:+.2f} µs")
+        goals.add(f"{ALL_RECORDED.name}, {each}", MOST_RECORD_TINY, found.added(ALL_RECORDED), "{:+.2f} µs")
+    return goals.table()
+
+
+def tensor_goals(inspection: Inspection) -> str:
+    goals = Goals()
+    for look in inspection.looks:
+        most = MOST_SUMS[look.dtype]
+        goals.add(f"the tensor line, {look.dtype}", most, look.ratio(LINE), "{:.1f} × `t.sum()`")
+        goals.add(f"memory beside the tensor, {look.dtype}", MOST_MB, Spread.of([look.extra]), "{:.1f} MB")
+    return goals.table()
+
+
+def goal_table(results: Results) -> str:
+    """The goals of all that has no goals in its own section."""
+    goals = Goals()
     for one in results.start_up[1:]:
-        goal(f"`{one.statement}`, after torch", MOST_MS, one.own, "{:.0f} ms")
+        goals.add(f"`{one.statement}`, after torch", MOST_IMPORT_MS, one.own, "{:.0f} ms")
     for answer in results.latencies:
-        goal(f"{answer.name}, 10,000 modules, after a stop", MOST_MS, answer.later, "{:.0f} ms")
+        goals.add(f"{answer.name}, 10,000 modules, after a stop", MOST_MS, answer.later, "{:.0f} ms")
     for step in results.training:
-        goal(f"{RECORDED.name}, {step.case.name}", MOST_RECORDED, step.ratio(RECORDED), "{:.3f} × bare")
+        goals.add(f"{RECORDED.name}, {step.case.name}", MOST_RECORDED, step.ratio(RECORDED), "{:.3f} × bare")
     for step in results.profiling.overheads:
-        goal(f"{PROFILED.name}, {step.case.name}", MOST_PROFILED, step.ratio(PROFILED), "{:.3f} × bare")
-    for look in results.inspection.looks:
-        goal(f"the tensor line, {look.dtype}", MOST_SUMS, look.ratio(LINE), "{:.1f} × `t.sum()`")
-        goal(f"memory beside the tensor, {look.dtype}", MOST_MB, Spread.of([look.extra]), "{:.1f} MB")
-    return table(("goal", "at most", "found", "met"), rows)
+        goals.add(f"{PROFILED.name}, {step.case.name}", MOST_PROFILED, step.ratio(PROFILED), "{:.3f} × bare")
+    return goals.table()
 
 
-def noise(results: Results) -> str:
+def noise(overheads: Sequence[Overhead], load: tuple[float, float]) -> str:
     """How far to trust the digits."""
-    again = [found.ratio(BARE_AGAIN) for found in results.overheads]
+    again = [found.ratio(BARE_AGAIN) for found in overheads]
     low, high = min(spread.low for spread in again), max(spread.high for spread in again)
-    begin, end = results.load
+    begin, end = load
     return (
         f"The bare model measured against itself came out between {low:.3f} and {high:.3f} (the middle half "
         f"of the rounds), so a difference smaller than that says nothing. The load average of the machine "
         f"was {begin:.1f} at the beginning and {end:.1f} at the end; by itself this run makes it about 1."
     )
+
+
+def forward_section(overheads: Sequence[Overhead], load: tuple[float, float]) -> str:
+    """What a forward costs, as it is on the page."""
+    parts = [FORWARD_HEADING]
+    for found in overheads:
+        parts += [f"### {_title(found)}", overhead_table(found)]
+    rounds = f"Rounds: {len(overheads[0].rounds)}. {noise(overheads, load)}"
+    return "\n\n".join([*parts, GOAL_WORDS, forward_goals(overheads), rounds])
+
+
+def tensor_section(inspection: Inspection) -> str:
+    """What a look at a tensor costs, as it is on the page."""
+    looks = [*map(look_table, inspection.looks), look_notes(inspection)]
+    return "\n\n".join([TENSOR_HEADING, _TENSOR_WORDS, *looks, tensor_goals(inspection)])
 
 
 def screen(results: Results) -> str:
@@ -166,8 +224,8 @@ def screen(results: Results) -> str:
     parts += [_profiling(results.profiling, "{title}"), ops_tables(results.ops, table)]
     parts += [f"memory, {_title(results.memory)}", overhead_table(results.memory, MEMORY)]
     parts += [start_up_table(results.start_up), latency_table(results.latencies)]
-    parts += [*map(look_table, results.inspection.looks), look_notes(results.inspection), goal_table(results)]
-    return "\n\n".join([*parts, noise(results)])
+    parts += [tensor_section(results.inspection), forward_goals(results.overheads), goal_table(results)]
+    return "\n\n".join([*parts, noise(results.overheads, results.load)])
 
 
 def _profiling(found: Profiling, heading: str) -> str:
@@ -182,17 +240,23 @@ def _title(found: Overhead) -> str:
     return f"{found.case.name}: {found.calls} module calls, {bare:.2f} ms bare"
 
 
+def write_section(text: str) -> None:
+    """Put a section into the page in place of the one with its heading."""
+    heading = text.partition("\n")[0]
+    before, found, rest = PAGE.read_text(encoding="utf-8").partition(f"{heading}\n")
+    after = rest.partition("\n## ")[2] if found else ""
+    ending = f"\n## {after}" if after else ""
+    PAGE.write_text(f"{before.rstrip()}\n\n{text.rstrip()}\n{ending}", encoding="utf-8")
+
+
 def page(results: Results) -> str:
     """The page of the documentation."""
-    parts = []
-    for found in results.overheads:
-        parts += [f"### {_title(found)}", overhead_table(found)]
     return _PAGE.format(
         rounds=results.effort.rounds,
         heavy=results.effort.heavy_rounds,
         processes=results.effort.processes,
         answers=results.effort.answers,
-        overheads="\n\n".join(parts),
+        forwards=forward_section(results.overheads, results.load),
         training="\n\n".join(
             f"### {_title(found)}\n\n{overhead_table(found, TRAINING)}" for found in results.training
         ),
@@ -201,9 +265,9 @@ def page(results: Results) -> str:
         profiling=_profiling(results.profiling, "### {title}"),
         start_up=start_up_table(results.start_up),
         latencies=latency_table(results.latencies),
-        looks="\n\n".join([*map(look_table, results.inspection.looks), look_notes(results.inspection)]),
+        tensors=tensor_section(results.inspection),
+        goal_words=GOAL_WORDS,
         goals=goal_table(results),
-        noise=noise(results),
         machine=machine(),
         versions=table(("", "version"), [("Python", platform.python_version()), *_versions()]),
     )
@@ -226,6 +290,17 @@ def _versions() -> Iterable[tuple[str, str]]:
             yield package, "not installed"
 
 
+GOAL_WORDS = (
+    "Ratios are of CPU time. *Unclear*: the median misses the goal, a quarter of the rounds or more meets it."
+)
+_TENSOR_WORDS = """\
+The figures of the tensor line (counts of NaN, Inf and zeros, extremes, mean, std), and all that `stats`
+counts (also signs, subnormals, norms and the mean magnitude), exactly, on one thread. Each way runs right
+after a `t.sum()` of the same elements; slow ones are given fewer, and treescope shows figures only below
+100,000. What limits it: numpy has no kernel for several figures at once, so each is a pass of its own over a
+block in the cache, six for the line and nine for all. The extremes and zeros of bfloat16 are told from its
+bits. `python -m benchmarks.sections --tensors --write` measures this part alone."""
+
 _PAGE = """\
 <!-- Written by `python -m benchmarks --write`; do not edit. -->
 # Benchmarks
@@ -247,15 +322,18 @@ same round, and in brackets the range of the middle half.
 - **`break PATH if …`**: one breakpoint in the middle of the model; its condition is asked in every forward
   and never holds.
 - **`break **`**: a breakpoint on every module, each hit counted, none stopped at.
+- **`break ** if …`**: a condition asked at every module, which never holds; and the same expression in hooks.
+- **`record **`**: the statistics of each output are kept; and the same figures by torch in hooks, kept as a
+  tuple of numbers.
 - **`next` that never ends**: every module reports to the stepper, which finds its depth and goes on.
 - **no-op hooks**: what torch itself takes for empty hooks (`with_kwargs=True`) on all modules.
 - **nnsight**: a trace that saves the output of the model.
 - **torchlens**: a forward logged, no activations saved; so slow that it has one forward a round, in {heavy}
   of the rounds.
 
-## What it costs
+`python -m benchmarks.sections --forwards --write` measures the next part alone.
 
-{overheads}
+{forwards}
 
 ## Training steps
 
@@ -310,25 +388,15 @@ which looks whether the model has changed.
 
 {latencies}
 
-## Tensors
-
-The figures of the tensor line (counts of NaN, Inf and zeros, extremes, mean, std), and all that `stats`
-counts (also signs, subnormals, norms and the mean magnitude), exactly, on one thread. Each way runs right
-after a `t.sum()` of the same elements; slow ones are given fewer, and treescope shows figures only below
-100,000. What limits it: numpy has no kernel for several figures at once, so each is a pass of its own over a
-block in the cache, five for the line and nine for all; half types are converted first.
-
-{looks}
+{tensors}
 
 ## Goals
 
-Ratios are of CPU time. *Unclear*: the median misses the goal, a quarter of the rounds or more meets it.
+{goal_words}
 
 {goals}
 
-## Noise and machine
-
-{noise}
+## The machine
 
 {machine}
 

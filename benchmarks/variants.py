@@ -8,6 +8,7 @@ import importlib.util
 import io
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from layerstep.frontends.choose import open_session
 from layerstep.views import Notice
 
 __all__ = [
+    "ALL_COMPUTING",
     "ALL_CONDITIONS",
     "ALL_POINTS",
     "ALL_RECORDED",
@@ -35,6 +37,8 @@ __all__ = [
     "BARE",
     "BARE_AGAIN",
     "BOTH_HOOKS",
+    "BY_HAND",
+    "COMPUTING_BY_HAND",
     "EXIT_HOOKS",
     "NOTHING_ARMED",
     "VARIANTS",
@@ -76,6 +80,8 @@ class Variant:
     """The package that it measures, if that is not layerstep."""
     is_heavy: bool = False
     """So slow that one call a round and a few rounds must do."""
+    of_tensors: bool = False
+    """Only for models in which each module returns one tensor."""
 
     @property
     def is_missing(self) -> bool:
@@ -157,6 +163,41 @@ def _hooks(case: Case, *, enter: bool) -> Iterator[Run]:
 
 
 @contextlib.contextmanager
+def _hooks_that(case: Case, *, act: Callable[[Any], object]) -> Iterator[Run]:
+    """Hooks by hand on all modules, which do something with the output."""
+
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        act(output)
+
+    with contextlib.ExitStack() as handles:
+        for module in case.model.modules():
+            handles.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+        yield case.run
+
+
+_kept: deque[tuple[Any, ...]] = deque(maxlen=50_000)
+
+
+def _measure(output: Any) -> None:
+    """What `record` measures, in as few calls of torch as it takes."""
+    while not isinstance(output, torch.Tensor):
+        output = next(iter(output.values())) if isinstance(output, dict) else output[0]
+    flat = output.detach().view(-1)
+    low, high = torch.aminmax(flat)
+    total, squares, count = flat.sum(), torch.dot(flat, flat), torch.count_nonzero(flat)
+    figures = (low.item(), high.item(), total.item(), squares.item(), count.item())
+    _kept.append((tuple(output.shape), *figures))
+
+
+_EXPRESSION = "out.abs().max() > 1e6"
+_compiled = compile(_EXPRESSION, "<hook>", "eval")
+
+
+def _compute(output: Any) -> None:
+    assert not eval(_compiled, {"out": output})
+
+
+@contextlib.contextmanager
 def _nnsight(case: Case) -> Iterator[Run]:
     from nnsight import NNsight  # type: ignore[import-untyped]
 
@@ -198,6 +239,13 @@ ALL_POINTS = Variant(
 )
 ALL_CONDITIONS = Variant("`break ** if out is None`", partial(_points, lines=("break ** if out is None",)))
 ALL_RECORDED = Variant("`record **`", partial(_points, lines=("record **",)))
+BY_HAND = Variant("the same figures in hooks by hand", partial(_hooks_that, act=_measure))
+ALL_COMPUTING = Variant(
+    f"`break ** if {_EXPRESSION}`", partial(_points, lines=(f"break ** if {_EXPRESSION}",)), of_tensors=True
+)
+COMPUTING_BY_HAND = Variant(
+    "that expression in hooks by hand", partial(_hooks_that, act=_compute), of_tensors=True
+)
 ALL_STEPS = Variant("`next` that never ends", _endless_next)
 
 VARIANTS = (
@@ -212,7 +260,10 @@ VARIANTS = (
     BOTH_HOOKS,
     ALL_POINTS,
     ALL_CONDITIONS,
+    ALL_COMPUTING,
+    COMPUTING_BY_HAND,
     ALL_RECORDED,
+    BY_HAND,
     ALL_STEPS,
     Variant("nnsight, saving the output", _nnsight, needs="nnsight"),
     Variant("torchlens, saving nothing", _torchlens, needs="torchlens", is_heavy=True),

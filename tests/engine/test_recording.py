@@ -5,16 +5,21 @@ from __future__ import annotations
 import gc
 import io
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerstep import DebugConsole
 from layerstep.errors import UnknownPath
 from layerstep.expressions.recordings import FACTS_BYTES, Recorded, Recordings
 from layerstep.memory.holders import holder_of
+from layerstep.tensors.summary import summarize
 
 
 class Net(nn.Module):
@@ -159,3 +164,97 @@ def test_what_is_recorded_stays_in_view_until_the_next_forward() -> None:
     with DebugConsole(model, commands=commands, output=output):
         model(torch.ones(2, 4))
     assert "2×8" in output.getvalue()
+
+
+class Passing(nn.Module):
+    """Its second layer returns the tensor of the first, which may be written to in between."""
+
+    def __init__(self, between: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.first, self.same = nn.Linear(4, 8), nn.Identity()
+        self.between = between
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        self.between(x)
+        return self.same(x)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [lambda x: None, lambda x: x.mul_(2), lambda x: x.data.mul_(2), lambda x: x.data.zero_()],
+    ids=["nothing", "in place", "past its version", "zeros past its version"],
+)
+def test_a_tensor_that_two_layers_return_is_recorded_as_each_returned_it(
+    between: Callable[[torch.Tensor], object],
+) -> None:
+    model = Passing(between)
+    with (
+        torch.no_grad(),
+        DebugConsole(model, commands=["record **", "continue"], output=io.StringIO()) as console,
+    ):
+        out = model(torch.ones(2, 4))
+        recordings = console.session.run.recordings
+        first, same = (recordings.of(path)[-1].facts[0][1].stats for path in ("first", "same"))
+    assert same is not None and first is not None
+    assert same.min == out.min().item() and same.max == out.max().item()
+    assert same.zero == int((out == 0).sum())
+    assert (first == same) == (between(torch.ones(1)) is None)
+
+
+def test_what_is_recorded_is_what_a_look_at_the_tensor_shows() -> None:
+    class Several(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[object, ...]:
+            return x * 3, None, x.to(torch.float64) + 1000, x.new_full((2, 2), float("nan"))
+
+    model = nn.Sequential(Several())
+    with DebugConsole(model, commands=["record 0", "continue"], output=io.StringIO()) as console:
+        output = model(torch.randn(50, 400))
+        facts = dict(console.session.run.recordings.everything()[0].facts)
+    expected = {f"[{at}]": summarize(output[at], brief=True) for at in (0, 2, 3)}
+    assert facts == expected
+
+
+def test_a_recording_runs_no_operation_and_leaves_numpys_settings_alone() -> None:
+    class Seen(TorchDispatchMode):
+        names: ClassVar[list[str]] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.names.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Softmax(-1))
+    nn.init.constant_(model[0].weight, 1e-25)  # its square is no normal number any more
+    with Seen():
+        model(torch.ones(2, 4))
+    bare, Seen.names = Seen.names, []
+    with DebugConsole(model, commands=["record **", "continue"], output=io.StringIO()) as console:
+        with np.errstate(all="raise"), Seen():
+            model(torch.ones(2, 4))
+        assert len(console.session.run.recordings) == 4
+        assert console.session.run.is_attached
+    assert Seen.names == bare
+
+
+def test_a_module_of_two_names_is_recorded_by_the_one_it_is_called_by() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = self.b = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x))
+
+    model = Shared()
+    with DebugConsole(model, commands=["record **", "continue"], output=io.StringIO()) as console:
+        model(torch.ones(1, 2))
+        assert {"a", "b"} <= set(console.session.run.recordings.paths)
+
+
+def test_paths_are_those_of_now_when_a_second_model_comes() -> None:
+    first, second = Net(), Net()
+    with DebugConsole(first, commands=["record **", "continue"], output=io.StringIO()) as console:
+        first(torch.ones(2, 4))
+        console.session.add_model(second, "other")
+        first(torch.ones(2, 4))
+        assert {"first", "Net.first"} <= set(console.session.run.recordings.paths)

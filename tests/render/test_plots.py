@@ -429,7 +429,7 @@ def test_export_writes_what_was_shown_last(console: DebugConsole, tmp_path: Path
 
 def test_export_refuses_in_one_line(console: DebugConsole, tmp_path: Path) -> None:
     answer(console, "heatmap head.weight")
-    known = ".csv, .html, .json, .pdf, .png, .svg, .trace.json"
+    known = ".csv, .doctor.html, .html, .json, .pdf, .png, .svg, .trace.json"
     assert answer(console, "export a.xyz") == f"✗ .xyz is unknown here; there are {known}"
     assert "without a suffix" in answer(console, "export a")
     assert "needs a file" in answer(console, "export")

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from layerstep._torch.graphs import (
+    NO_BACKWARD,
     at_end_of_backward,
     autograd_count,
     current_node,
@@ -38,6 +39,7 @@ from layerstep._torch.wrappers import (
 )
 
 __all__ = [
+    "NO_BACKWARD",
     "at_end_of_backward",
     "autograd_count",
     "below_everything",
@@ -217,9 +219,9 @@ def foreach_subtract(tensors: list[torch.Tensor], others: list[torch.Tensor]) ->
 
 def is_tracing() -> bool:
     """Is the call being compiled, exported, traced or symbolically executed rather than run?"""
-    if _tracing_state() is not None or _is_compiling() or _is_exporting():
+    if _compiler._is_compiling_flag or _compiler._is_exporting_flag or _fx._is_fx_tracing_flag:
         return True
-    return _fx._is_fx_tracing_flag or (_modes_on() > 0 and _fake_mode_is_active())
+    return _is_jit_tracing() or (_modes_on() > 0 and _fake_mode_is_active())
 
 
 _fx: Any = torch.fx._symbolic_trace
@@ -227,8 +229,25 @@ if not hasattr(
     _fx, "_is_fx_tracing_flag"
 ):  # fallback: a module that is symbolically traced runs as any other
     _fx = SimpleNamespace(_is_fx_tracing_flag=False)
-_is_compiling, _is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
-_tracing_state, _modes_on = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
+
+
+class _AskedCompiler:
+    """Fallback where torch keeps no such flags: its functions are asked, which takes twice as long."""
+
+    @property
+    def _is_compiling_flag(self) -> bool:
+        return torch.compiler.is_compiling()
+
+    @property
+    def _is_exporting_flag(self) -> bool:
+        return torch.compiler.is_exporting()
+
+
+_compiler: Any = torch.compiler
+if not (hasattr(_compiler, "_is_compiling_flag") and hasattr(_compiler, "_is_exporting_flag")):
+    _compiler = _AskedCompiler()
+_is_jit_tracing: Callable[[], bool] = getattr(torch._C, "_is_tracing", lambda: jit_trace() is not None)
+_modes_on = torch._C._len_torch_dispatch_stack
 
 
 def _fake_mode_is_active() -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 __all__ = [
+    "NO_BACKWARD",
     "at_end_of_backward",
     "autograd_count",
     "backward_roots",
@@ -24,17 +25,17 @@ __all__ = [
 ]
 
 
+graph_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+"""The number of the backward pass that runs in this thread, or `NO_BACKWARD`. Fallback: always the latter."""
+NO_BACKWARD = -1
+
+
 def is_in_backward() -> bool:
     """Is an autograd graph task running in this thread? Then a forward is a recomputation.
 
     Fallback: no, so that a recomputed module stops like any other.
     """
-    return _graph_task_id() != -1
-
-
-def graph_task() -> int:
-    """The number of the backward pass that runs in this thread, -1 if none does."""
-    return _graph_task_id()
+    return graph_task() != NO_BACKWARD
 
 
 _count: Callable[[], int] | None = getattr(torch.autograd, "_get_sequence_nr", None)
@@ -127,6 +128,3 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
     engine = getattr(torch.autograd.Variable, "_execution_engine", None)
     if engine is not None:
         engine.queue_callback(callback)
-
-
-_graph_task_id: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)

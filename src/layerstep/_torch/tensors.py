@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeGuard
 
@@ -23,6 +25,7 @@ __all__ = [
     "is_zero_tensor",
     "jagged",
     "local_shard",
+    "memory_of",
     "raw_bytes",
     "size_of",
     "values_of_sparse",
@@ -49,6 +52,43 @@ def as_numpy(tensor: Tensor) -> npt.NDArray[Any]:
         return np.from_dlpack(tensor)
     except (AttributeError, BufferError, RuntimeError, TypeError):
         return tensor.clone().numpy()
+
+
+_WINDOW = ctypes.c_char * (1 << 30)
+_NUMPY_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+}
+_keys_of: Any = getattr(torch._C, "_dispatch_keys", None)
+_is_cow: Any = getattr(torch._C, "_is_cow_tensor", None)
+_plain_keys: set[int] = set()
+with contextlib.suppress(AttributeError, TypeError):
+    _plain_keys.add(_keys_of(Tensor()).raw_repr())
+    with torch.inference_mode():
+        _plain_keys.add(_keys_of(Tensor()).raw_repr())
+
+
+def memory_of(tensor: Tensor) -> tuple[npt.NDArray[Any], int] | None:
+    """The memory of a dense CPU tensor of floats as a flat array, and how often it was written.
+
+    The array may be read while the tensor is held. None of any other tensor: its dispatch keys, one number,
+    tell a plain one from those that are sparse, quantized, nested, negated, of a transform of torch.func, and
+    so on. No operation runs, so that no mode sees it. Fallback: None.
+    """
+    kind = _NUMPY_DTYPES.get(tensor.dtype)
+    if kind is None or _is_cow is None or _keys_of is None or _keys_of(tensor).raw_repr() not in _plain_keys:
+        return None
+    if _is_cow(tensor) or not tensor.is_contiguous():
+        return None
+    count, at = tensor.numel(), tensor.data_ptr()
+    if not at or tensor.untyped_storage().nbytes() < (tensor.storage_offset() + count) * kind.itemsize:
+        return None
+    try:
+        version = tensor._version
+    except RuntimeError:  # an inference tensor has none
+        version = -1
+    window: Any = _WINDOW.from_address(at)
+    return np.frombuffer(window, kind, count), version
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:

@@ -1,30 +1,16 @@
 from __future__ import annotations
 
-import contextlib
-import weakref
-from collections.abc import Callable
-
-import torch
-
 from layerstep.arguments import Condition, Flag, Given, Keyword, Number, Where
-from layerstep.calls.stack import Frame
 from layerstep.commands.break_ import condition_of
 from layerstep.engine.points import Record
+from layerstep.engine.recorder import Recorder
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
-from layerstep.expressions.recordings import Recorded
 from layerstep.module_paths.where import Where as WherePattern
 from layerstep.points.description import confirmation
 from layerstep.registry import command
-from layerstep.tensors.clones import clone_of
 from layerstep.tensors.format import human_bytes
-from layerstep.tensors.kinds import bytes_of
-from layerstep.tensors.shapes import tensors_in
-from layerstep.tensors.summary import Summary, summarize
 from layerstep.views import Column, Table, View
-
-MOST_TENSORS = 8
-"""Of one output; a cache with a tensor for each layer is not recorded whole."""
 
 
 @command(
@@ -52,63 +38,18 @@ def record(session: Session, given: Given) -> View:
     if not given.where:
         raise BadArguments("record needs WHERE")
     options = [f"every {given.every}"] if given.every > 1 else []
+    recorder = Recorder(session.run, every=given.every, with_tensors=given.tensors)
     point = session.points.add(
         Record(
             WherePattern.parse(given.where),
             condition=condition_of(given),
-            action=_recorder(session, every=given.every, with_tensors=given.tensors),
+            action=recorder,
+            at_exit=None if given.tensors else recorder.at_exit,
             options=" ".join([*options, *(["--tensors"] if given.tensors else [])]),
         )
     )
     session.intake.set_or_leave_pending(point)
     return confirmation(point, f" {point.options}".rstrip())
-
-
-def _recorder(session: Session, *, every: int, with_tensors: bool) -> Callable[[Frame], None]:
-    def measure(frame: Frame) -> None:
-        assert frame.module is not None
-        owner = session.run.models.owner_of(frame.module)
-        forward = owner.forwards if owner is not None else 0
-        if with_tensors:
-            session.run.seen_calls.keep(frame.module, frame.args, frame.kwargs, frame.output)
-        if (forward - 1) % every:
-            return
-        leaves = tensors_in(frame.output, most=MOST_TENSORS)
-        limit = session.run.config.sample_above
-        facts = tuple((place, summarize(tensor, limit=limit, brief=True)) for place, tensor in leaves)
-        copies = _copies(session, leaves, facts) if with_tensors else {}
-        session.run.recordings.add(
-            Recorded(
-                path=frame.path.partition("|")[0],
-                forward=forward,
-                facts=facts,
-                value=_value(copies),
-                nbytes=sum(bytes_of(copies[place], fact.layout) for place, fact in facts if place in copies),
-                alive=[weakref.ref(tensor) for _, tensor in leaves],
-            )
-        )
-
-    return measure
-
-
-def _copies(
-    session: Session, leaves: list[tuple[str, torch.Tensor]], facts: tuple[tuple[str, Summary], ...]
-) -> dict[str, torch.Tensor]:
-    """What has values to copy and fits: freed, vmapped and fake tensors have none."""
-    found: dict[str, torch.Tensor] = {}
-    left = session.run.recordings.budget
-    for (place, tensor), (_, summary) in zip(leaves, facts, strict=True):
-        size = summary.nbytes if summary.stats is not None else None
-        if size is not None and size <= left:
-            left -= size
-            with contextlib.suppress(Exception):  # some kinds can be read and not copied: four bits, say
-                found[place] = clone_of(tensor)
-    return found
-
-
-def _value(copies: dict[str, torch.Tensor]) -> object:
-    """One tensor as itself; several by the place that each has in the output."""
-    return copies.get("", copies) or None if len(copies) != 1 else next(iter(copies.values()))
 
 
 def _recorded(session: Session) -> Table:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layerstep.doctor.facts import CriterionFacts, InputFacts, ParameterLook, TargetFacts
 from layerstep.doctor.loss_graph import Criterion
-from layerstep.tensors.kinds import is_dense_on_cpu
+from layerstep.tensors.kinds import readable
 from layerstep.tensors.shapes import attempt, dtype_name, shape_of
 from layerstep.tensors.summary import summarize
 
@@ -50,10 +50,9 @@ def _many(raw: Tensor) -> tuple[int, ...]:
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Are its values at hand? Tensors of other devices and odd kinds are read only where that is sure to
-    work.
-    """
-    return attempt(lambda: is_dense_on_cpu(tensor) or tensor.is_cuda, False) and tensor.numel() > 0
+    """Are its values at hand, as they lie in memory? Sparse, nested and wrapped tensors are not looked at."""
+    parts, _ = readable(tensor)
+    return len(parts) == 1 and parts[0] is tensor and tensor.numel() > 0
 
 
 def input_facts(name: str, tensor: Tensor, *, deep: bool) -> InputFacts:

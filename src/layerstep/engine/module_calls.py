@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
 from torch import nn
 
-from layerstep._torch import is_in_backward, is_tracing, modes_off
+from layerstep._torch import NO_BACKWARD, graph_task, is_in_backward, is_tracing, modes_off
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.overwritten_inputs import OverwrittenInputs
@@ -48,7 +49,7 @@ class ModuleCalls:
         fail: Callable[[Exception], None],
     ) -> None:
         self._run = run
-        self._evaluations = run.evaluations
+        self._evaluating = run.evaluating_threads
         self._decision = decision
         self._standstill = standstill
         self._instruments = instruments
@@ -74,18 +75,18 @@ class ModuleCalls:
 
         Never raises but to quit: a bug of ours detaches and lets the run go on.
         """
-        if self._evaluations.depth or not self._run.is_attached:
+        if (self._evaluating and get_ident() in self._evaluating) or not self._run.is_attached:
             return
         try:
             sink = self._sink
-            if phase is _ENTER or sink.noting or sink.lies_open or is_in_backward():
+            if phase is _ENTER or sink.noting or sink.lies_open or graph_task() != NO_BACKWARD:
                 event = Event(phase, module, args, kwargs, output)
                 if self._is_only_noted(event, points, frame):
                     return
             if points:
                 if is_tracing():
                     return
-                points = self._decision.worth_asking(points, phase, module, args, kwargs, output)
+                points = self._decision.worth_asking(points, phase, module, args, kwargs, output, frame)
             if points or sink.listening:
                 self._consider(points, Event(phase, module, args, kwargs, output), frame)
         except Exception as error:

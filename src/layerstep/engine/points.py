@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar, TypeVar
 
+from torch import nn
+
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.stack import Frame
 from layerstep.engine.point import LinePlace, Point, PointKind
@@ -121,6 +123,8 @@ class Record(Point):
     stops: ClassVar[bool] = False
     _: KW_ONLY
     action: Callable[[Frame], None]
+    at_exit: Callable[[nn.Module, object], bool] | None = None
+    """The same from no more than a module and what it has returned; False if that is not enough for it."""
     options: str = ""
     """The rest of the line that sets it again, after WHERE."""
     set_by: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from layerstep.calls.stack import Frame
@@ -12,7 +13,7 @@ from layerstep.expressions.recordings import Recordings
 from layerstep.expressions.scope import Scope
 from layerstep.expressions.seen_values import Results, SeenCalls
 from layerstep.module_paths.models import Models
-from layerstep.side_effects.guard import Evaluation, Evaluations
+from layerstep.side_effects.guard import Evaluation
 from layerstep.training_steps.steps import Steps
 
 __all__ = ["Run"]
@@ -37,7 +38,8 @@ class Run:
         """Where the run stands still, if it does."""
         self.scope = self.scope_at(None)
         """The names at the prompt."""
-        self.evaluations = Evaluations()
+        self.evaluating_threads: set[int] = set()
+        """The ids of the threads that are in an evaluation of ours."""
 
     def scope_at(self, frame: Frame | None) -> Scope:
         """The names at a place in the run."""
@@ -53,8 +55,8 @@ class Run:
     @property
     def is_silent(self) -> bool:
         """Is this thread in an evaluation, so that nothing stops in it?"""
-        return self.evaluations.depth > 0
+        return threading.get_ident() in self.evaluating_threads
 
     def evaluating(self) -> Evaluation:
         """Meanwhile taps in this thread stay silent: an expression that runs the model does not re-enter."""
-        return Evaluation(self.evaluations)
+        return Evaluation(self.evaluating_threads)

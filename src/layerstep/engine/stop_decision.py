@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
+
+import torch
 
 from layerstep._torch import modes_off
 from layerstep.calls.events import Event, Phase
@@ -14,15 +18,16 @@ from layerstep.calls.stack import Frame, call_depth, is_deeper
 from layerstep.engine import stepper
 from layerstep.engine.messages import Messages
 from layerstep.engine.point import Point
-from layerstep.engine.points import BreakAtOp, Catch, Log, Record
+from layerstep.engine.points import Break, BreakAtOp, Catch, Log, Record
 from layerstep.engine.resume import Kind
 from layerstep.engine.run import Run
 from layerstep.engine.stop import Match
+from layerstep.expressions.computing_calls import is_plain
 from layerstep.expressions.expression import Expression
 from layerstep.expressions.scope import Scope
 from layerstep.process.frames import caller_of, forget_locals
 from layerstep.process.interrupts import is_from_a_signal
-from layerstep.side_effects.guard import undisturbed
+from layerstep.side_effects.guard import own_saved_tensors, undisturbed
 from layerstep.tensors.observing import observing
 from layerstep.views import Text
 
@@ -37,38 +42,81 @@ class StopDecision:
         self._messages = messages
 
     def worth_asking(
-        self, points: tuple[Point, ...], phase: Phase, module: Any, args: Any, kwargs: Any, output: Any
+        self,
+        points: tuple[Point, ...],
+        phase: Phase,
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
     ) -> tuple[Point, ...]:
         """The points to ask at this call; the others are counted here. Nothing is built for those.
 
-        Two kinds need no more: a plain point whose hit is to be ignored, and one whose condition only reads
-        what the call is given, and does not hold. If it holds, or raises, `ask` evaluates it again.
+        Three kinds need no more: a plain point whose hit is to be ignored, a recording, and a point whose
+        condition only reads or computes from what the call is given, and does not hold. If it holds, or
+        raises, `ask` evaluates it again.
         """
         left: tuple[Point, ...] = ()
         for point in points:
             condition = point.condition
-            if point.is_shared or point.has_question or not point.enabled:
+            if point.is_shared or not point.enabled:
+                left += (point,)
+            elif point.ignore > 0 and condition is None and type(point) is Break:
+                point.hits += 1  # asked first: what a class says is looked up more slowly
+                point.ignore -= 1
+            elif point.has_question:
                 left += (point,)
             elif condition is None:
-                if point.ignore > 0 and point.stops:
+                if isinstance(point, Record) and self._records(point, module, output):
                     point.hits += 1
-                    point.ignore -= 1
                 else:
                     left += (point,)
-            elif condition.needs is not None and self._fails(condition, phase, module, args, kwargs, output):
+            elif condition.needs is not None and self._fails(
+                condition, phase, module, args, kwargs, output, frame
+            ):
                 point.tried += 1
             else:
                 left += (point,)
         return left
 
+    @staticmethod
+    def _records(point: Record, module: Any, output: Any) -> bool:
+        return point.at_exit is not None and not point.ignore and point.at_exit(module, output)
+
     def _fails(
-        self, condition: Expression, phase: Phase, module: Any, args: Any, kwargs: Any, output: Any
+        self,
+        condition: Expression,
+        phase: Phase,
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
     ) -> bool:
-        """Does a condition that only reads what is at hand say no?"""
-        run, needs = self._run, condition.needs or ()
+        """Does a condition that only reads or computes from what is at hand say no?"""
+        needs = condition.needs or frozenset[str]()
         names = {"inp": args[0] if len(args) == 1 else args, "kwargs": kwargs, "mod": module}
         if phase is Phase.EXIT:
             names["out"] = output
+        if condition.may_act and not all(is_plain(names[name]) for name in needs if name in names):
+            return False
+        if not (needs <= names.keys() or self._add_names(names, needs, module, frame)):
+            return False
+        try:
+            with self._run.evaluating(), modes_off():
+                if not condition.may_act:
+                    return not condition.evaluate(names)
+                with own_saved_tensors():
+                    return not condition.evaluate(names)
+        except Exception as error:
+            if is_from_a_signal(error):
+                raise
+            return False
+
+    def _add_names(self, names: dict[str, Any], needs: Iterable[str], module: Any, frame: FrameType) -> bool:
+        """Look up what else a condition reads. False where one must look at the program's frames for that."""
+        run = self._run
         if "name" in needs:
             paths = run.models.paths_of(module)
             if len(paths) != 1:
@@ -79,13 +127,10 @@ class StopDecision:
         if "forward" in needs:
             owner = run.models.owner_of(module) or run.models.main
             names["forward"] = owner.forwards if owner is not None else 0
-        try:
-            with run.evaluating(), modes_off():
-                return not condition.evaluate(names)
-        except Exception as error:
-            if is_from_a_signal(error):
-                raise
-            return False
+        if "torch" in needs:
+            names["torch"] = torch
+            return _means_torch(caller_of(frame))
+        return True
 
     def ask(self, points: tuple[Point, ...], event: Event, frame: FrameType | None) -> Match | None:
         """The point that stops here; a second one that does is counted, too."""
@@ -222,6 +267,16 @@ class StopDecision:
         ):  # a thread keeps its step until it stands, or another would come first
             run.intent = after
         return stop
+
+
+def _means_torch(caller: FrameType | None) -> bool:
+    """Is `torch` torch itself where a module was called?"""
+    if caller is None:
+        return True
+    code = caller.f_code
+    local = "torch" in code.co_varnames or "torch" in code.co_cellvars or "torch" in code.co_freevars
+    is_function = bool(code.co_flags & inspect.CO_OPTIMIZED) or caller.f_locals is caller.f_globals
+    return is_function and not local and caller.f_globals.get("torch", torch) is torch
 
 
 _BY_DEPTH = (Kind.NEXT, Kind.FINISH)

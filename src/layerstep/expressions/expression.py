@@ -15,6 +15,7 @@ from types import CodeType
 from typing import Any
 
 from layerstep.errors import BadCondition
+from layerstep.expressions.computing_calls import only_computes
 
 __all__ = [
     "PAST_NAME",
@@ -111,10 +112,11 @@ OF_A_CALL = frozenset({"inp", "out", "kwargs", "mod", "name", "forward", "step"}
 """Names that are known at a call of a module without a look at the program's frames."""
 
 
-def _names_of_a_call(text: str) -> frozenset[str] | None:
-    tree = ast.parse(rewrite(text))
+def _names_of_a_call(text: str, *, acts: bool) -> frozenset[str] | None:
+    tree = ast.parse(rewrite(text), mode="eval")
     names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return names if names <= OF_A_CALL else None
+    is_quick = only_computes(tree) if acts else names <= OF_A_CALL
+    return names if is_quick else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,10 @@ class Expression:
     code: CodeType
     may_act: bool
     needs: frozenset[str] | None = None
-    """The names of a call that it reads, if it does no more than read and knows no other names."""
+    """The names of a call that it reads, if it knows no others and does no more than read.
+
+    If it may act, then by calls that only compute as long as those values are plain.
+    """
 
     @classmethod
     def parse(cls, text: str) -> Expression:
@@ -138,7 +143,7 @@ class Expression:
             hint = "compare with ==" if re.search(r"(?<![=!<>])=(?!=)", text) else ""
             raise BadCondition(f"{text!r} is no expression: {reason_of(error)}", hint) from None
         acts = may_act(text)
-        return cls(text, code, acts, None if acts else _names_of_a_call(text))
+        return cls(text, code, acts, _names_of_a_call(text, acts=acts))
 
     def evaluate(self, scope: dict[str, Any]) -> Any:
         return eval(self.code, scope)

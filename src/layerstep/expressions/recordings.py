@@ -4,30 +4,55 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from layerstep.errors import UnknownPath
+from layerstep.tensors.quick_look import QuickLook
+from layerstep.tensors.summary import Summary, summary_of
 
 __all__ = ["Recorded", "Recordings"]
 
+Facts = Sequence[tuple[str, Summary | QuickLook]]
+"""What was measured of each tensor of an output, by its place in it."""
 FACTS_BYTES = 1_500
 """What one entry without tensors takes, measured with the statistics of one tensor."""
 
 
-@dataclass(slots=True)
 class Recorded:
     """One call of one module: when, what was measured, and on request a copy of its output."""
 
-    path: str
-    forward: int
-    facts: Any
-    value: Any = None
-    nbytes: int = 0
-    alive: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
-    """The tensors of the output itself: whether the run still holds them, a later look tells."""
+    __slots__ = ("_facts", "alive", "forward", "nbytes", "path", "value")
+
+    def __init__(
+        self,
+        path: str,
+        forward: int,
+        facts: Facts | QuickLook,
+        *,
+        value: Any = None,
+        nbytes: int = 0,
+        alive: Sequence[weakref.ref[torch.Tensor]] = (),
+    ) -> None:
+        self.path = path
+        self.forward = forward
+        self._facts = facts
+        self.value = value
+        self.nbytes = nbytes
+        self.alive = alive
+        """The tensors of the output itself: whether the run still holds them, a later look tells."""
+
+    @property
+    def facts(self) -> tuple[tuple[str, Summary], ...]:
+        """What was measured of each tensor, by its place in the output. Summaries are made when asked for."""
+        if isinstance(self._facts, QuickLook):
+            self._facts = (("", self._facts),)
+        self._facts = tuple(
+            (place, summary_of(each) if isinstance(each, QuickLook) else each) for place, each in self._facts
+        )
+        return self._facts
 
     def is_of(self, other: Recorded) -> bool:
         """Is this the same call?"""
@@ -62,20 +87,20 @@ class Recordings:
     def add(self, entry: Recorded) -> None:
         """Keep an entry; of a call that another point has recorded already, only what that lacks."""
         last = self._by_path.get(entry.path)
-        if last and last[-1].is_of(entry):
+        if last is None:
+            last = self._by_path[entry.path] = deque()
+        elif last[-1].forward == entry.forward and last[-1].is_of(entry):
             if last[-1].value is not None or entry.value is None:
                 return
             self._entries.remove(last[-1])
             last.pop()
         self._entries.append(entry)
-        self._by_path.setdefault(entry.path, deque()).append(entry)
+        last.append(entry)
         if entry.value is not None:
             self._with_value.append(entry)
             self._value_bytes += entry.nbytes
-        while self._with_value and (
-            len(self._with_value) > self.most_tensors or self._value_bytes > self.budget
-        ):
-            self._drop_value(self._with_value.popleft())
+            while len(self._with_value) > self.most_tensors or self._value_bytes > self.budget:
+                self._drop_value(self._with_value.popleft())
         while self.nbytes > self.budget and len(self._entries) > 1:
             self._drop_oldest()
 

@@ -78,12 +78,16 @@ class Models:
     def __init__(self) -> None:
         self._models: list[Model] = []
         self._by_root: dict[int, Model] = {}
+        self._places: dict[int, tuple[weakref.ref[nn.Module], tuple[Model, str]]] = {}
         self.had_any = False
         """Was there a model, though it may be gone by now?"""
 
     def __iter__(self) -> Iterator[Model]:
-        self._models = [model for model in self._models if model.given is not None]
-        return iter(self._models)
+        alive = [model for model in self._models if model.given is not None]
+        if len(alive) < len(self._models):
+            self._places.clear()
+        self._models = alive
+        return iter(alive)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -94,6 +98,7 @@ class Models:
         self._models = [model for model in self if id(model.given) not in inside]
         model = Model(root, self._free_name(name or type(unwrap(root)).__name__, unwrap(root)))
         self._models.append(model)
+        self._places.clear()  # with a second model, paths begin with the model's name
         self.had_any = True
         for one in (root, unwrap(root)):
             self._by_root[id(one)] = model
@@ -116,6 +121,7 @@ class Models:
         return name
 
     def refresh(self) -> None:
+        self._places.clear()
         for model in self:
             model.refresh()
 
@@ -164,6 +170,17 @@ class Models:
         if model is None:
             return []
         return [self.full_path(model, path) for path in model.names.paths_of(module)]
+
+    def place_of(self, module: nn.Module) -> tuple[Model, str] | None:
+        """The model of a module and its path, if it has only one. Kept: recordings ask at every call."""
+        known = self._places.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        model, paths = self.owner_of(module), self.paths_of(module)
+        if model is None or len(paths) != 1:
+            return None
+        self._places[id(module)] = (weakref.ref(module), place := (model, paths[0]))
+        return place
 
     def path_of(self, module: nn.Module) -> str:
         """The path of a module; a module of no known model is shown by its type."""

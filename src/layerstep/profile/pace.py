@@ -15,7 +15,7 @@ from layerstep.tensors.observing import observing
 
 __all__ = ["Pace"]
 
-SHARE = 0.03
+SHARE = 0.025
 """The share of the time that it may take."""
 MOST = 20
 """How often it runs after one step at most."""

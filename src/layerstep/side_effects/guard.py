@@ -24,32 +24,31 @@ from layerstep.side_effects.random_streams import Generators, OtherThreads, Rand
 from layerstep.side_effects.reachable import Reach
 from layerstep.tensors.observing import observing, version_of
 
-__all__ = ["Evaluation", "Evaluations", "Outcome", "state_of", "undisturbed"]
+__all__ = ["Evaluation", "Outcome", "own_saved_tensors", "state_of", "undisturbed"]
 
 _Versions = dict[str, tuple[int, int]]
 
 
-class Evaluations(threading.local):
-    """How many evaluations of ours a thread is in: its taps are silent meanwhile."""
-
-    depth = 0
-
-
 class Evaluation:
-    """One of them, as a context. Meanwhile the taps of this thread are silent."""
+    """An evaluation of ours, as a context. Meanwhile the taps of this thread are silent.
 
-    __slots__ = ("_before", "_here")
+    `threads` are the ids of those that are in one. Empty, as it is at most calls, it is asked in no time.
+    """
 
-    def __init__(self, here: Evaluations) -> None:
-        self._here = here
-        self._before = 0
+    __slots__ = ("_is_outermost", "_threads")
+
+    def __init__(self, threads: set[int]) -> None:
+        self._threads = threads
+        self._is_outermost = False
 
     def __enter__(self) -> None:
-        self._before = self._here.depth
-        self._here.depth = self._before + 1
+        me = threading.get_ident()
+        self._is_outermost = me not in self._threads
+        self._threads.add(me)
 
     def __exit__(self, *error: object) -> None:
-        self._here.depth = self._before  # also where Ctrl-C has cut off the end of an inner one
+        if self._is_outermost:  # also where Ctrl-C has cut off the end of an inner one
+            self._threads.discard(threading.get_ident())
 
 
 @dataclass(slots=True)
@@ -81,7 +80,7 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
     try:
         with (
             watching_calls(saved.save),
-            _own_saved_tensors(),
+            own_saved_tensors(),
             parametrizations_kept(),
             _unprofiled(),
             _without_autocast_cache(),
@@ -103,7 +102,7 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
                 outcome.changed = _changed(before, _versions(models), undone)
 
 
-def _own_saved_tensors() -> contextlib.AbstractContextManager[Any]:
+def own_saved_tensors() -> contextlib.AbstractContextManager[Any]:
     """What a line saves for a backward of its own concerns no other code.
 
     Activation checkpointing counts the tensors that pass its hooks, and would find too many.

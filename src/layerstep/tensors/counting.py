@@ -11,12 +11,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerstep.tensors.blocks import F32, F64, Array, Scratch, blocks, distinct, load, pieces, split
+from layerstep.tensors.bfloat16 import Extremes, extremes_of
+from layerstep.tensors.blocks import (
+    F32,
+    F64,
+    Array,
+    Scratch,
+    blocks,
+    blocks_in_any_order,
+    distinct,
+    load,
+    pieces,
+    split,
+)
 from layerstep.tensors.device import PIECE, count_on_device
 from layerstep.tensors.kinds import Part, StoredValues
 from layerstep.tensors.rows import BlockFigures
 
-__all__ = ["Stats", "mean_of", "mean_square_of", "measure", "measure_small", "smallest_normal", "split"]
+__all__ = [
+    "Figures",
+    "Stats",
+    "mean_of",
+    "mean_square_of",
+    "measure",
+    "measure_small",
+    "smallest_normal",
+    "split",
+    "stats_of",
+]
 
 LOT = 1 << 13  # elements: for more than 9216 OpenBLAS would start threads of its own
 _RANGE = {F32: (1e-9, 1e15), F64: (1e-130, 1e130)}
@@ -71,19 +93,36 @@ def measure(values: StoredValues, limit: int | None, *, brief: bool = False) -> 
     return replace(total, count=count, zero=total.zero + values.implicit)
 
 
-def measure_small(block: Array) -> Stats | None:
-    """A brief look at one block; None where it takes more care: not finite, very large, very small."""
-    lo, hi = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
-    peak, size = max(-lo, hi), block.size
+Figures = tuple[int, float, int, float, float, float, float]
+"""Of a small block: size, sum, zeros, min, max, mean, std."""
+
+
+def measure_small(block: Array, before: Figures | None = None) -> Figures | None:
+    """A brief look at one block; None where it takes more care: not finite, very large, very small.
+
+    `before` are the figures of the same memory a moment ago. If their sum is the same, so are they.
+    """
+    total, size, zero = _sum_of(block), block.size, 0
+    if before is not None and before[0] == size and before[1] == total:
+        return before
+    lo, hi = block.item(block.argmin()), block.item(block.argmax())  # NaN, if there is one
     low, high = _RANGE[block.dtype]
-    if not (low < peak < high):  # nor if one of them is NaN
+    if not (low < max(-lo, hi) < high):
         return None
-    mean, std = _centred(block, 0.0, Scratch())
-    zero = 0
+    mean = total / size
+    variance = mean_square_of(block) - mean * mean
+    if mean * mean > variance:
+        mean, variance, _ = _moments_about(block, mean, Scratch())
     if lo <= 0 <= hi and (zero := int(np.count_nonzero(np.equal(block, 0)))):
         zero = _small(np.abs(block), 0.0, Scratch())[0]
+    return size, total, zero, lo, hi, mean, math.sqrt(max(variance, 0.0))
+
+
+def stats_of(figures: Figures) -> Stats:
+    """The same in full."""
+    size, _, zero, lo, hi, mean, std = figures
     l2 = math.hypot(mean, std) * math.sqrt(size)
-    return Stats(size, 0, 0, 0, zero, None, None, None, lo, hi, mean, std, None, None, l2, peak)
+    return Stats(size, 0, 0, 0, zero, None, None, None, lo, hi, mean, std, None, None, l2, max(-lo, hi))
 
 
 def _rows(parts: list[Part], step: int, brief: bool) -> list[BlockFigures]:
@@ -94,7 +133,9 @@ def _rows(parts: list[Part], step: int, brief: bool) -> list[BlockFigures]:
             return count_on_device((piece[0] for piece in _cut(parts, step, size=PIECE)), tiny)
     scratch, rows, guess = Scratch(), list[BlockFigures](), 0.0
     for block in _cut(parts, step):
-        row = _count(load(block, scratch), tiny, guess, scratch, brief=brief)
+        is_packed = isinstance(block, np.ndarray) and block.dtype == np.uint32
+        extremes = extremes_of(block) if is_packed else None
+        row = _count(load(block, scratch), tiny, guess, scratch, brief=brief, extremes=extremes)
         guess = row.mean if abs(row.mean) > row.std else 0.0
         rows.append(row)
     return rows
@@ -104,7 +145,10 @@ def _cut(parts: list[Part], step: int, *, size: int | None = None) -> Iterator[A
     at = 0
     for part in parts:
         start = -at % step
-        yield from pieces(part, start, step=step, size=size) if size else blocks(part, start, step=step)
+        if size or step > 1:
+            yield from pieces(part, start, step=step, size=size) if size else blocks(part, start, step=step)
+        else:
+            yield from blocks_in_any_order(part)
         at += part[0].numel()
 
 
@@ -113,19 +157,27 @@ def smallest_normal(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).tiny if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
-def _count(block: Array, tiny: float, guess: float, scratch: Scratch, *, brief: bool) -> BlockFigures:
+def _count(
+    block: Array,
+    tiny: float,
+    guess: float,
+    scratch: Scratch,
+    *,
+    brief: bool,
+    extremes: Extremes | None = None,
+) -> BlockFigures:
     size, nan, up, down = block.size, 0, 0, 0
-    lo, hi = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))  # these carry NaN
+    lo, hi, may_have_zero = extremes or (*_range_of(block), True)  # these carry NaN
     if not (lo > -math.inf and hi < math.inf):
         odd = (block != block, block == np.inf, block == -np.inf)
         nan, up, down = (int(np.count_nonzero(each)) for each in odd)
         block = block[np.isfinite(block)]
         if not block.size:
             return BlockFigures(size, nan, up, down, 0, 0, 0, math.inf, -math.inf, 0, 0, 0)
-        lo, hi = float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
+        lo, hi = _range_of(block)
     if brief:
         moments = _moments(block, block, min(max(guess, lo), hi) if guess else 0.0, scratch, max(-lo, hi))
-        found = _true(np.equal, block, 0, scratch) if lo <= 0 <= hi else 0
+        found = may_have_zero and lo <= 0 <= hi and _true(np.equal, block, 0, scratch)
         zero = _small(_sizes(block, scratch), 0.0, scratch)[0] if found else 0
         return BlockFigures(size, nan, up, down, zero, 0, 0, lo, hi, *moments)
     straddles = lo < 0 < hi
@@ -137,6 +189,10 @@ def _count(block: Array, tiny: float, guess: float, scratch: Scratch, *, brief: 
         zero, subnormal = _small(sizes if straddles else _sizes(block, scratch), tiny, scratch)
     negative = _true(np.less, block, 0, scratch) if straddles else block.size - zero if lo < 0 else 0
     return BlockFigures(size, nan, up, down, zero, negative, subnormal, lo, hi, *moments)
+
+
+def _range_of(block: Array) -> tuple[float, float]:
+    return float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
 
 
 def _sizes(block: Array, scratch: Scratch) -> Array:
@@ -160,11 +216,13 @@ def _moments(
 ) -> tuple[float, float, float]:
     """Mean, std and mean magnitude, in units in which squares neither overflow nor vanish."""
     low, high = _RANGE[block.dtype]
-    power, one_sign = 0 if low < peak < high else math.frexp(peak)[1], sizes is block
-    if power:
-        block, sizes = (np.ldexp(each.astype(F64), -power) for each in (block, sizes))
-        guess = 0.0
-    mean, std = _centred(block, guess, scratch)
+    one_sign = sizes is block
+    if low < peak < high or not peak:
+        mean, std = _centred(block, guess, scratch)
+        return mean, std, abs(mean) if one_sign else mean_of(sizes)
+    power = math.frexp(peak)[1]
+    block, sizes = (np.ldexp(each.astype(F64), -power) for each in (block, sizes))
+    mean, std = _centred(block, 0.0, scratch)
     magnitude = abs(mean) if one_sign else mean_of(sizes)
     mean, std, magnitude = (float(np.ldexp(x, power)) for x in (mean, std, magnitude))
     return mean, std, magnitude
@@ -172,44 +230,53 @@ def _moments(
 
 def _centred(block: Array, guess: float, scratch: Scratch) -> tuple[float, float]:
     """Moments about a guess; again if that was off by more than a std, as for 1000 ± 1e-3 in float32."""
-    for _ in range(2):
-        shift, rest = block.dtype.type(guess), block
-        if guess:
-            rest = np.subtract(block, shift, out=scratch.room("rest", block.size, block.dtype))
-        off = mean_of(rest)
-        variance = mean_square_of(rest) - off * off
-        guess = float(shift) + off
-        if off * off <= variance:
-            break
-    return guess, math.sqrt(max(variance, 0.0))
+    mean, variance, off = _moments_about(block, guess, scratch)
+    if off * off > variance:
+        mean, variance, _ = _moments_about(block, mean, scratch)
+    return mean, math.sqrt(max(variance, 0.0))
+
+
+def _moments_about(block: Array, guess: float, scratch: Scratch) -> tuple[float, float, float]:
+    """Mean, variance, and how far the guess was off."""
+    shift, rest = block.dtype.type(guess), block
+    if guess:
+        rest = np.subtract(block, shift, out=scratch.room("rest", block.size, block.dtype))
+    off = mean_of(rest)
+    return float(shift) + off, mean_square_of(rest) - off * off, off
 
 
 def mean_of(block: Array) -> float:
     """The mean by BLAS: 0.1 ns per element, against 0.2 for np.sum."""
-    size, rest, ones = block.size, block.size % LOT, ONES[block.dtype]
-    total = float(block[size - rest :].dot(ones[:rest])) if rest else 0.0
-    if size > rest:
-        lots = np.matmul(block[: size - rest].reshape(-1, 8, LOT // 8), ones[: LOT // 8])
-        total += float(np.add.reduce(lots, None, F64))
-    return total / size
+    return _sum_of(block) / block.size
+
+
+def _sum_of(block: Array) -> float:
+    size, ones = block.size, ONES[block.dtype]
+    if size <= LOT:
+        return float(block.dot(ones[:size]))
+    rest = size % LOT
+    sums = block[: size - rest].reshape(1, -1, LOT).dot(ones).ravel().tolist()  # one dot for each lot
+    return float(sum(sums)) + (float(block[size - rest :].dot(ones[:rest])) if rest else 0.0)
 
 
 def mean_square_of(block: Array) -> float:
     """The mean of the squares, also by BLAS."""
-    size, rest = block.size, block.size % LOT
-    total = float(block[size - rest :].dot(block[size - rest :])) if rest else 0.0
-    if size > rest:
-        lots = block[: size - rest]
-        squares = np.matmul(lots.reshape(-1, 1, LOT), lots.reshape(-1, LOT, 1))
-        total += float(np.add.reduce(squares, None, F64))
-    return total / size
+    size = block.size
+    if size <= LOT:
+        return float(block.dot(block)) / size
+    rest = size % LOT
+    lots, last = block[: size - rest], block[size - rest :]
+    sums = np.matmul(lots.reshape(-1, 1, LOT), lots.reshape(-1, LOT, 1)).ravel().tolist()
+    return (float(sum(sums)) + (float(last.dot(last)) if rest else 0.0)) / size
 
 
 def _merge(rows: list[BlockFigures], repeat: int, *, brief: bool) -> Stats:
     """Add up the counts of all blocks, and merge their moments."""
     _, *columns = zip(*rows, strict=True) if rows else [()] * 7
     nan, up, down, zero, negative, subnormal = (repeat * int(sum(column)) for column in columns[:6])
-    finite = [row for row in rows if row.size > row.nan + row.up + row.down]
+    finite = rows
+    if nan or up or down:
+        finite = [row for row in rows if row.size > row.nan + row.up + row.down]
     if not finite:
         none = None if brief else 0
         return Stats(0, nan, up, down, zero, none, none, none, *[None] * 8)
@@ -228,10 +295,11 @@ def _merge(rows: list[BlockFigures], repeat: int, *, brief: bool) -> Stats:
 
 def _pooled(rows: list[BlockFigures], power: int) -> tuple[float, float, float]:
     """Chan's merge of all blocks at once, in float64 and in units of the peak: 1e300 squared is inf."""
-    means, stds, magnitudes = np.ldexp([(row.mean, row.std, row.magnitude) for row in rows], -power).T
+    table = np.array(rows, dtype=F64)
+    means, stds, magnitudes = np.ldexp(table[:, -3:], -power).T
     if len(rows) == 1:
         return float(means[0]), float(stds[0]), float(magnitudes[0])
-    sizes = np.array([row.size - row.nan - row.up - row.down for row in rows], dtype=F64)
+    sizes = table[:, 0] - table[:, 1:4].sum(axis=1)
     weights = sizes / sizes.sum()
     mean, magnitude = (float(x[0] + np.dot(weights, x - x[0])) for x in (means, magnitudes))  # ones stay 1.0
     return mean, math.sqrt(np.dot(weights, stds * stds + (means - mean) ** 2)), magnitude

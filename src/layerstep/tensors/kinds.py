@@ -34,7 +34,6 @@ __all__ = [
     "bytes_of",
     "dense_values",
     "inner_parts",
-    "is_dense_on_cpu",
     "open_values",
     "readable",
 ]
@@ -102,25 +101,6 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
         return False
     return not (is_transformed(tensor) or is_functional(tensor) or is_zero_tensor(tensor))
-
-
-def is_dense_on_cpu(tensor: torch.Tensor) -> bool:
-    """Has a plain tensor all its values in memory, in the order of its elements?"""
-    return (
-        tensor.is_cpu
-        and tensor.layout is torch.strided
-        and not (tensor.is_quantized or tensor.is_nested or tensor.is_neg())
-        and tensor.is_contiguous()
-        and not (is_transformed(tensor) or is_functional(tensor) or is_zero_tensor(tensor))
-        and not is_lazy_clone(tensor)
-        and _reaches(tensor.untyped_storage(), tensor)
-    )
-
-
-def _reaches(storage: torch.UntypedStorage, tensor: torch.Tensor) -> bool:
-    """Is there memory behind every element of a contiguous tensor?"""
-    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
-    return storage.nbytes() >= end and storage.data_ptr() != 0
 
 
 def inner_parts(tensor: Any) -> list[torch.Tensor]:

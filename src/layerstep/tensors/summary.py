@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from layerstep._torch import below_everything
-from layerstep._torch.tensors import as_numpy
-from layerstep.tensors.counting import Stats, measure, measure_small
-from layerstep.tensors.kinds import bytes_of, is_dense_on_cpu, open_values
+from layerstep.tensors.counting import Stats, measure, stats_of
+from layerstep.tensors.kinds import bytes_of, open_values
+from layerstep.tensors.quick_look import QuickLook, quick_look
 from layerstep.tensors.shapes import attempt, dtype_name, shape_of
 
 __all__ = ["Stats", "Summary", "summarize"]
@@ -34,31 +34,19 @@ class Summary:
     note: str
 
 
-SMALL = 1 << 18
 _SHORT = {torch.float32: "f32", torch.float64: "f64"}
 
 
-def _of_small(tensor: torch.Tensor, limit: int | None) -> Summary | None:
-    """The same of a small tensor of the common kind, in a tenth of the time; None of any other.
-
-    A recording looks at each output of a model: there most of the time was spent on telling the kinds apart.
-    """
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.dtype not in _SHORT:
-        return None
-    count = tensor.numel()
-    if not 0 < count <= (SMALL if limit is None else min(limit, SMALL)) or not is_dense_on_cpu(tensor):
-        return None
-    stats = measure_small(as_numpy(tensor.detach().view(-1)))
-    if stats is None:
-        return None
+def summary_of(look: QuickLook) -> Summary:
+    """The same of a tensor that was looked at before."""
     return Summary(
-        dtype=_SHORT[tensor.dtype],
-        shape=tuple(tensor.shape),
+        dtype=_SHORT[look.dtype],
+        shape=tuple(look.shape),
         device="cpu",
         layout="",
-        nbytes=count * tensor.element_size(),
-        requires_grad=tensor.requires_grad,
-        stats=stats,
+        nbytes=look.figures[0] * look.dtype.itemsize,
+        requires_grad=look.requires_grad,
+        stats=stats_of(look.figures),
         note="",
     )
 
@@ -69,8 +57,8 @@ def summarize(tensor: torch.Tensor, *, limit: int | None = None, brief: bool = F
     `brief` leaves out signs, subnormals and the mean magnitude, which the tensor line does not show.
     """
     with below_everything(), np.errstate(all="ignore"):
-        if brief and (found := _of_small(tensor, limit)) is not None:
-            return found
+        if brief and (look := quick_look(tensor, limit=limit)) is not None:
+            return summary_of(look)
         stats, layout, note = None, "unknown", ""
         try:
             values = open_values(tensor)
