@@ -179,11 +179,7 @@ def ranked(findings: list[Finding]) -> list[Finding]:
     A note (`info`) that explains a warning or worse is its cause and becomes as severe. Among causes the
     worst comes first, a fact before a judgement, the earlier before the later.
     """
-    causes = {
-        id(finding): _cause_of(finding, findings)
-        for finding in findings
-        if finding.severity is not Severity.INFO
-    }
+    causes = {id(finding): _cause_of(finding, findings) for finding in findings}
     promoted = {
         id(cause): max((f.severity for f in findings if causes.get(id(f)) is cause), key=lambda s: s.rank)
         for cause in causes.values()

@@ -16,10 +16,10 @@ class Bars:
         self._lives: list[Any] = []
 
     @property
-    def are_there(self) -> bool:
-        """Does the program draw one now?"""
+    def need_lines_below(self) -> bool:
+        """Does the program draw below the line of the cursor now? One bar of tqdm keeps to its own line."""
         with contextlib.suppress(Exception):
-            return bool(self._tqdm() or self._rich())
+            return bool(self._rich()) or any(bar.pos for bar in self._tqdm())
         return False
 
     def clear(self) -> None:

@@ -53,7 +53,7 @@ class Screen:
         self.console.no_color = theme == "plain" or not self._has_colour
         with self._lock, self.console.use_theme(theme_named(theme)):
             if message.kind == "progress":
-                if isinstance(message.view, Text) and not self._bars.are_there:
+                if isinstance(message.view, Text) and not self._bars.need_lines_below:
                     self._progress.draw(one_line(message.view.text))
                 return
             self._progress.erase()

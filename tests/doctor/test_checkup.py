@@ -1,0 +1,128 @@
+"""`layerstep doctor train.py`: the report, the exit code, the log and the page."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TRAINING = """\
+import sys, torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+for step in range(int(sys.argv[1])):
+    inputs = torch.randn(32, 8)
+    out = model(inputs)
+    if "--softmax" in sys.argv:
+        out = out.softmax(-1)
+    loss = nn.functional.cross_entropy(out, inputs[:, :3].argmax(1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("done", f"{loss.item():.6f}")
+if "--fail" in sys.argv:
+    sys.exit(7)
+"""
+
+
+def doctor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(TRAINING)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+    return subprocess.run(
+        [sys.executable, "-m", "layerstep", "doctor", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        check=False,
+    )
+
+
+def test_a_healthy_program_runs_as_it_is_and_exits_0(tmp_path: Path) -> None:
+    watched = doctor(tmp_path, "--html", "report.html", "train.py", "60")
+    bare = subprocess.run(
+        [sys.executable, "train.py", "60"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+    assert watched.stdout == bare.stdout
+    assert watched.returncode == 0 and "nothing is wrong with this training" in watched.stderr
+    assert "health 100 of 100 after 60 training steps" in watched.stderr
+    page = (tmp_path / "report.html").read_text()
+    assert (
+        "Nothing is wrong" in page
+        and "<svg" in page
+        and "http://" not in page.replace("www.w3.org", "")[:400]
+    )
+
+
+def test_an_error_exits_3_and_steps_end_the_program(tmp_path: Path) -> None:
+    done = doctor(tmp_path, "--steps", "25", "--json", "log.jsonl", "train.py", "100000", "--softmax")
+    assert done.returncode == 3 and "done" not in done.stdout
+    assert "R6 loss-input-is-probability" in done.stderr and "train.py:11" in done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines[0]["kind"] == "begin" and lines[-1]["kind"] == "end"
+    assert next(each["name"] for each in lines if each["kind"] == "finding") == "loss-input-is-probability"
+    assert lines[-1]["health"] == 70 and lines[-1]["findings"][0]["where"]["line"] == 11
+
+
+def test_the_exit_code_of_the_program_comes_first(tmp_path: Path) -> None:
+    assert doctor(tmp_path, "train.py", "12", "--softmax", "--fail").returncode == 7
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ((), "nothing to run"),
+        (("absent.py",), "cannot read absent.py"),
+        (("--steps", "0", "train.py", "5"), "--steps 0"),
+        (("--html", "no/such/page.html", "train.py", "5"), "cannot write no/such/page.html"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    done = doctor(tmp_path, *words)
+    assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_killed_run_leaves_a_readable_log(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    log = tmp_path / "log.jsonl"
+    run = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "layerstep",
+            "doctor",
+            "--json",
+            str(log),
+            "train.py",
+            "10000000",
+            "--softmax",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + 100
+        while time.monotonic() < end and (not log.exists() or log.read_text().count('"step"') < 8):
+            time.sleep(0.1)
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {"begin", "finding", "step"} <= {line["kind"] for line in lines}
+    steps = [line["step"] for line in lines if line["kind"] == "step"]
+    assert steps == sorted(steps) and len(steps) >= 3
