@@ -12,6 +12,9 @@ __all__ = ["LOOKS_AT_FIRST", "Budget", "Level"]
 
 LOOKS_AT_FIRST = 10
 """The first steps are all looked at: most faults are there from the beginning."""
+GROWTH = 1.5
+"""A step is looked at, whatever it costs, when the run is so many times as long as at the last look. Tiny
+steps leave no room for looks, and what comes later would not be seen. 8 such looks come in 300 steps."""
 LONGEST = 1000
 """At least one step in so many is looked at, whatever it costs."""
 
@@ -59,7 +62,9 @@ class Budget:
 
     def wants_look(self) -> bool:
         """Is the step that begins now to be looked at?"""
-        return self.looks < LOOKS_AT_FIRST or self._since + 1 >= self.every
+        if self.looks < LOOKS_AT_FIRST or self._since + 1 >= self.every:
+            return True
+        return self.steps + 1 >= GROWTH * (self.steps - self._since)
 
     def stepped(self, seconds: float, own: float, *, was_look: bool) -> None:
         """A step has ended. `seconds` is its whole time, `own` what the doctor took of it."""

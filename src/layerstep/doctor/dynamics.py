@@ -40,7 +40,11 @@ class Windows(NamedTuple):
 
 
 def judged(step: StepFacts, run: RunFacts) -> OptimizerRun | None:
-    """The series to judge. None where several optimizers take turns: their losses work against each other."""
+    """The series to judge. None where several optimizers take turns, as their losses work against each other,
+    and where the optimizer makes the loss large: the rules ask whether it falls.
+    """
+    if step.is_climbing:
+        return None
     turns = [each for each in run.optimizers.values() if len(each.loss)]
     return turns[0] if len(turns) == 1 and turns[0].number == step.optimizer else None
 

@@ -270,6 +270,8 @@ class GroupFacts:
     weight_decay: float
     parameters: tuple[str, ...]
     initial_lr: float | None = None
+    maximize: bool = False
+    """Does the optimizer make the loss large?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +350,11 @@ class StepFacts:
     def lr(self) -> float:
         """The largest learning rate of its groups."""
         return max((group.lr for group in self.groups if not math.isnan(group.lr)), default=math.nan)
+
+    @property
+    def is_climbing(self) -> bool:
+        """Does the optimizer make the loss large?"""
+        return any(group.maximize for group in self.groups)
 
     @property
     def samples(self) -> int:

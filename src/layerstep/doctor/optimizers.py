@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from layerstep._torch.tensors import version_of
 from layerstep.doctor.bad_values import is_bad
 from layerstep.doctor.facts import (
     ActivationFacts,
@@ -22,6 +21,7 @@ from layerstep.doctor.facts import (
     StepFacts,
 )
 from layerstep.doctor.finding import Place
+from layerstep.doctor.kept_gradients import KeptGradients
 from layerstep.doctor.measuring import Copy, copy_of, is_readable, look_at
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.schedulers import Schedulers
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Optimizers"]
 
-ASKED = 4
-"""Parameters of each optimizer whose gradients are asked in every step whether they were cleared."""
 FIRST_ONES = 8
 """The parameters nearest the input. The smallest of them is asked in each step if its gradient is finite."""
 COPIED = 256 << 20
 """Bytes of parameters that are copied before a step, at most."""
+TINY = 0.1
+"""A weight that begins below this share of the usual size may grow by large shares of its own."""
 FIRST = 1 << 16
 """Elements that the statistics of an initial weight are taken from."""
 
@@ -53,15 +53,6 @@ FIRST = 1 << 16
 class _Named(NamedTuple):
     name: str
     reference: weakref.ref[Tensor]
-
-
-class _Kept(NamedTuple):
-    """A gradient after a step, to tell at the next one whether it was cleared between them."""
-
-    name: str
-    parameter: weakref.ref[Tensor]
-    gradient: int
-    version: int
 
 
 class Optimizers:
@@ -73,8 +64,7 @@ class Optimizers:
         self._known: dict[int, tuple[object, list[_Named]]] = {}
         self._copies: dict[str, Copy] = {}
         self._sizes: dict[str, tuple[float, float, float] | None] = {}
-        self._kept: dict[int, list[_Kept]] = {}
-        self._cleared: dict[int, bool] = {}
+        self._kept = KeptGradients()
         self._scales: dict[tuple[str, int], float] = {}
         self._trained: set[int] = set()
         self.schedulers = Schedulers()
@@ -146,22 +136,17 @@ class Optimizers:
     # --- are gradients cleared between steps? ---
 
     def backward_begins(self) -> None:
-        """A gradient that is another object now, or was written since, has been cleared."""
-        for number, kept in self._kept.items():
-            if not self._cleared.get(number, True):
-                self._cleared[number] = any(_has_changed(each) for each in kept)
+        """A backward pass is about to add to gradients."""
+        self._kept.backward_begins()
 
     def backward_ended(self, *, deep: bool) -> None:
-        """The pass has added to gradients, which is no clearing."""
+        """The pass has added to gradients."""
         self._backward = {}
         if deep:
             having = [(id(p), p.grad) for _, p in self._traces.update() if p.grad is not None]
             sizes = measure([gradient for _, gradient in having])
             self._backward = {key: size.norm for (key, _), size in zip(having, sizes, strict=True)}
-        self._kept = {
-            number: [now for each in kept if (now := _kept(each.name, each.parameter)) is not None]
-            for number, kept in self._kept.items()
-        }
+        self._kept.backward_ended()
 
     # --- one step ---
 
@@ -220,8 +205,8 @@ class Optimizers:
                 run.optimizer(stepped.number, stepped.kind).update.add(stepped.steps, median(matrices))
         self.schedulers.tell(run)
         untouched, orphans = self._neglected() if deep else ((), ())
-        kept = () if self._cleared.get(stepped.number, True) else self._kept_names(stepped)
-        self._keep_gradients(stepped, named)
+        kept = self._kept.names(stepped.number)
+        self._kept.keep(stepped.number, named)
         self._trained.update(id(p) for _, p in named)
         return StepFacts(
             stepped.steps,
@@ -299,25 +284,10 @@ class Optimizers:
                 if len(group["params"]) <= 512
                 else (),
                 _number(group["initial_lr"], math.nan) if "initial_lr" in group else None,
+                bool(group.get("maximize", False)),
             )
             for group in groups
         )
-
-    def _keep_gradients(self, stepped: Stepped, named: list[tuple[str, Tensor]]) -> None:
-        with_gradient = [(name, p) for name, p in named if p.grad is not None]
-        chosen = with_gradient[:: max(1, -(-len(with_gradient) // ASKED))]
-        found = [_kept(name, weakref.ref(p)) for name, p in chosen]
-        self._kept[stepped.number] = [each for each in found if each is not None]
-        self._cleared[stepped.number] = not self._kept[stepped.number]
-
-    def _kept_names(self, stepped: Stepped) -> tuple[str, ...]:
-        """The gradients that were there before and are not zero."""
-        found = []
-        for each in self._kept.get(stepped.number, ()):
-            parameter = each.parameter()
-            if parameter is not None and parameter.grad is not None and bool(parameter.grad.detach().any()):
-                found.append(each.name)
-        return tuple(found)
 
     def _neglected(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Parameters with a gradient that nothing has written to, and those that are in no optimizer."""
@@ -344,24 +314,17 @@ class Optimizers:
         return self.schedulers.scale() or self._scales.get((place.file, place.line), 1.0)
 
 
-def _kept(name: str, reference: weakref.ref[Tensor]) -> _Kept | None:
-    parameter = reference()
-    gradient = parameter.grad if parameter is not None else None
-    return _Kept(name, reference, id(gradient), version_of(gradient)) if gradient is not None else None
-
-
-def _has_changed(kept: _Kept) -> bool:
-    parameter = kept.parameter()
-    gradient = parameter.grad if parameter is not None else None
-    return gradient is None or id(gradient) != kept.gradient or version_of(gradient) != kept.version
-
-
 def _number(value: Any, default: float) -> float:
     """A setting of an optimizer, which may be a tensor, or none."""
     return float(value) if value is not None else default
 
 
 def _is_random_matrix(run: RunFacts, name: str) -> bool:
-    """One that begins at zero or at a constant has a large share of change for a while: that is no sign."""
+    """One that begins at zero, at a constant or far below the usual size has a large share of change for a
+    while: that is no sign. The usual size is 1 / sqrt(inputs); an embedding has no inputs to add up.
+    """
     known = run.parameters.get(name)
-    return known is not None and known.is_matrix and known.std > 0
+    if known is None or not known.is_matrix or not known.std > 0:
+        return False
+    inputs = 1 if "Embedding" in known.kind else math.prod(known.shape[1:])
+    return inputs == 1 or known.std * math.sqrt(inputs) > TINY

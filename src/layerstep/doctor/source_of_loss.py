@@ -7,9 +7,18 @@ import functools
 import linecache
 from types import FrameType
 
+from layerstep.calls.operations import user_frame
 from layerstep.doctor.finding import Place
+from layerstep.process.frames import program_frames
 
-__all__ = ["line_of", "where_made"]
+__all__ = ["line_of", "program_frame", "where_made"]
+
+
+def program_frame(frame: FrameType) -> FrameType:
+    """The innermost frame of the program itself. A library that trains for it, such as a trainer, is passed
+    over; of a program that is a library itself, the innermost frame that is not torch's.
+    """
+    return next(program_frames(frame), None) or user_frame(frame) or frame
 
 
 def line_of(frame: FrameType) -> Place:

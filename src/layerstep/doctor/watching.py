@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from layerstep._torch import is_in_backward, is_tracing
 from layerstep._torch.tensors import is_tensor
 from layerstep.calls.events import Phase
-from layerstep.calls.operations import user_frame
 from layerstep.calls.stack import call_depth
 from layerstep.doctor.activity import Activity
 from layerstep.doctor.budget import Budget, Level
@@ -34,7 +33,7 @@ from layerstep.doctor.losses import Losses
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
 from layerstep.doctor.sequences import LOOKS_AT_TOKENS, has_padding, has_tokens, look_at_tokens
-from layerstep.doctor.source_of_loss import line_of
+from layerstep.doctor.source_of_loss import line_of, program_frame
 from layerstep.doctor.training_calls import TrainingCalls
 from layerstep.doctor.views import finding_view
 from layerstep.engine.instrument import Instrument
@@ -203,7 +202,7 @@ class Doctor(Instrument):
                 with observing():
                     self.training_calls.begins(module, args, kwargs, step=step, autocast=autocast)
         elif self.optimizers.trains(module):
-            line = line_of(user_frame(frame) or frame)
+            line = line_of(program_frame(frame))
             self.forwards.add_to_evaluation(call, self.diagnosis.run.training_step, line)
 
     def _left(self, module: nn.Module, output: Any) -> None:
@@ -254,8 +253,7 @@ class Doctor(Instrument):
             return
         with self._safely(), observing():
             self.optimizers.backward_begins()
-            user = user_frame(frame) or frame
-            self.losses.begins(losses[0], user, deep=self._is_looking)
+            self.losses.begins(losses[0], program_frame(frame), deep=self._is_looking)
             self.graphs.follow(losses[0], self.session.run.training.count)
 
     def _has_ended(self, losses: list[Tensor], frame: FrameType) -> None:
@@ -321,7 +319,9 @@ class Doctor(Instrument):
     def _try_sequences(self) -> None:
         """In the third look, and once more if padding comes later: how the model treats tokens."""
         run, call = self.diagnosis.run, self.training_calls.last
-        if call is None or self.budget.looks + 1 not in LOOKS_AT_TOKENS or not has_tokens(call):
+        if call is None or call.reference() is None or self.budget.looks + 1 not in LOOKS_AT_TOKENS:
+            return  # a model that is gone was made for one call: `net[:4](x)`
+        if not has_tokens(call):
             return
         known = run.sequence
         if known is None or (not known.padding and not known.skipped and has_padding(call)):

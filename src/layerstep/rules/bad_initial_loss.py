@@ -31,7 +31,14 @@ class BadInitialLoss(Rule):
         "start the last layer with small weights and zero biases",
         "check the loss function, its sign and the labels; a model that was trained before starts low",
     )
-    explains = ("loss-spike", "update-too-large")
+    explains = (
+        "loss-spike",
+        "update-too-large",
+        "not-learning",
+        "exploding-gradients",
+        "plateau",
+        "underfitting",
+    )
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         if step.number != 1 or step.loss is None:

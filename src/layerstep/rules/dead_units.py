@@ -17,6 +17,8 @@ SHARE = 0.7
 """Half of the units of a healthy layer may be silent where the inputs are all positive."""
 NOW = 0.9
 SAMPLES = 1000
+FEWER = 256
+"""Enough where no unit at all has answered: nothing passes the layer."""
 LOOKS = 5
 UNITS = 8
 
@@ -52,7 +54,8 @@ class DeadUnits(Rule):
             self._silent[each.path] = self._silent[each.path] + 1 if is_silent else 0
             ever = each.dead > SHARE * each.units and self._looks[each.path] >= LOOKS
             now = self._silent[each.path] >= 2 * LOOKS
-            if each.seen >= SAMPLES and (ever or now):
+            is_shut = each.dead == each.units and each.seen >= FEWER and ever
+            if is_shut or (each.seen >= SAMPLES and (ever or now)):
                 count = each.dead if ever else each.silent
                 path = each.path.removesuffix(".input")
                 yield Sign(

@@ -22,7 +22,8 @@ class LossWrongSign(Rule):
 
     Why: its sign is turned, or its input or targets are not what it wants.
     The optimizer makes the loss smaller and smaller. Of a turned sign that is the worst model; it never
-    ends. `nll_loss` of logits and `binary_cross_entropy_with_logits` of targets beyond 0 to 1 do the same.
+    ends. An optimizer with `maximize=True` makes it larger: that is not meant. `nll_loss` of logits and
+    `binary_cross_entropy_with_logits` of targets beyond 0 to 1 do the same.
 
     How to fix: remove the minus; give `nll_loss` log-probabilities; bring the targets into 0 to 1.
     """

@@ -14,6 +14,8 @@ from layerstep.registry import rule
 __all__ = ["NotLearning"]
 
 LEAST = 100
+NEAR = 2.0
+"""So many times the guess: a model that ignores its input settles at the guess itself."""
 
 
 @rule("R18", "not-learning", severity="warning", confidence="statistical", cost="always")
@@ -21,8 +23,9 @@ class NotLearning(WindowRule):
     """After many steps the loss is no better than that of always guessing the commonest labels.
 
     Why: the model makes no use of its input. The medians of the last two windows are compared with the
-    entropy of the labels or the variance of the targets, and with the first window. Of a loss that is not
-    known, only a note is made: it need not fall.
+    entropy of the labels or the variance of the targets, and with the first window. A loss that has fallen
+    and is still far above the guess is on its way: the model began far from the scale of the targets. Of a
+    loss that is not known, only a note is made: it need not fall.
 
     How to fix: `probe overfit` trains on one batch; a model that cannot learn that has a fault in the loss,
     the labels or the path of the gradients. Then look at the learning rate.
@@ -47,7 +50,8 @@ class NotLearning(WindowRule):
         at = optimizer.made_at
         where, numbers = Place(file=at.file, line=at.line), {"first": seen.first, "last": seen.last}
         if guess is not None and guess.loss > 0:
-            if min(seen.before, seen.last) >= 0.97 * guess.loss and not recent:
+            is_on_its_way = seen.last > NEAR * guess.loss and seen.last < 0.5 * seen.first
+            if min(seen.before, seen.last) >= 0.97 * guess.loss and not recent and not is_on_its_way:
                 yield Sign(
                     f"after {step.number} steps the loss is {seen.last:.4g}, no better than {guess.words} "
                     f"({guess.loss:.4g})",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from layerstep.doctor.facts import StepFacts
-from layerstep.doctor.finding import Place, Sign
+from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.series import median
@@ -14,6 +14,8 @@ from layerstep.registry import rule
 __all__ = ["UpdateLostToRounding"]
 
 MOST = 0.8
+HALF = 0.5
+"""From this share on it is a note, until nothing is learned."""
 STEPS = 30
 """What has not moved in so many steps is judged at the next look: the share counts them all."""
 
@@ -48,11 +50,12 @@ class UpdateLostToRounding(Rule):
             and look.norm > 0
         }
         share = median(list(stuck.values()))
-        if share > MOST:
+        if share > HALF:
             yield Sign(
                 f"{share:.0%} of the elements with a gradient have not moved in {step.number} steps",
-                Place(tuple(name for name, each in stuck.items() if each > MOST)),
+                Place(tuple(name for name, each in stuck.items() if each > HALF)),
                 {"share": share, "learning rate": step.lr},
+                severity=None if share > MOST else Severity.INFO,
             )
 
 

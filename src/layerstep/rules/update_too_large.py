@@ -22,6 +22,8 @@ HUGE = 1e3
 """The norm of the first gradient, at which no step has been taken yet."""
 LOOKS = 10
 STEPS = 20
+LONG = 60
+"""Only after so many steps a loss that merely stands still is a sign; before, one that has grown."""
 
 
 @rule("R12", "update-too-large", severity="error", confidence="statistical", cost="always")
@@ -29,7 +31,8 @@ class UpdateTooLarge(Rule):
     """Each step changes the weights by a large share of their size, and the loss gets no better.
 
     Why: the steps overshoot. The learning rate is too large for this model and this loss, or the gradients
-    are too large. A healthy step changes a weight matrix by about a thousandth of its norm.
+    are too large. A healthy step changes a weight matrix by about a thousandth of its norm. One that begins
+    at zero or far below the usual size may change by more, and so may any while the loss falls.
 
     How to fix: divide the learning rate by 10, and again if needed; warm it up; clip the gradients.
     """
@@ -53,8 +56,8 @@ class UpdateTooLarge(Rule):
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         mine = run.optimizer(step.optimizer)
-        if step.kind == "LBFGS" or not len(mine.loss):
-            return  # it searches along a line: its steps are large, and tested
+        if step.kind == "LBFGS" or step.is_climbing or not len(mine.loss):
+            return  # the first searches along a line: its steps are large, and tested
         if mine.grad_norm.head(1) and mine.grad_norm.head(1)[0] > HUGE and step.lr < 1:
             return  # the gradients are the cause, not the rate
         first = mine.loss.first[0][1]
@@ -71,7 +74,8 @@ class UpdateTooLarge(Rule):
         ):
             usual = median(mine.update.tail(LOOKS))
             now, then = median(mine.loss.tail(10)), median(mine.loss.head(5))
-            if usual > LATER and not now < then - 0.1 * abs(then):
+            allowed = then - 0.1 * abs(then) if step.number >= LONG else then + 0.1 * abs(then)
+            if usual > LATER and not now < allowed:
                 yield self._sign(usual, step, loss=now, first=then)
 
     def _sign(self, update: float, step: StepFacts, *, loss: float, first: float) -> Sign:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from layerstep.doctor.depth import Depth, depth_of
 from layerstep.doctor.facts import StepFacts
-from layerstep.doctor.finding import Place, Sign
+from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.series import median
@@ -29,7 +29,8 @@ class VanishingGradients(Rule):
 
     Why: each layer multiplies the gradient by the slope of its activation and by its weights. If both are
     small, as with sigmoids in a deep network, next to nothing reaches the first layers. Biases in front of a
-    batch norm have no gradient by construction and do not count.
+    batch norm have no gradient by construction and do not count. Adam and its like divide by the size of
+    the gradient and move the first layers all the same: then this is a note, until nothing is learned.
 
     How to fix: use ReLU or GELU, residual connections and norm layers, and an initialisation that fits the
     activation.
@@ -55,11 +56,13 @@ class VanishingGradients(Rule):
         ratio = median([each.ratio for each in seen])
         first = median([each.first for each in seen])
         is_still = median([each.update for each in seen]) < STILL
-        if ratio < SHARE and (is_still or (first < TINY and ratio < SHARE / 100)) and all(map(_falls, seen)):
+        if ratio < SHARE and all(map(_falls, seen)):
+            is_sure = is_still or (first < TINY and ratio < SHARE / 100)
             yield Sign(
                 f"the gradients of the first layers are {ratio:.2g} of those of the last",
                 Place(seen[-1].names[: len(seen[-1].names) // 3]),
                 {"norms from input to output": seen[-1].norms},
+                severity=None if is_sure else Severity.INFO,
             )
 
 
