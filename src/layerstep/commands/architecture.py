@@ -23,11 +23,12 @@ from layerstep.views import View
 def architecture(session: Session, given: Given) -> View:
     """Show what the model is made of, and what is odd about it.
 
-    Parameters, trainable ones, bytes, layers by class, dtypes and devices; the share of parameters and FLOPs
-    of each block; modules that the forward never calls, biases that a norm removes, and weights that are
-    NaN, constant or of a scale that explodes or fades in most models. Zeros may be meant, as in LoRA.
-    At a stop, the outermost call is run once more on copies: it gives the FLOPs, the shapes, and what is not
-    called. A block with more than half of the parameters is shown by its parts. Equal neighbours are one row.
+    The answer has the parameters, how many are trainable, bytes, layers by class, dtypes and devices, and
+    each block's share of the parameters and FLOPs. It names modules that the forward never calls, biases that
+    a norm removes, and weights that are NaN or constant, or whose scale makes most models explode or fade.
+    Zeros may be meant, as in LoRA. At a stop, layerstep runs the outermost call once more on copies, to find
+    the FLOPs, the shapes, and which modules are not called. A block with more than half of the parameters is
+    shown by its parts. Equal neighbours share one row.
     """
     if session.run.models.main is None:
         raise UserError("no model has run yet", "`continue` starts the run")

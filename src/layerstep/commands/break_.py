@@ -56,23 +56,24 @@ def _set(session: Session, given: Given, *, temporary: bool = False) -> Point:
 def break_(session: Session, given: Given) -> View:
     """Stop at a module, an op, a line or a function.
 
-    WHERE is a path or any unique tail of one (`1.attn`), a glob (`blocks.*.attn`; `**` crosses segments), a
-    `/regex/`, or `type:LayerNorm`; `break enter` alone is at the module that the run is stopped at.
-    EXPR is Python over `inp`, `out`, `kwargs`, `mod`, `name`, `forward` and the caller's own variables;
-    a condition that raises stops too and shows the error.
-    `backward` stops when the backward pass has gone through the module: `grad_out` is the gradient of its
-    output, `grad_in` that of its input as far as it comes out of this module. `step`, `next`, `finish` and
-    `into` then go on through the backward pass, in its own order.
-    `op:NAME` stops after an op of that name inside the models, or inside the modules that match WHERE: by
-    the last part of what the code calls (`F.softmax`, `torch.softmax` and `x.softmax` are `softmax`, `@` is
-    `matmul`), or with `aten.` by the aten op below it, in the forward. Globs may be used. `inp` and `out` in
-    EXPR are those of the op.
-    FILE:LINE stops before a line of the program runs: FILE is any end of a path that is unique. `:LINE` is a
-    line of the file that runs here, and so is a bare LINE at a stop at a line. A line without code means the
-    next one that has some. `Class.method` and `function` stop at the first line of a function. EXPR is then
-    over the function's own variables.
-    Before a script has made its model a point is pending, and says so when it is set. Without arguments:
-    list the points.
+    WHERE is a path or any unique end of one (`1.attn`), a glob (`blocks.*.attn`; `**` crosses dots), a
+    `/regex/`, or `type:LayerNorm`. `break enter` alone means the module of this stop. EXPR is Python with
+    `inp`, `out`, `kwargs`, `mod`, `name`, `forward` and the caller's own variables. If EXPR raises, the run
+    stops, too, and shows the error.
+    `backward` stops when the backward pass has gone through the module. There, `grad_out` is the gradient of
+    its output, and `grad_in` the gradient of its input, as far as it comes from this module. `step`, `next`,
+    `finish` and `into` then go on through the backward pass, in its own order.
+    `op:NAME` stops after an op of that name in the forward of the models, or of the modules that match WHERE.
+    NAME is the last part of what the code calls: `F.softmax`, `torch.softmax` and `x.softmax` are `softmax`,
+    and `@` is `matmul`. With `aten.` it is the aten op below. NAME may be a glob. In EXPR, `inp` and `out`
+    are those of the op.
+    `FILE:LINE` stops before a line of the program runs. FILE is any unique end of a path. `:LINE` is a line
+    of the file that runs here; at a stop at a line, LINE alone means the same. A line without code means the
+    next line with code. `Class.method` and `function` stop at the first line of a function. EXPR then sees
+    the function's own variables.
+
+    If the script has not made its model yet, the point is pending. It says so when it takes effect. Without
+    arguments, `break` lists the points.
     """
     if not given.typed:
         return breaks(session)
@@ -94,7 +95,7 @@ def _suffix(point: Point) -> str:
 def tbreak(session: Session, given: Given) -> Notice:
     """Stop once: a breakpoint that is gone after its first stop.
 
-    As `break` otherwise.
+    It takes the same arguments as `break`.
     """
     point = _set(session, given, temporary=True)
     return confirmation(point, _suffix(point) + " once")

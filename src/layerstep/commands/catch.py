@@ -46,16 +46,20 @@ _NOT_FINITE = ("nan", "inf", "nonfinite")
 def catch(session: Session, given: Given) -> View:
     """Stop where something goes wrong.
 
-    `catch nan`, `inf`, `nonfinite`: the output of a model, the loss, or a gradient is not finite (`param`: a
-    parameter after a step). That costs one sum each. Then the call is run again as it was, on copies, and
-    the stop is in that second run, at the operation that made it; `why` shows it again. An Inf that is
-    written on purpose, as in masks, is no alarm; `mute PATH` silences others. `in WHERE`: only what these
-    modules return. `--every-op` checks each operation as it runs, for what does not come again (slow).
-    `catch exception`: a module raises, or the program ends by an exception; the stop is where it was raised,
-    before any handler sees it, and says why. `in WHERE`: also what the model itself catches later.
-    Meanwhile in-place writes are noted, so that a backward pass which misses the values names who wrote.
-    `catch shape WHERE`: the output of a layer has another shape than at first; `catch dtype`: another dtype;
-    `catch nograd`: it needs no gradient though gradients are on; `catch slow MS`: a call took longer.
+    `catch nan`, `catch inf` and `catch nonfinite` check each model's output, the loss and the gradients;
+    `param` checks the parameters after a step. Each check costs one sum. If one fails, layerstep runs the
+    call again on copies, and stops in that rerun at the operation that made the value. `why` shows it again.
+    An Inf written on purpose, as in masks, does not count. `mute PATH` silences a module. `in WHERE` checks
+    only what these modules return. `--every-op` checks each operation as it runs, for values that a rerun
+    does not make again. It is slow.
+    `catch exception` stops where a module raises, or where an exception ends the program. The stop comes
+    before any handler sees the exception, and explains it. `in WHERE` also stops at exceptions that the model
+    itself catches later. Meanwhile layerstep notes in-place writes. If a backward pass then fails because a
+    value was overwritten, the stop names the line that wrote it.
+    `catch shape WHERE` stops when a layer's output has another shape than at first.
+    `catch dtype` stops when it has another dtype.
+    `catch nograd` stops when it needs no gradient although gradients are on.
+    `catch slow MS` stops when a call took longer.
     """
     if given.form in _NOT_FINITE:
         point = catch_nonfinite(

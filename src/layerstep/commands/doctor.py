@@ -33,13 +33,14 @@ def _levels_and_rules(session: Session) -> list[str]:
 def doctor(session: Session, given: Given) -> View:
     """Watch the training, and say what is wrong with it.
 
-    `doctor on` watches from the next step on and shows a finding when it arises, once. The level is a budget:
-    `basic` takes at most 2 % of a step, `advanced` 10 %, `extreme` 25 %. The doctor measures its own time and
-    looks at fewer steps to stay within; it looks at the first ten in any case.
-    `doctor report` shows the loss, the gradient norm and all findings, causes first. `findings` lists them,
-    `explain RULE` says why one matters and how to mend it.
-    `doctor off RULE` silences one rule, `doctor on RULE` lets it speak again. `doctor off` takes everything
-    off the run and keeps what was found. `layerstep doctor train.py` does all this without a prompt.
+    `doctor on` watches from the next step on, and shows each finding once, as soon as it arises. The level
+    sets how much time it may take: `basic` at most 2 % of a step, `advanced` 10 %, `extreme` 25 %. The doctor
+    measures its own time, and looks at fewer steps to keep to that. It always looks at the first ten.
+    `doctor report` shows the loss, the gradient norm and all findings, causes first.
+    `findings` lists them. `explain RULE` says why one matters and how to fix it.
+    `doctor off RULE` silences one rule. `doctor on RULE` turns it on again.
+    `doctor off` removes everything from the run and keeps the findings.
+    `layerstep doctor train.py` does all this without a prompt.
     """
     watcher = doctor_of(session)
     if given.form == "on":

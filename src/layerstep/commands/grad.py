@@ -84,20 +84,22 @@ _PARTS: dict[str, Callable[[Session, Given], View]] = {
 def grad(session: Session, given: Given) -> View:
     """Show gradients, how they flow and trend, and what is wrong.
 
-    `grad X`: that of a parameter, or those of a module's parameters. Without X: at a stop in the backward
-    pass, those of its module, else all that there are. |g|/|w| is its norm divided by the parameter's.
-    `grad flow`: a row a layer, of the .grad fields as they are now or else of the last recorded step. Each
-    cell of a bar that is missing is a factor of 10. Vanishing is a mean |g| below 1e-7, exploding a max |g|
-    above 1e3.
-    `grad record`: from now on measure all gradients right before every N-th step of an optimizer; with
-    `--updates` also how much the step changes each parameter, for which a copy of them is held during the
-    step. The last 200 are kept. `grad trend`, `grad animate` and `grad clip` show them: the norms over the
-    steps, a picture with layers down and steps to the right, and a bound for clipping, which is the 90th
-    percentile of the total norm.
-    `grad none`: the parameters without a gradient, and why; those that no optimizer has. `grad dead`: units
-    of ReLUs (or of WHERE) that were never other than zero, counted from the first call of it on.
-    `grad check`: run the module of this stop or at PATH again on copies of its input, and compare autograd's
-    gradient with central differences on a sample of elements.
+    `grad X` shows the gradient of a parameter, or the gradients of a module's parameters. Without X it shows
+    those of this stop's module in the backward pass, or all gradients anywhere else. |g|/|w| is the norm of
+    the gradient divided by the norm of the parameter.
+    `grad flow` shows a row for each layer: the .grad fields as they are now, or the last recorded step if
+    they are empty. In the bars, one cell less is a factor of 10. A gradient vanishes if its mean |g| is below
+    1e-7, and explodes if its max |g| is above 1e3.
+    `grad record` measures all gradients just before every N-th step of an optimizer. With `--updates` it also
+    measures how much the step changes each parameter; this holds a copy of the parameters during the step. It
+    keeps the last 200 steps.
+    `grad trend` shows the norms over the recorded steps. `grad animate` draws them, with a row for each layer
+    and a column for each step. `grad clip` suggests a bound for clipping: the 90th percentile of the total
+    norm.
+    `grad none` lists parameters without a gradient, and says why. It also lists those that no optimizer has.
+    `grad dead` lists units of ReLUs, or of WHERE, that were always zero. It counts from its first call on.
+    `grad check` runs the module of this stop, or the one at PATH, again on copies of its input. It compares
+    autograd's gradient with central differences on a sample of elements.
     """
     with observing():
         if given.form:

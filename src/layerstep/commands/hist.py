@@ -27,10 +27,10 @@ BINS = 36  # of two characters each on a screen of 80
 def hist(session: Session, given: Given) -> View:
     """Draw the histogram of a tensor, with its percentiles.
 
-    Of the finite elements; of a large tensor, of a sample, and the note says so: `--exact` looks at all of
-    them. `--log` draws the counts by powers of ten, so that the tails show. If a few values lie far away,
-    the first and the last bar hold them. Outliers are more than six robust deviations (1.4826 times the
-    median distance from the median) away from the median.
+    It covers the finite elements. For a large tensor it takes a sample, and the note says so; `--exact` reads
+    all elements. `--log` draws the counts by powers of ten, so that the tails show. If a few values lie far
+    away, the first and the last bar hold them. An outlier is more than six robust deviations away from the
+    median. A robust deviation is 1.4826 times the median distance from the median.
     """
     name, tensor = one_tensor(session.prompt, given.x)
     with observing():

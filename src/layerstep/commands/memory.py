@@ -58,17 +58,19 @@ def _names(session: Session) -> Iterable[str]:
 def memory(session: Session, given: Given) -> View:
     """Show where memory goes, module by module.
 
-    Parameters, gradients and optimizer state are known at once, and so is the process. `memory N` measures
-    the next N training steps (forwards of the main model without an optimizer), `memory on` all; then
-    there is also the peak, what autograd saved for the backward, what was temporary, and what a batch twice
-    as large would need. `memory timeline` draws the last measured step. `memory PATH` keeps to a module.
+    `memory` shows parameters, gradients, optimizer state and the process as they are now. `memory PATH` shows
+    one module only.
+    `memory N` measures the next N training steps, or forwards of the main model if there is no optimizer.
+    `memory on` measures every step. `memory` then also shows the peak, what autograd saved for the backward,
+    what was temporary, and what a batch twice as large would need.
+    `memory timeline` draws the last measured step.
+    `memory snapshot NAME` keeps a list of what is alive now.
+    `memory diff A B` compares two snapshots. Without B it compares A with now.
 
-    Saved is what autograd holds when the backward begins, to the byte, each memory once, for the module that
-    saved it first; parameters and inputs that it holds are there anyway, and told apart. Temporary is what
-    else was alive at the peak. Memory that a kernel takes for itself is not seen, nor what compiled code
-    takes and gives back inside.
-
-    `memory snapshot NAME` keeps what is alive now, `memory diff A B` compares two (B left out: now).
+    Saved is what autograd holds when the backward begins, exact to the byte. Each piece of memory counts
+    once, for the module that saved it first. Parameters and inputs that autograd holds are listed apart,
+    because they are there anyway. Temporary is everything else that was alive at the peak. Memory that a
+    kernel takes for itself is not seen, nor memory that compiled code takes and frees again.
     """
     if given.form:
         return _ACTS[given.form](session, given)

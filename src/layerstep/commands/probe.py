@@ -21,13 +21,13 @@ def _names(session: Session) -> list[str]:
 def probe(session: Session, given: Given) -> View:
     """Try something on copies of the model and of its last batch.
 
-    `probe` alone lists the probes and what each costs. `probe overfit` trains a copy on the last batch:
-    a model that cannot learn one batch has a fault. The run is not touched: parameters, gradients, random
-    streams and optimizers stay as they are, and `perturbed?` says so.
-    The batch and the loss are those of the last training step that the doctor has looked at, so `doctor on`
-    comes first, and a step. The loss is made again by the operations that autograd has recorded between the
-    model's output and `backward()`; where that does not give the loss of the run, the probe says so and does
-    nothing. Probes that need no loss also take the call of the model in which the run has stopped.
+    `probe` alone lists the probes and what each costs. `probe overfit` trains a copy on the last batch: a
+    model that cannot learn one batch has a fault. Parameters, gradients, random streams and optimizers of the
+    run stay as they are, and `perturbed?` says so. The batch and the loss come from the last training step
+    that the doctor has looked at. So type `doctor on` first, and run a step. The probe computes the loss
+    again with the operations that autograd has recorded between the model's output and `backward()`. If the
+    result is not the loss of the run, the probe says so and does nothing. Probes that need no loss can also
+    use the model call in which the run has stopped.
     """
     if not given.name:
         return _list()

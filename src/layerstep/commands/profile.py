@@ -53,25 +53,28 @@ def _names(session: Session) -> Iterable[str]:
 def profile(session: Session, given: Given) -> View:
     """Time modules, forward and backward, and say what to do.
 
-    `profile N` times the next N training steps, each from one step of the optimizer to the next; without
-    an optimizer, N forwards of the main model. Two before them are left out, and so is what runs without
-    gradients before or between training steps. With `--report` or `--advice` it shows that when they are
-    done. `profile on` goes on until `profile off`. Each module has a stand-in for its forward meanwhile
-    that notes the time, and autograd nodes on its border note when the backward comes by; what that costs
-    is measured and taken out. In a step that is left out the model is run once more on copies of its
-    inputs, to count operations and FLOP by line.
-    Steps with a stop in them do not count.
-    `profile report`: own time is without the modules that are called inside, and adds up to the step.
-    Data is the time between two steps; saved is what a module keeps for the backward, peak what its call
-    needs beyond what was there.
-    `--sort` takes own, total, forward, backward, calls, params, flops, rate, saved, peak; `--wide` shows
-    parameters, FLOP and memory in place of both ways and the spread; `--tree` marks the hot path, `--flame`
-    draws it; `--by op` counts functions of torch.
-    `profile advice`: what the numbers say costs time, with the line, the gain, and how to check it.
-    `profile ops N`: torch.profiler over the next N steps; `profile ops` shows its kernels by their own time.
-    `profile save NAME` keeps the samples (in a file if it ends in .json), with `--add` as one more round of
-    it; `profile compare A B` tells only differences that are real. `export NAME.trace.json` writes the steps
-    for Perfetto or chrome://tracing.
+    `profile N` times the next N training steps. A step goes from one step of the optimizer to the next.
+    Without an optimizer, N forwards of the main model are timed. The two steps before them do not count, nor
+    do steps with a stop in them, nor what runs without gradients before or between training steps.
+    `--report` and `--advice` show the report and the advice as soon as the steps are done.
+    `profile on` times until `profile off`.
+    `profile report` shows a row for each module. Its own time excludes the modules that it calls; own times
+    add up to the step. Data is the time between two steps. Saved is what a module keeps for the backward.
+    Peak is what its call needs beyond what was there before.
+    `--sort` takes own, total, forward, backward, calls, params, flops, rate, saved or peak. `--wide` shows
+    parameters, FLOP and memory in place of forward, backward and the spread. `--tree` marks the hot path,
+    `--flame` draws it. `--by op` counts the functions of torch.
+    `profile advice` says what costs time: the line, the possible gain, and how to check it.
+    `profile ops N` runs torch.profiler over the next N steps. `profile ops` then lists the kernels by own
+    time.
+    `profile save NAME` keeps the samples, in a file if NAME ends in .json. `--add` adds them as one more
+    round.
+    `profile compare A B` reports only differences that are real.
+    `export NAME.trace.json` writes the steps for Perfetto or chrome://tracing.
+
+    While it times, each module's forward is replaced by one that notes the time, and autograd nodes note when
+    the backward enters and leaves the module. The cost of this is measured and subtracted. In a step that
+    does not count, the model runs once more on copies of its inputs, to count operations and FLOP by line.
     """
     state = state_of(session)
     with observing():

@@ -43,11 +43,12 @@ _COLUMNS = ("shape", "mean", "std", "min", "max", "nan", "inf", "zero", "bytes")
 def stats(session: Session, given: Given) -> View:
     """Show statistics of tensors, or a table of them over layers.
 
-    X is an expression: mean, std, extremes, norms, percentiles, outliers, where the first bad value is, and
-    what the dtype makes risky. Floats are over the finite elements, std is that of the population. Several X,
-    a container, a glob or another WHERE: a table, a row a tensor; of the outputs in view, or with
-    `--params` of the parameters. `--sort` takes a column. Tensors of more than 268 million elements are
-    sampled, and say so; `--exact` reads all.
+    X is an expression. The answer has mean, std, extremes, norms, percentiles, outliers, the place of the
+    first bad value, and what is risky in this dtype. Figures of floats cover the finite elements; std is that
+    of the population. Several X, a container, a glob or another WHERE give a table with a row for each
+    tensor: the outputs in view, or with `--params` the parameters. `--sort` takes the name of a column.
+    Tensors of more than 268 million elements are sampled, and the answer says so. `--exact` reads all
+    elements.
     """
     text, exact, sort, most = given.x, given.exact, given.sort, session.run.config.max_lines
     if given.params:

@@ -38,12 +38,12 @@ def step_ops(session: Session, kind: Kind, count: int) -> Resume:
 def step(session: Session, given: Given) -> Resume:
     """Run until the next module, op or line.
 
-    Each step computes one more module output, at any depth. With N, that many of them. An empty line
-    repeats it.
-    `step op` stops after the next function of torch that the code calls (`F.layer_norm`, `softmax`, `@`)
-    inside the module that the run is stopped in, its children included; after an exit that is the module
-    around it. `out` is then the result of the op, `inp` its tensors. When no op is left it stops at the
-    module's exit. `stepi` does the same with aten ops.
+    `step` stops when the next module has computed its output, at any depth. With N it goes on N modules. An
+    empty line repeats it.
+    `step op` stops after the next torch function that the code calls: `F.layer_norm`, `softmax`, `@`. It
+    stays in the module of this stop and its children. After a module's exit it goes on in the module around
+    it. `out` is the result of the op, `inp` its tensors. If no op is left, it stops at the module's exit.
+    `stepi` does the same with aten ops.
     `step line` stops at the next line of the program's own code: in a function that it calls, in the forward
     of a module, or in the caller. Torch, Python's own library and installed packages run without a stop.
     """

@@ -23,13 +23,14 @@ STOP = "--stop"
     examples=("watch out.std()", "watch", "watch --stop head.weight", "watch --stop out"),
 )
 def watch(session: Session, given: Given) -> View:
-    """Show an expression at every stop; --stop: who writes it.
+    """Show an expression at every stop, or stop at its writes.
 
-    With --stop EXPR is a tensor (a parameter, a buffer, a gradient, `out`, a part of one), and the run stops
-    at the op and the line that write it, with the values before and after: an optimizer, an in-place layer, a
-    hook, `load_state_dict`, batch norm's running statistics. A write that leaves every value as it was is
-    only counted. What torch does not see (numpy, another thread, compiled code) is found at the next forward,
-    training step or stop, and said to be so. Without EXPR: list what is watched.
+    With `--stop`, EXPR is a tensor: a parameter, a buffer, a gradient, `out`, or a part of one. The run stops
+    at each op that writes to it: an optimizer, an in-place layer, a hook, `load_state_dict`, batch norm's
+    running statistics. The stop shows the op, the line, and the values before and after. A write that leaves
+    every value as it was is only counted. Torch does not see writes by numpy, another thread or compiled
+    code. layerstep finds those at the next forward, training step or stop, and says so. Without EXPR, `watch`
+    lists what is watched.
     """
     if not given.typed:
         return _listed(session)
@@ -91,7 +92,7 @@ def _numbers(session: Session) -> Iterable[str]:
 def unwatch(session: Session, given: Given) -> Notice:
     """Stop watching an expression or a tensor, or all of them.
 
-    A tensor of `watch --stop` is a point: `delete N` drops it, too.
+    A tensor of `watch --stop` is a point, so `delete N` removes it, too.
     """
     points, rest = _watchpoints(session), given.typed
     if not rest:
