@@ -123,6 +123,22 @@ def test_the_code_about_inspecting_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert "the second is the first after a round trip through bf16" in capsys.readouterr().out
 
 
+def test_a_new_stop_at_a_module_is_one_file(tmp_path: Path) -> None:
+    """The first file of the guide is a command whose point stops and is listed."""
+    (tmp_path / "large.py").write_text(code_of("contributing/adding-a-stop.md"))
+    script = (
+        "import sys, torch, layerstep.commands\n"
+        f"layerstep.commands.__path__.append({str(tmp_path)!r})\n"
+        "from layerstep import DebugConsole\n"
+        "lines = ['large 10', 'continue', 'info breaks', 'continue']\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Linear(8, 2))\n"
+        "DebugConsole(model, commands=lines, output=sys.stdout).run(torch.ones(2, 2))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.count("the output has 16 elements, over 10") == 1
+    assert re.search(r"1 +catch large +\*\* \(3 modules\) +1", done.stdout)
+
+
 def test_a_new_export_is_one_file(tmp_path: Path) -> None:
     """The file of the contributor guide, dropped beside the others, is a suffix that `export` knows."""
     (tmp_path / "markdown.py").write_text(code_of("contributing/adding-an-export.md"))
@@ -182,11 +198,13 @@ def test_the_files_that_a_page_speaks_of_exist() -> None:
 MADE_UP = {
     "cores/",
     "site/",
+    "src/layerstep/commands/large.py",
     "src/layerstep/commands/norms.py",
     "src/layerstep/exports/markdown.py",
     "src/layerstep/rules/batch_of_one.py",
     "tests/rules/cases/batch_of_one.py",
     "src/layerstep/rates/",
+    "tests/rates/",
 }
 
 

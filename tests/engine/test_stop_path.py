@@ -24,6 +24,7 @@ from layerstep.ops.views import AfterOp
 from layerstep.render.screen import to_text
 from layerstep.views import View
 from layerstep.watchpoints.views import Written
+from zoo import console_on
 
 SESSIONS: list[Session] = []
 LOOKS: list[Callable[[Session], Any]] = []
@@ -348,3 +349,14 @@ def test_after_a_stop_nothing_of_it_is_held() -> None:
     assert isinstance(pause.stop.cause, Nothing)
     assert pause.stack == [] and pause.event is None and pause.python is None
     assert debugged.session.run.scope.frame is None and debugged.session.run.scope.stack == []
+
+
+def test_continue_keeps_what_was_told_to_be_ignored() -> None:
+    """`ignore 1 2` at a stop of point 1, then `continue`: the next two hits are passed, as in gdb."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    lines = ["break 0", "continue", "ignore 1 2", "continue", "continue", "continue"]
+    console, seen = console_on(model, lines)
+    with console:
+        for _ in range(5):
+            model(torch.ones(1, 2))
+    assert [forward for forward in range(1, 6) if f"forward {forward}" in seen.text] == [1, 4, 5]

@@ -13,6 +13,6 @@ def continue_(session: Session, given: Given) -> Resume:
 
     With N, pass by the point that stopped here N - 1 times first.
     """
-    if session.run.pause is not None and session.run.pause.point is not None:
+    if given.n > 1 and session.run.pause is not None and session.run.pause.point is not None:
         session.run.pause.point.ignore = given.n - 1
     return Resume(Kind.CONTINUE)
