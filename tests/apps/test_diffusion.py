@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
+import pytest
 import torch
 
 
-def test_a_pipeline_and_its_sampling() -> None:
+def test_a_pipeline_and_its_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    importlib.import_module("vision_ops")  # before diffusers, which imports torchvision
     from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
 
     from layerstep import DiffusionModelDebugger
