@@ -269,3 +269,39 @@ def test_python_is_no_file_of_commands(script: str, capsys) -> None:
     assert "`layerstep run train.py`" in answered("source train.py")
     assert main(["run", "-x", script, script]) == 2
     assert "train.py is Python, not a file of commands" in capsys.readouterr().err
+
+
+class _Keyboard(io.StringIO):
+    """A stream that says it is a terminal: its end is Ctrl-D."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "typed, says",
+    [
+        ("", "Ctrl-D: detached; the run goes on without stops"),
+        ("interact\n1 + 1\n", "Ctrl-D: `interact` ends"),
+    ],
+)
+def test_ctrl_d_says_what_it_does(typed: str, says: str) -> None:
+    screen, model = io.StringIO(), nn.Linear(2, 2)
+    console = DebugConsole(model, input=_Keyboard(typed), output=screen)
+    console.breakpoint("Linear")
+    console.run(torch.ones(1, 2))
+    assert says in screen.getvalue()
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_only_a_program_that_compiles_is_told_that_compiled_code_runs_eagerly(
+    is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    model = nn.Sequential(nn.Linear(2, 2))
+    called = torch.compile(model, backend="eager") if is_compiled else model
+    screen = io.StringIO()
+    console = DebugConsole(called, commands=["break 0", "continue", "stepi", "info cost"], output=screen)
+    console.run(torch.ones(1, 2))
+    assert ("it runs eagerly" in screen.getvalue()) is is_compiled
+    assert ("torch.compile runs eagerly" in screen.getvalue()) is is_compiled
