@@ -1,4 +1,4 @@
-"""Healthy trainings that set gradients themselves, climb, or begin far from the scale of their targets."""
+"""Healthy trainings that look odd to a careless rule, and causes that stand before what they lead to."""
 
 from __future__ import annotations
 
@@ -148,6 +148,32 @@ class _Relative(torch.optim.Optimizer):
                     p *= size / (p.norm() + 1e-12)
 
 
+class _Reader(nn.Module):
+    """Its embedding has a `padding_idx`, though all rows are full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 16, padding_idx=0)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens)
+        out: Tensor = self.head((x + self.attention(x, x, x)[0]).mean(1))
+        return out
+
+
+def padding_is_a_token_like_any_other() -> None:
+    """Some rows end with the number that the embedding calls padding."""
+    model = _Reader()
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(STEPS):
+        tokens = torch.randint(0, 16, (32, 10))
+        optimizer.zero_grad()
+        F.cross_entropy(model(tokens), (tokens > 7).float().mean(1).gt(0.5).long()).backward()
+        optimizer.step()
+
+
 HEALTHY = [
     gradients_are_assigned,
     gradients_are_copied,
@@ -157,6 +183,7 @@ HEALTHY = [
     targets_are_tiny,
     small_weights_take_large_steps,
     large_steps_that_lead_down,
+    padding_is_a_token_like_any_other,
 ]
 
 

@@ -44,9 +44,17 @@ def padding_of(named: Mapping[str, Any], name: str, tokens: Tensor, model: nn.Mo
                 return found
     for path, part in model.named_modules():
         if isinstance(part, nn.Embedding) and part.padding_idx is not None:
-            ends = (tokens == part.padding_idx).flip(1).int().cumprod(1).sum(1)
-            return _padding(tokens, ends, f"padding_idx of {path}")
+            marks = tokens == part.padding_idx
+            ends = marks.flip(1).int().cumprod(1).sum(1)
+            return _padding(tokens, ends, f"padding_idx of {path}") if _is_only_at_ends(marks, ends) else None
     return None
+
+
+def _is_only_at_ends(marks: Tensor, ends: Tensor) -> bool:
+    """Is it at the ends of rows alone, and more than once in one of them? A model of transformers has a
+    `padding_idx` whatever its data are: there the number may be a token like any other.
+    """
+    return int(marks.sum()) == int(ends.sum()) and int(ends.max()) > 1
 
 
 def _may_tell(key: str, mask: Tensor, tokens: Tensor) -> bool:
