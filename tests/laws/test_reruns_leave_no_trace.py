@@ -357,3 +357,44 @@ def test_buffers_of_parts_that_run_in_threads_of_the_model_are_put_back(line: st
     console.run(x)
     assert torch.equal(bare.norm.running_mean, model.norm.running_mean)
     assert torch.equal(bare.norm.running_var, model.norm.running_var)
+
+
+class _ByForward(nn.Module):
+    """Runs its batch norm by `forward`, of which no hook hears."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm.forward(x)
+
+
+@pytest.mark.parametrize("line", ["attention", "stability", "flops", "model(inp)"])
+def test_buffers_of_parts_that_are_run_by_their_forward_are_put_back(line: str) -> None:
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    bare, model = _ByForward(), _ByForward()
+    bare(x)
+    console, _ = console_on(model, lines_at("break _ByForward enter", line))
+    console.run(x)
+    assert torch.equal(bare.norm.running_mean, model.norm.running_mean)
+    assert torch.equal(bare.norm.running_var, model.norm.running_var)
+
+
+def test_operations_are_counted_at_a_stop_in_inference_mode() -> None:
+    """A copy that is made there could have no gradient."""
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.first(x)
+            with torch.inference_mode():
+                return self.second(y.detach())
+
+    model = Inner()
+    console, seen = console_on(model, lines_at("break second enter", "flops first", "flops"))
+    console.run(torch.ones(2, 4, requires_grad=True))
+    assert not seen.bugs and "forward" in seen.text

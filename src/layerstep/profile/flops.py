@@ -172,10 +172,12 @@ def count_flops(
     with contextlib.ExitStack() as stack:
         stack.enter_context(leaving_no_trace(session, module))
         stack.enter_context(parametrizations_kept(empty=True))
+        stack.enter_context(
+            torch.inference_mode(False)
+        )  # before the copies: they must be able to have gradients
         with observing():
             copies = Copies(CallProgress.DURING, length_of(args, kwargs), session.instruments.get(Caches))
             args, kwargs = copies.of(args), copies.of(kwargs)
-        stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.set_grad_enabled(backward))
         given = [after.requires_grad_() for before, after in copies.tensors() if before.requires_grad]
         both = _BothWays(module, given, found)

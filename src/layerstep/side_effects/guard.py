@@ -152,8 +152,18 @@ class _Buffers:
         self.generators = Generators()
 
     def save(self, module: nn.Module) -> None:
+        """A module is about to run: keep what it and its parts have.
+
+        Its parts, too: it may run one by its `forward`, of which no hook hears.
+        """
         if id(module) in self._dicts or not (self._is_alone or threading.get_ident() == self._thread):
             return  # the hook is process-wide; what other threads run is the run
+        for part in module.modules():
+            self._save_one(part)
+
+    def _save_one(self, module: nn.Module) -> None:
+        if id(module) in self._dicts:
+            return
         self._dicts[id(module)] = (module, dict(module._buffers))
         if not self._reach.has(module):
             self._reach.add_module("", module)
