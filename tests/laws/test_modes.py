@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from layerstep import DebugConsole
 from layerstep.calls.operations import Functions
-from zoo import global_state
+from zoo import console_on, global_state
 
 PYTHON_KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
 
@@ -341,3 +341,24 @@ def test_points_that_are_taken_back_at_the_entry_lay_no_mode() -> None:
         with console:
             model(torch.ones(1))
     assert lying == [0, 0]
+
+
+@pytest.mark.parametrize("line", ["again", "attention", "grad check", "stability", "flops"])
+def test_a_rerun_at_a_kernel_in_jvp_is_refused_in_a_line(line: str) -> None:
+    """Torch has taken the transform off its stack there, and a rerun was a segmentation fault."""
+
+    class Tangent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.func.jvp(self.inner, (x,), (torch.ones_like(x),))[0]
+
+    model = Tangent()
+    x = torch.ones(2, 4)
+    console, seen = console_on(
+        model, ["break Tangent enter", "continue", "stepi", "stepi", line, "delete", "continue"]
+    )
+    assert torch.equal(console.run(x), model(x))
+    assert not seen.bugs and "jvp" in seen.text

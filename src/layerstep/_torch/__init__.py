@@ -63,6 +63,7 @@ __all__ = [
     "is_compiled",
     "is_functional",
     "is_in_backward",
+    "is_in_jvp",
     "is_lazy_clone",
     "is_module_call",
     "is_replica",
@@ -291,6 +292,20 @@ def is_transforming() -> bool:
     """Does this thread run vmap, grad or another transform of torch.func? Fallback: no."""
     peek = getattr(torch._C._functorch, "peek_interpreter_stack", None)
     return peek is not None and peek() is not None
+
+
+def is_in_jvp() -> bool:
+    """Does this thread run `torch.func.jvp`? A rerun in it ends in a segmentation fault.
+
+    Told from the frames: at a kernel, torch has taken the transforms off its stack. Fallback: no, if torch
+    renames the function.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_jvp_with_argnums" and "_functorch" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_functional(tensor: torch.Tensor) -> bool:

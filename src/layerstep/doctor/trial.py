@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from layerstep._torch import drop_hooks, is_compiled, is_scripted, modes_off
+from layerstep._torch import drop_hooks, is_compiled, is_in_jvp, is_scripted, modes_off
 from layerstep._torch.process_state import global_hooks_silent, parametrizations_kept
 from layerstep._torch.tensors import is_tensor
 from layerstep.doctor.training_calls import TrainingCall
@@ -153,6 +153,10 @@ def trying(session: Session, module: nn.Module) -> Iterator[None]:
         raise UserError(f"the model cannot be tried on a copy: {kind} would wait for the other ranks")
     if any(is_compiled(part) or is_scripted(part) for part in module.modules()):
         raise UserError("the model cannot be tried on a copy: it is compiled")
+    if is_in_jvp():
+        raise UserError(
+            "the model cannot be tried on a copy in torch.func.jvp", "stop at a module outside it"
+        )
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.run.evaluating())
         stack.enter_context(modes_off())

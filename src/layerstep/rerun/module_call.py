@@ -22,6 +22,7 @@ from layerstep._torch import (
     function_modes_off,
     function_modes_on,
     hooks_hidden,
+    is_in_jvp,
 )
 from layerstep._torch.encoders import may_be_one_kernel
 from layerstep._torch.process_state import global_hooks_silent
@@ -117,6 +118,9 @@ def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list
     if kind := waits_for_ranks(module):
         path = session.run.models.path_of(module)
         raise UserError(f"{path} cannot be rerun: {kind} would wait for the other ranks")
+    if is_in_jvp():
+        path = session.run.models.path_of(module)
+        raise UserError(f"{path} cannot be rerun in torch.func.jvp", "stop at a module outside it")
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.run.evaluating())
         stack.enter_context(undisturbed(session.run.models, deep=False))
