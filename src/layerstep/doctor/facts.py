@@ -234,7 +234,7 @@ class CallFacts:
 
     path: str
     with_grad: bool
-    """False inside of `torch.no_grad()`."""
+    """False under `torch.no_grad()`."""
     takes: bool
     """Does one of its inputs require a gradient?"""
     gives: bool
