@@ -76,7 +76,7 @@ class KeptGradients:
                 self._cleared[number] = any(each.has_changed or each.is_zero for each in kept)
 
     def backward_ended(self) -> None:
-        """The pass has added to gradients, which is no clearing."""
+        """The pass has added to the gradients. That does not count as clearing them."""
         for number, kept in self._kept.items():
             if not self._cleared[number]:
                 self._added[number].update(each.name for each in kept if each.has_changed)

@@ -23,9 +23,9 @@ LONG = 8
 class Overfitting(Rule):
     """The loss of evaluations grows while that of the training falls.
 
-    Why: the model learns the training samples by heart. The evaluation loss is seen where a model returns it,
-    or where a loss function is called between two calls of the model. A rise that early stopping would wait
-    for is a note.
+    Why: the model learns the training samples by heart. The evaluation loss is seen where the model returns
+    it as `loss`, or where a loss module computes it; a function such as `F.cross_entropy` is not seen. A rise
+    that early stopping would wait for is a note.
 
     How to fix: stop at the best evaluation; use more data or augmentation, dropout, weight decay, or a
     smaller model.

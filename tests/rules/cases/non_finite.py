@@ -23,7 +23,7 @@ def fires() -> None:
 
 
 def silent() -> None:
-    """The same model, kept away from zero; and a gradient scaler that skips a step."""
+    """The same model, kept away from zero."""
     _train(1e-3)
 
 
