@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import inspect
 import io
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -19,7 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests" / "support")]
 
-import same_rounding  # noqa: E402, F401 - before torch
+from same_rounding import SAME_ROUNDING  # noqa: E402
+
+if __name__ == "__main__":
+    os.environ.update(SAME_ROUNDING)  # before torch is imported
 
 # isort: split
 import architecture  # noqa: E402

@@ -15,8 +15,6 @@ from types import ModuleType
 
 import pytest
 
-import same_rounding  # noqa: F401 - before torch
-
 pytest_plugins = ["own_process"]
 collect_ignore = [] if os.environ.get("LAYERSTEP_TEST_APPS") else ["apps"]  # see `make test-apps`
 

@@ -16,6 +16,8 @@ from layerstep.frontends.output import PROMPT
 from layerstep.side_effects import reachable
 from play import play, read_transcript, script_named
 
+pytestmark = pytest.mark.own_process(rounds_alike=True)
+
 ROOT = Path(__file__).parent.parent
 SPEC = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
 assert SPEC is not None and SPEC.loader is not None

@@ -20,6 +20,8 @@ import pytest
 from layerstep.render.screen import make_console
 from play import Clock, play, read_transcript, script_named
 
+pytestmark = pytest.mark.own_process(rounds_alike=True)
+
 FOLDER = Path(__file__).parent / "transcripts"
 TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
 ALSO = ", also at 120 columns and in colour"

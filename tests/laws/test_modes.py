@@ -146,9 +146,9 @@ def test_a_mode_of_the_users_sees_as_much_after_a_scope_in_which_ours_was_laid()
 class Attends(nn.Module):
     """Operations that are made of others, or call others inside."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, layout: str) -> None:
         super().__init__()
-        self.kind = kind
+        self.kind, self.layout = kind, layout
         self.q = nn.Linear(8, 8)
         self.mha = nn.MultiheadAttention(8, 2, batch_first=True)
         layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -158,6 +158,8 @@ class Attends(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q = self.q(x)
+        if self.layout == "transposed":
+            q = q.mT.contiguous().mT
         match self.kind:
             case "sdpa":
                 return F.scaled_dot_product_attention(q[:, None], x[:, None], x[:, None], is_causal=True)
@@ -190,11 +192,12 @@ SEEN_BY = (
 )
 @pytest.mark.parametrize("guard", [torch.inference_mode, torch.no_grad])
 @pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
 def test_kernels_under_a_mode_give_the_bits_of_the_bare_run(
-    kind: str, guard: Callable[[], Any], autocast: bool
+    kind: str, guard: Callable[[], Any], autocast: bool, layout: str
 ) -> None:
     torch.manual_seed(3)
-    model, x = Attends(kind).eval(), torch.randn(3, 5, 8)
+    model, x = Attends(kind, layout).eval(), torch.randn(2, 3, 8)
 
     def run() -> Tensor:
         with guard(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):

@@ -2,7 +2,9 @@
 
 Their reports come back, each under the name of its test.
 
-What counts every tensor of the process would count those that other tests have left.
+What counts every tensor of the process would count those that other tests have left. And golden screens need
+kernels that round alike on every processor (`rounds_alike=True`), while tests that compare bits need those
+that users have.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from same_rounding import SAME_ROUNDING
+
 MARKER = "own_process"
 REPORTS = "LAYERSTEP_TEST_REPORTS"
 """Set in that process: the file that takes the reports, a line of JSON each."""
@@ -34,15 +38,19 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker(MARKER):
             item.add_marker(pytest.mark.xdist_group(str(item.path)))  # one worker starts the process
+            if REPORTS not in os.environ:
+                item.add_marker(pytest.mark.timeout(0), append=False)  # the first waits for the whole file
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    if REPORTS in os.environ or not item.get_closest_marker(MARKER):
+    marker = item.get_closest_marker(MARKER)
+    if REPORTS in os.environ or marker is None:
         return None
     name = item.nodeid.partition("@")[0] if "xdist_group" in item.keywords else item.nodeid
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    reports, output = _run(item.path, item.config.rootpath)
+    rounds_alike = marker.kwargs.get("rounds_alike", False)
+    reports, output = _run(item.path, item.config, rounds_alike)
     for data in reports.get(name, ()):
         report = item.config.hook.pytest_report_from_serializable(config=item.config, data=data)
         report.nodeid = item.nodeid
@@ -56,17 +64,19 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @functools.cache
-def _run(file: Path, root: Path) -> tuple[dict[str, list[Any]], str]:
+def _run(file: Path, config: pytest.Config, rounds_alike: bool) -> tuple[dict[str, list[Any]], str]:
     """What each test of the file has reported, by its name; and the end of what pytest has printed."""
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, "reports")
         options = ["-q", "-p", "no:cacheprovider", "-n", "0", "-o", "addopts=", "--strict-markers"]
+        options += ["-m", config.option.markexpr, "-k", config.option.keyword]
+        options += ["--update"] * config.option.update
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *options, str(file)],
             capture_output=True,
             text=True,
-            cwd=root,
-            env={**os.environ, REPORTS: str(written)},
+            cwd=config.rootpath,
+            env={**os.environ, **(SAME_ROUNDING if rounds_alike else {}), REPORTS: str(written)},
             check=False,
         )
         found = defaultdict(list)

@@ -1,11 +1,11 @@
 """Kernels that round alike on every x86 processor, for golden screens and generated pages.
 
 Otherwise they hold on one kind of machine only: a mean of -5.59e-9 on one is -3.73e-9 on another. Torch, MKL
-and oneDNN read this when torch is imported, so import this module first.
+and oneDNN read these variables when torch is imported.
 """
 
 from __future__ import annotations
 
-import os
+__all__ = ["SAME_ROUNDING"]
 
-os.environ.update(ATEN_CPU_CAPABILITY="default", MKL_CBWR="COMPATIBLE", ONEDNN_MAX_CPU_ISA="SSE41")
+SAME_ROUNDING = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}

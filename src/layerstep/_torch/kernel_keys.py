@@ -96,8 +96,8 @@ def _set_autocast_enabled(*args: Any, **kwargs: Any) -> Any:
 class _Kernel:
     """The facts about an operator that decide which keys it runs under."""
 
-    is_made_of_others: bool
-    """Torch computes it by other operations; in inference mode it does so below the mode."""
+    follows_views: bool
+    """What it calls in inference mode still follows views. A kernel of its own for that switches it off."""
     is_fused: bool
     casts: frozenset[str]
     """The devices on which autocast has a kernel for it. That kernel has run and switched itself off."""
@@ -110,7 +110,7 @@ def _learn(func: Any) -> _Kernel | None:
     try:
         name = func.name()
         found = _Kernel(
-            bool(_has_kernel(name, "CompositeImplicitAutograd")),
+            not _has_kernel(name, "ADInplaceOrView"),
             name in _FUSED,
             frozenset(each for each in _AUTOCAST if _has_kernel(name, f"Autocast{each.upper()}")),
         )
@@ -171,7 +171,7 @@ def _above(kernel: _Kernel) -> list[Any]:
     in_inference = torch.is_inference_mode_enabled()
     found = [_AUTOCAST[device] for device in _thread.on - kernel.casts if device in _AUTOCAST]
     found = found if in_inference or kernel.is_fused else []
-    if in_inference and kernel.is_made_of_others:
+    if in_inference and kernel.follows_views:
         found.append(_keys.ADInplaceOrView)
     return [] if found and _is_in_another_mode(sys._getframe(1)) else found
 
