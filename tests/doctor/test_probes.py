@@ -16,7 +16,6 @@ from layerstep.doctor.probe import Found, all_probes, run_probe
 from layerstep.doctor.watch import Watch, watching
 from layerstep.errors import UserError
 from layerstep.render.screen import to_text
-from zoo import console_on
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 NAMES = [each.name for each in all_probes()]
@@ -265,13 +264,3 @@ class Narrow(nn.Module):
 def test_single_precision_on_the_way_does_not_look_like_a_wrong_gradient() -> None:
     found = _probed("numeric-gradient", Classifier(Narrow()))
     assert found.level == "good", found
-
-
-def test_a_probe_at_a_kernel_is_refused_in_a_line() -> None:
-    """A copy whose model uses `torch.func.jvp` was a segmentation fault there."""
-    model = nn.Linear(4, 4)
-    console, seen = console_on(
-        model, ["break Linear enter", "continue", "stepi", "probe zero-input", "continue"]
-    )
-    console.run(torch.ones(2, 4))
-    assert not seen.bugs and "nothing can be tried on a copy at a kernel" in seen.text

@@ -346,22 +346,43 @@ def test_points_that_are_taken_back_at_the_entry_lay_no_mode() -> None:
     assert lying == [0, 0]
 
 
+class Tangent(nn.Module):
+    """The derivative of a part along one direction."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        value, tangent = torch.func.jvp(self.inner, (x,), (torch.ones_like(x),))
+        return value + tangent
+
+
 @pytest.mark.parametrize("line", ["again", "attention", "grad check", "stability", "flops"])
 def test_a_rerun_at_a_kernel_in_jvp_is_refused_in_a_line(line: str) -> None:
     """Torch has taken the transform off its stack there, and a rerun was a segmentation fault."""
 
-    class Tangent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.func.jvp(self.inner, (x,), (torch.ones_like(x),))[0]
-
-    model = Tangent()
+    model = Tangent(nn.Linear(4, 4))
     x = torch.ones(2, 4)
     console, seen = console_on(
         model, ["break Tangent enter", "continue", "stepi", "stepi", line, "delete", "continue"]
     )
     assert torch.equal(console.run(x), model(x))
     assert not seen.bugs and "jvp" in seen.text
+
+
+@pytest.mark.parametrize(
+    "line, answer",
+    [
+        ("architecture", "FLOP"),
+        ("model(torch.ones(2, 4)).shape", "[2, 4]"),
+        ("probe zero-input", "called a copy"),
+    ],
+)
+def test_a_model_that_uses_jvp_can_be_run_at_a_kernel(line: str, answer: str) -> None:
+    """Below autograd a zero tangent has no memory: a segmentation fault."""
+    model = nn.Sequential(Tangent(nn.LayerNorm(4)), nn.Linear(4, 4))
+    x = torch.ones(2, 4)
+    console, seen = console_on(model, ["break 1 enter", "continue", "stepi", line, "delete", "continue"])
+    assert torch.equal(console.run(x), model(x))
+    assert not seen.bugs and answer in seen.text

@@ -167,11 +167,27 @@ DEFERRED_POP = "layerstep"
 """A keyword that no kernel takes."""
 
 
+_ABOVE_KERNELS = (
+    "Conjugate",
+    "Negative",
+    "ZeroTensor",
+    "AutogradFunctionality",
+    "ADInplaceOrView",
+    "FuncTorchGradWrapper",
+    "FuncTorchBatched",
+    "FuncTorchVmapMode",
+    "FuncTorchDynamicLayerBackMode",
+    "FuncTorchDynamicLayerFrontMode",
+)
+"""The keys that torch switches off in a handler and that code outside it relies on."""
+
+
 @contextlib.contextmanager
 def autograd_on() -> Iterator[None]:
-    """Let autograd record operations in the handler of a dispatch mode, which runs below autograd.
+    """Let autograd and torch.func see operations in the handler of a dispatch mode, which runs below them.
 
-    Fallback: it does not record them, and a result that is shown there says that it needs no gradient.
+    A model that is run there and calls `torch.func.jvp` is a segmentation fault otherwise. Fallback: autograd
+    does not record them, and a result that is shown there says that it needs no gradient.
     """
     guard = getattr(torch._C, "_PreserveDispatchKeyGuard", None)
     keys = getattr(torch._C, "DispatchKey", None)
@@ -180,8 +196,9 @@ def autograd_on() -> Iterator[None]:
         return
     try:
         with guard():
-            for key in (keys.AutogradFunctionality, keys.ADInplaceOrView):
-                torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+            for name in _ABOVE_KERNELS:
+                if hasattr(keys, name):
+                    torch._C._dispatch_tls_set_dispatch_key_excluded(getattr(keys, name), False)
             yield
     finally:
         _renew_keys()

@@ -22,7 +22,6 @@ from torch.optim import Optimizer
 from layerstep._torch import drop_hooks, is_compiled, is_in_jvp, is_scripted, modes_off
 from layerstep._torch.process_state import global_hooks_silent, parametrizations_kept
 from layerstep._torch.tensors import is_tensor
-from layerstep.calls.events import Phase
 from layerstep.doctor.training_calls import TrainingCall
 from layerstep.errors import UserError
 from layerstep.expressions.scope import stdout_of_this_thread
@@ -154,11 +153,6 @@ def trying(session: Session, module: nn.Module) -> Iterator[None]:
         raise UserError(f"the model cannot be tried on a copy: {kind} would wait for the other ranks")
     if any(is_compiled(part) or is_scripted(part) for part in module.modules()):
         raise UserError("the model cannot be tried on a copy: it is compiled")
-    pause = session.run.pause
-    if (
-        pause is not None and pause.phase is Phase.KERNEL
-    ):  # torch.func.jvp in a handler is a segmentation fault
-        raise UserError("nothing can be tried on a copy at a kernel", "`step` to a module first")
     if is_in_jvp():
         raise UserError(
             "the model cannot be tried on a copy in torch.func.jvp", "stop at a module outside it"
