@@ -111,6 +111,16 @@ def test_around_a_compiled_part_the_rest_is_timed() -> None:
     assert state.profile.untimed == ["part"]
 
 
+def test_a_step_whose_model_is_in_a_compiled_function_is_not_called_data() -> None:
+    model = small()
+    inside = torch.compile(lambda x: model(x), backend="eager")
+    inside(torch.ones(3, 4))
+    state = profiled(lambda: train(inside, model.parameters(), 5), nn.Linear(4, 2))
+    assert {row.path for row in state.measured().rows if row.is_outside} >= {"unseen", "optimizer"}
+    assert "data" not in {row.path for row in state.measured().rows}
+    assert "waiting-for-data" not in {advice.rule for advice in state.advice()}
+
+
 def test_nothing_is_put_into_a_module_that_is_replicated() -> None:
     model = nn.DataParallel(small())
     model.device_ids = [0, 1]  # as on a machine with two devices

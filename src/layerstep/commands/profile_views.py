@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from layerstep.profile.advice import Advice
 from layerstep.profile.compare import LEAST_EFFECT, ProfileComparison, TimeChange
-from layerstep.profile.report import BETWEEN, Measured, Row, StepSpread, by_type
+from layerstep.profile.report import BETWEEN, UNSEEN, Measured, Row, StepSpread, by_type
 from layerstep.profile.state import ProfileState
 from layerstep.views import Column, Fields, Figure, Group, Node, Notice, Span, Table, Text, Tree, View
 
@@ -154,7 +154,9 @@ def _notes(state: ProfileState, *, wide: bool) -> list[str]:
         notes.append("peak: bytes a call has alive at most beyond those before it, without gradients")
     if measured.note:
         notes.append(measured.note)
-    if measured.is_training:
+    if any(row.path == UNSEEN for row in measured.rows):
+        notes.append(f"{UNSEEN}: no call of a module was seen: it is compiled, or there is none")
+    elif measured.is_training:
         notes.append("data: all between two steps; loss: from the model's output and back to it")
     else:
         notes.append(f"{BETWEEN}: all that the program does outside of its modules")

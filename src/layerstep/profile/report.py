@@ -11,9 +11,11 @@ from layerstep.profile.profiling import Profile
 from layerstep.profile.stamps import DeviceStamps
 from layerstep.profile.steps import Timed
 
-__all__ = ["BETWEEN", "Measured", "Row", "StepSpread", "by_type", "measure"]
+__all__ = ["BETWEEN", "UNSEEN", "Measured", "Row", "StepSpread", "by_type", "measure"]
 
 BETWEEN = "between forwards"
+UNSEEN = "unseen"
+"""A training step without a call of a module: what it does before its optimizer."""
 """The row for the time outside the model, where nothing is trained."""
 
 
@@ -195,6 +197,8 @@ def gather(
     """The rows of a table from the times of each step."""
     rows: dict[str, Row] = {}
     outside = {name: Row(name) for name in OUTSIDE} if is_training else {"data": Row(BETWEEN)}
+    if is_training and not any(step.calls for step in times):
+        outside["data"] = Row(UNSEEN)
     for number, step in enumerate(times):
         _add_calls(step, number, modules, rows)
         for name, row in outside.items():
