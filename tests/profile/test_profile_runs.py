@@ -118,7 +118,7 @@ def test_a_step_whose_model_is_in_a_compiled_function_is_not_called_data() -> No
     state = profiled(lambda: train(inside, model.parameters(), 5), nn.Linear(4, 2))
     assert {row.path for row in state.measured().rows if row.is_outside} >= {"unseen", "optimizer"}
     assert "data" not in {row.path for row in state.measured().rows}
-    assert "waiting-for-data" not in {advice.rule for advice in state.advice()}
+    assert "waiting-for-data" not in {advice.name for advice in state.advice()}
 
 
 def test_nothing_is_put_into_a_module_that_is_replicated() -> None:
