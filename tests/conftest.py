@@ -85,7 +85,8 @@ def _nothing_left() -> Iterator[None]:
 
     def replaced() -> tuple[object, ...]:
         scripting = torch.jit._recursive.create_script_module
-        return nn.Module.__call__, nn.Module._call_impl, scripting, copyreg.dispatch_table.get(OrderedDict)
+        autocast, ordered = torch.set_autocast_enabled, copyreg.dispatch_table.get(OrderedDict)
+        return nn.Module.__call__, nn.Module._call_impl, scripting, ordered, autocast
 
     before = replaced()
     yield

@@ -111,11 +111,13 @@ class PersistentMode(TorchDispatchMode):
         return push_below(self)
 
     def pop_here(self) -> bool:
-        """Pop in whatever block this is; False if the mode is not on this thread's stack."""
-        if not pop_mode(self):
-            return False
+        """Pop in whatever block this is; False if the mode is not on this thread's stack.
+
+        It may be gone already: torch drops what was pushed in a node of the backward pass when that node ends.
+        """
+        was_there = pop_mode(self)
         self.forget()
-        return True
+        return was_there
 
     def forget(self) -> None:
         """The mode is no longer on this thread's stack, whoever popped it."""
