@@ -113,7 +113,7 @@ class PersistentMode(TorchDispatchMode):
     def pop_here(self) -> bool:
         """Pop in whatever block this is; False if the mode is not on this thread's stack.
 
-        It may be gone already: torch drops what was pushed in a node of the backward pass when that node ends.
+        It may be gone already: torch drops what was pushed in a node of the backward pass at its end.
         """
         was_there = pop_mode(self)
         self.forget()
