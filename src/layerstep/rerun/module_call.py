@@ -1,7 +1,7 @@
 """Rerun one module on the arguments of its call, and leave no trace.
 
-Inputs are copied. Random streams, buffers and the attributes that the forward writes are put back. Hooks are
-not called, points are silent, autograd records nothing, dropout does nothing.
+Inputs are copied. Random streams, weights, buffers and attributes that the forward writes are put back.
+Hooks are not called, points are silent, autograd records nothing, dropout does nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from layerstep.rerun.attributes import attributes_kept
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Caches, CallProgress
 from layerstep.rerun.other_ranks import waits_for_ranks
+from layerstep.rerun.weights import weights_kept
 from layerstep.side_effects.guard import undisturbed
 from layerstep.side_effects.random_streams import RandomState
 from layerstep.tensors.clones import is_freed
@@ -124,6 +125,7 @@ def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.run.evaluating())
         stack.enter_context(undisturbed(session.run.models, deep=False))
+        stack.enter_context(weights_kept(module))
         grew = stack.enter_context(attributes_kept(module))
         hooks = stack.enter_context(hooks_hidden(module))
         stack.enter_context(global_hooks_silent())
