@@ -460,3 +460,25 @@ def test_what_a_forward_does_to_its_own_weights_is_done_by_the_run_alone(
     assert bare.layer.weight._version == model.layer.weight._version
     assert type(bare) is type(model)
     assert not seen.bugs
+
+
+class _Transforms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.vmap(torch.func.jacrev(lambda row: self.layer(row).tanh()))(x).mean()
+
+
+@pytest.mark.parametrize("line", RERUNS)
+def test_a_module_is_not_rerun_in_a_transform_in_which_it_was_not_called(line: str) -> None:
+    """There `double()` would give the weight a value of the transform, which is gone with it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(_Transforms(), _Writes("other dtype"))
+    x = torch.randn(2, 4)
+    expected = model(x)
+    console, seen = console_on(model, lines_at("break 0.layer", "up", "up", line))
+    assert torch.equal(console.run(x), expected)
+    assert torch.equal(model(x), expected)
+    assert not seen.bugs

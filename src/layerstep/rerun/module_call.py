@@ -23,6 +23,8 @@ from layerstep._torch import (
     function_modes_on,
     hooks_hidden,
     is_in_jvp,
+    is_transformed,
+    is_transforming,
 )
 from layerstep._torch.encoders import may_be_one_kernel
 from layerstep._torch.process_state import global_hooks_silent
@@ -37,6 +39,7 @@ from layerstep.rerun.weights import weights_kept
 from layerstep.side_effects.guard import undisturbed
 from layerstep.side_effects.random_streams import RandomState
 from layerstep.tensors.clones import is_freed
+from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:
@@ -148,6 +151,11 @@ def rerun(
     if any(map(is_freed, (*module.parameters(), *module.buffers()))):
         path = session.run.models.path_of(module)
         raise UserError(f"{path} cannot be rerun: not all of its weights are in memory at this stop")
+    if is_transforming() and not any(map(is_transformed, tensors_of((args, kwargs)))):
+        # What it then gives a weight (`self.double()`) belongs to the transform: a segmentation fault later.
+        path = session.run.models.path_of(module)
+        why = "the run has called it outside the transform of torch.func that it is in"
+        raise UserError(f"{path} cannot be rerun here: {why}", "stop at a module outside it")
     fused = any(map(may_be_one_kernel, module.modules()))
     with contextlib.ExitStack() as stack:
         grew, hooks = stack.enter_context(leaving_no_trace(session, module))
