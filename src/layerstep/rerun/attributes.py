@@ -95,10 +95,11 @@ class _Attributes:
                 (container.update if isinstance(container, dict | set) else container.extend)(contents)
         with observing():
             for tensor, content, version in self._tensors:
-                if not has_same_bits(tensor, content):  # not by its version: `.data` is written uncounted
-                    tensor.data.copy_(content)
-                if version_of(tensor) != version:
-                    set_version(tensor, version)
+                with contextlib.suppress(Exception):  # of a kind that refuses it
+                    if not has_same_bits(tensor, content):  # not by its version: `.data` is written uncounted
+                        tensor.data.copy_(content)
+                    if version_of(tensor) != version:
+                        set_version(tensor, version)
         return grew
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from layerstep._torch import (
@@ -29,7 +30,7 @@ from layerstep._torch import (
 from layerstep._torch.encoders import may_be_one_kernel
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep._torch.tensors import is_tensor
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.expressions.scope import stdout_of_this_thread
 from layerstep.rerun.attributes import attributes_kept
 from layerstep.rerun.copies import Copies
@@ -122,6 +123,9 @@ def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list
     if kind := waits_for_ranks(module):
         path = session.run.models.path_of(module)
         raise UserError(f"{path} cannot be rerun: {kind} would wait for the other ranks")
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        path = session.run.models.path_of(module)
+        raise UserError(f"{path} cannot be rerun: a lazy layer in it has no weights yet", "run it once")
     if is_in_jvp():
         path = session.run.models.path_of(module)
         raise UserError(f"{path} cannot be rerun in torch.func.jvp", "stop at a module outside it")
@@ -171,7 +175,7 @@ def rerun(
         except UserError:
             raise
         except Exception as error:  # the module's own code, on inputs that may have changed since
-            line = str(error).partition("\n")[0]
+            line = first_line(error)
             raise UserError(f"{session.run.models.path_of(module)} cannot be rerun: {line}") from None
         with observing():
             drew = bool(streams.changed())

@@ -36,7 +36,7 @@ def has_same_bits(tensor: Tensor, copy: Tensor) -> bool:
         return torch.equal(tensor, copy)
     one, other = (
         plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
-        for plain in (tensor.detach().contiguous(), copy.contiguous())
+        for plain in (each.detach().resolve_conj().resolve_neg().contiguous() for each in (tensor, copy))
     )
     return torch.equal(one, other)
 
