@@ -26,7 +26,7 @@ from layerstep.calls.stack import Frame
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.point import Point
 from layerstep.engine.points import Break, Record
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.gradients.recorder import named_parameters
 from layerstep.gradients.sizes import measure
 from layerstep.module_paths.where import Where
@@ -353,7 +353,7 @@ class Hooks(Instrument):
     def _failed(self, hook: Hook, error: Exception) -> None:
         hook.errors += 1
         hook.enabled = False
-        hook.error = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+        hook.error = f"{type(error).__name__}: {first_line(error)}"[:200]
         text = f"the hook {hook.name} raised and is disabled: {hook.error}"
         self._session.say(Notice(text, "`hooks` lists them", level="warn"))
 

@@ -48,14 +48,17 @@ class Activity:
     def note(self, path: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """A leaf module was called."""
         made = next(iter(tensors_of(output, 2)), None)
-        if made is not None and made.is_floating_point() and is_readable(made):
+        is_followed = made is not None and made.is_floating_point() and is_readable(made)
+        if made is not None and is_followed:
             self._facts.append(self._fact(path, module, made))
         given = next(iter(tensors_of(args, 2)), None)
         if isinstance(module, _FED) and given is not None and _is_data(given):
             self._inputs[path] = input_facts(path, given, deep=True)
-        if isinstance(module, _LAYERS) and given is not None and self._facts and made is not None:
+        if not isinstance(module, _LAYERS) or given is None or not given.is_floating_point():
+            return
+        if is_followed:
             self._facts[-1] = replace(self._facts[-1], given=_root_mean_square(given))
-        if isinstance(module, _LAYERS) and given is not None and given.requires_grad and is_readable(given):
+        if given.requires_grad and is_readable(given):
             self._note_input(path, module, given.detach())
 
     def _fact(self, path: str, module: nn.Module, made: Tensor) -> ActivationFacts:

@@ -14,6 +14,7 @@ from layerstep._torch.tensors import base_of
 from layerstep.doctor.facts import EvaluationFacts, ForwardFacts, InputFacts
 from layerstep.doctor.finding import Place
 from layerstep.doctor.measuring import input_facts, is_readable, rows_of
+from layerstep.module_paths.by_module import ByModule
 from layerstep.module_paths.models import Models
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.shapes import attempt, dtype_name
@@ -32,9 +33,7 @@ class Forwards:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._modes: weakref.WeakKeyDictionary[nn.Module, list[tuple[str, nn.Module]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._modes: ByModule[list[tuple[str, nn.Module]]] = ByModule()
         self._tokens: list[Tensor] = []
         self._evaluation: EvaluationFacts | None = None
         self._evaluation_losses: list[float] = []
@@ -109,18 +108,20 @@ class Forwards:
 
     def _modal(self, root: nn.Module) -> list[tuple[str, nn.Module]]:
         """The modules of a model that act differently in evaluation mode."""
-        if root not in self._modes:
-            self._modes[root] = [
-                (path, module)
-                for path, module in root.named_modules()
-                if isinstance(module, _BatchNorm)
-                or (isinstance(module, _DROPOUTS) and module.p > 0)
-                or (
-                    getattr(module, "dropout", 0) not in (0, 0.0)
-                    and isinstance(module, nn.MultiheadAttention | nn.LSTM | nn.GRU)
-                )
-            ]
-        return self._modes[root]
+        known = self._modes.get(root)
+        if known is not None:
+            return known
+        modal: list[tuple[str, nn.Module]] = [
+            (path, module)
+            for path, module in root.named_modules()
+            if isinstance(module, _BatchNorm)
+            or (isinstance(module, _DROPOUTS) and module.p > 0)
+            or (
+                isinstance(module, nn.MultiheadAttention | nn.LSTM | nn.GRU)
+                and getattr(module, "dropout", 0) not in (0, 0.0)
+            )
+        ]
+        return self._modes.put(root, modal)
 
     @property
     def is_evaluating(self) -> bool:

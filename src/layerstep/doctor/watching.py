@@ -37,6 +37,7 @@ from layerstep.doctor.source_of_loss import line_of, program_frame
 from layerstep.doctor.training_calls import TrainingCalls
 from layerstep.doctor.views import finding_view
 from layerstep.engine.instrument import Instrument
+from layerstep.errors import message_of
 from layerstep.hooks.taps import Sink, Taps
 from layerstep.registry import all_rules
 from layerstep.tensors.observing import observing
@@ -363,7 +364,7 @@ class Doctor(Instrument):
             listener(finding)
 
     def _rule_failed(self, rule: Rule, error: Exception) -> None:
-        text = f"the rule {rule.name} failed and is off: {type(error).__name__}: {error}"
+        text = f"the rule {rule.name} failed and is off: {type(error).__name__}: {message_of(error)}"
         self.session.say(Notice(text[:300], level="warn"))
 
 

@@ -22,6 +22,7 @@ from layerstep.engine.points import Break, BreakAtOp, Catch, Log, Record
 from layerstep.engine.resume import Kind
 from layerstep.engine.run import Run
 from layerstep.engine.stop import Match
+from layerstep.errors import message_of
 from layerstep.expressions.computing_calls import is_plain
 from layerstep.expressions.expression import Expression
 from layerstep.expressions.scope import Scope
@@ -232,7 +233,7 @@ class StopDecision:
         except Exception as error:
             if _is_to_come(error, scope.frame):
                 return False, ""
-            text = f"condition {condition.text!r} raised {type(error).__name__}: {error}"
+            text = f"condition {condition.text!r} raised {type(error).__name__}: {message_of(error)}"
             return False, text.partition("\n")[0]
 
     def _log(self, point: Log, scope: Scope) -> None:

@@ -21,7 +21,7 @@ from layerstep._torch import function_modes_on, is_in_backward, is_transforming
 from layerstep._torch.operators import is_composite, packet_of, schema_of
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep.calls.operations import Kernels
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.hooks.taps import watching_outputs
 from layerstep.memory.places import OpOwners
 from layerstep.profile import flop_formulas
@@ -190,7 +190,7 @@ def count_flops(
         except UserError:
             raise
         except Exception as error:  # the module's own code, on inputs that may have changed since
-            line = str(error).partition("\n")[0]
+            line = first_line(error)
             raise UserError(f"{path} cannot be rerun: {line}") from None
     return found
 

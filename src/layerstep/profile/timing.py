@@ -218,7 +218,7 @@ class TimedCall(CallReplacement):
         self.around = around
         """For an outermost module: called before and after, with its arguments."""
 
-    def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         clock = self.clock
         if jit_trace() is not None:
             return self.inner(module, *args, **kwargs)

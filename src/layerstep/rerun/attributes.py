@@ -1,4 +1,4 @@
-"""Put back what a forward writes besides its result: attributes, lists, caches.
+"""Put back what a forward writes besides its result: attributes, lists, caches, the class of a module.
 
 We reach them from the modules through lists, dictionaries and plain objects. What a forward does to globals,
 files or objects with slots stays.
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from layerstep._torch import set_version
 from layerstep._torch.tensors import is_tensor, version_of
-from layerstep.tensors.clones import clone_of
+from layerstep.tensors.clones import clone_of, has_same_bits
 from layerstep.tensors.observing import observing
 
 __all__ = ["attributes_kept"]
@@ -49,11 +49,12 @@ class _Attributes:
 
     def __init__(self, module: nn.Module) -> None:
         self._seen: set[int] = set()
+        self._classes = [(part, type(part)) for part in module.modules()]
         self._attributes: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._tensors: list[tuple[Tensor, Tensor, int]] = []
         with observing():
-            for part in module.modules():
+            for part, _ in self._classes:
                 self._add_attributes(part.__dict__, DEPTH)
 
     def _add_attributes(self, names: dict[str, Any], depth: int) -> None:
@@ -79,6 +80,9 @@ class _Attributes:
     def restore(self) -> list[str]:
         """Put everything back, and return the names of what had grown."""
         grew = []
+        for part, kind in self._classes:
+            if type(part) is not kind:
+                object.__setattr__(part, "__class__", kind)
         for names, before, lengths in self._attributes:
             grew += [name for name in before if name in names and _length(names[name]) != lengths[name]]
             new = [name for name, value in names.items() if name not in before]
@@ -91,9 +95,11 @@ class _Attributes:
                 (container.update if isinstance(container, dict | set) else container.extend)(contents)
         with observing():
             for tensor, content, version in self._tensors:
-                if version_of(tensor) != version:
-                    tensor.data.copy_(content)
-                    set_version(tensor, version)
+                with contextlib.suppress(Exception):  # of a kind that refuses it
+                    if not has_same_bits(tensor, content):  # not by its version: `.data` is written uncounted
+                        tensor.data.copy_(content)
+                    if version_of(tensor) != version:
+                        set_version(tensor, version)
         return grew
 
 

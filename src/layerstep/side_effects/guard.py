@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from layerstep._torch import has_saved_tensor_hooks, set_version
 from layerstep._torch.process_state import parametrizations_kept
@@ -172,7 +173,7 @@ class _Buffers:
         buffers = list(module._buffers.values())
         with observing() if buffers else contextlib.nullcontext():
             for buffer in buffers:
-                if buffer is not None and id(buffer) not in self._values:
+                if buffer is not None and id(buffer) not in self._values and not is_lazy(buffer):
                     self._values[id(buffer)] = (buffer, buffer.detach().clone(), version_of(buffer))
 
     def restore(self) -> set[int]:

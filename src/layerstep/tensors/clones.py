@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-__all__ = ["clone_of", "is_freed"]
+__all__ = ["clone_of", "has_same_bits", "is_freed"]
 
 
 def clone_of(tensor: Tensor) -> Tensor:
@@ -23,6 +23,22 @@ def clone_of(tensor: Tensor) -> Tensor:
         return plain.clone()
     once = tuple(slice(None if step else 1) for step in plain.stride())
     return plain[once].clone().expand(plain.shape)
+
+
+def has_same_bits(tensor: Tensor, copy: Tensor) -> bool:
+    """Is a copy still what the tensor is? 0 is not -0 here, and NaN is NaN. What is freed has no values.
+
+    Kinds whose values do not lie in one memory are compared by numbers.
+    """
+    if is_freed(tensor):
+        return True
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return torch.equal(tensor, copy)
+    one, other = (
+        plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
+        for plain in (each.detach().resolve_conj().resolve_neg().contiguous() for each in (tensor, copy))
+    )
+    return torch.equal(one, other)
 
 
 def is_freed(tensor: Tensor) -> bool:
