@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerstep._torch.persistent_mode import PersistentMode
 from layerstep.calls.operations import user_frame
@@ -357,3 +358,92 @@ def test_both_parts_of_complex_numbers_are_checked_and_nothing_is_warned_of(valu
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not_finite(tensors) == ([] if value == complex(1, 1) else [1, 2])
+
+
+class _Functions(torch.overrides.TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class _Kernels(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["break **", *["continue"] * 40],
+        ["break ** enter", "continue", *["stepi"] * 15, *["continue"] * 40],
+        ["break **", "continue", *["step op"] * 15, *["continue"] * 40],
+        ["break ** backward", *["continue"] * 40],
+        ["watch --stop 1.weight", *["continue"] * 9],
+        *(
+            [line, "continue"]
+            for line in (
+                "catch nonfinite",
+                "catch nonfinite --every-op",
+                "catch shape **",
+                "memory on",
+                "leaks on",
+                "profile on",
+                "doctor on extreme",
+                "record ** --tensors",
+                "grad record --updates",
+            )
+        ),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("kind", [_Functions, _Kernels])
+@pytest.mark.parametrize("way", ["one kernel", "training"])
+def test_a_mode_of_the_users_sees_what_it_sees_in_the_bare_run(way: str, kind: Any, lines: list[str]) -> None:
+    """A mode that prints or counts what the model does would otherwise print and count what we do."""
+
+    def seen(lines: list[str] | None) -> list[str]:
+        torch.manual_seed(0)
+        first = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        model = nn.Sequential(first if way == "one kernel" else nn.Linear(8, 8), nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        console: Any = console_on(model, lines)[0] if lines is not None else _Bare()
+        mode = kind()
+        with console:
+            for _ in range(3):
+                with mode, torch.set_grad_enabled(way == "training"):
+                    loss = model(torch.ones(2, 3, 8)).mean()
+                    if loss.requires_grad:
+                        loss.backward()
+                        optimizer.step()
+                        optimizer.zero_grad()
+        return mode.seen
+
+    seen(lines)  # self-tests at the first use are no part of it
+    assert seen(lines) == seen(None)
+
+
+def test_the_doctor_leaves_an_encoder_layer_its_kernel() -> None:
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Linear(8, 8)).eval()
+    console, _ = console_on(model, ["doctor on extreme", "continue"])
+    with console, torch.no_grad(), torch.profiler.profile() as profiled:
+        model(torch.ones(2, 3, 8))
+    assert "aten::_transformer_encoder_layer_fwd" in {each.key for each in profiled.key_averages()}
+
+
+def test_operations_are_counted_where_a_weight_was_made_in_inference_mode() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    with torch.inference_mode():
+        model[0].weight.data = model[0].weight.data.clone()
+    console, seen = console_on(model, ["break 0", "continue", "flops", "delete", "continue"])
+    with console:
+        model(torch.ones(2, 4))
+    assert not seen.bugs and "forward" in seen.text

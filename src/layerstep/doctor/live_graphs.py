@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from layerstep._torch.guards import functions_off
 from layerstep.memory.holders import holder_of
 from layerstep.memory.leak_lines import growing_line
 
@@ -52,7 +53,8 @@ class LiveGraphs:
 
     def follow(self, tensor: Tensor, step: int) -> None:
         """Leave a mark in the node that made a tensor."""
-        node: Any = tensor.grad_fn
+        with functions_off():
+            node: Any = tensor.grad_fn
         self._in_step = self._in_step + 1 if step == self._step else 1
         self._step = step
         if node is not None and self._in_step <= EACH:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from layerstep._torch.guards import functions_off
 from layerstep.doctor.bad_values import is_bad
 from layerstep.doctor.facts import (
     ActivationFacts,
@@ -130,7 +131,8 @@ class Optimizers:
 
     def trains(self, module: nn.Module) -> bool:
         """Does an optimizer that has stepped have parameters of this model?"""
-        first = next((p for p in module.parameters() if p.requires_grad), None)
+        with functions_off():
+            first = next((p for p in module.parameters() if p.requires_grad), None)
         return first is not None and any(id(p) in self._trained for p in module.parameters())
 
     # --- are gradients cleared between steps? ---

@@ -351,7 +351,8 @@ class Doctor(Instrument):
             if next(module.children(), None) is None and not isinstance(module, nn.TransformerEncoderLayer)
         }
         self._paths = {key: path for key, (path, _) in leaves.items()}
-        self._layers.apply({key: (module, {Phase.EXIT: ()}) for key, (_, module) in leaves.items()})
+        roots = [model.root for model in models if model.root is not None]
+        self._layers.apply_to_leaves([module for _, module in leaves.values()], roots)
 
     # --- what goes wrong with ourselves ---
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from layerstep._torch import NO_BACKWARD, graph_task, is_in_backward, is_tracing, modes_off
+from layerstep._torch.modes import users_modes_aside
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.overwritten_inputs import OverwrittenInputs
@@ -24,6 +25,7 @@ from layerstep.engine.run import Run
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop import Caught, Match
 from layerstep.engine.stop_decision import StopDecision
+from layerstep.errors import first_line
 from layerstep.hooks.taps import Sink, Taps
 from layerstep.side_effects.random_streams import OtherThreads, RandomState
 
@@ -163,10 +165,12 @@ class ModuleCalls:
         )
         streams, threads = RandomState(), OtherThreads()
         try:
-            with global_hooks_silent():  # the kernel calls none of the modules inside
+            with users_modes_aside(), global_hooks_silent():  # the kernel calls none of the modules inside
                 plain()
         except Exception as error:
-            say_once(f"{kind} cannot be played beside its kernel: {error}", "break at the layer itself")
+            say_once(
+                f"{kind} cannot be played beside its kernel: {first_line(error)}", "break at the layer itself"
+            )
         finally:
             if streams.changed() and not threads.have_run():
                 streams.restore()

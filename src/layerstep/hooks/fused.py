@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep._torch import hook_tables, hooks_hidden, is_tracing
+from layerstep._torch import function_modes, hook_tables, hooks_hidden, is_tracing
 from layerstep._torch.encoders import KINDS
 from layerstep._torch.tensors import is_tensor
 
@@ -70,7 +70,7 @@ class FusedForward:
 
     def _is_fused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Would the bare layer, as far as it depends on more than torch's own checks, run as one kernel?"""
-        if self._module.training or is_tracing():
+        if self._module.training or is_tracing() or function_modes():
             return False
         if torch.is_grad_enabled():
             values = (*self._module.parameters(), *args, *kwargs.values())

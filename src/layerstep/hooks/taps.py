@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -251,6 +251,12 @@ class Taps:
     def _with_kernel(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """While a layer that may be one kernel is tapped, the kernel still computes."""
         return FusedForward(module, forward, _is_tap, self.sink.run_plain)
+
+    def apply_to_leaves(self, leaves: list[nn.Module], models: Iterable[nn.Module]) -> None:
+        """Tap the exits of these modules; a layer around one that is one kernel keeps its kernel."""
+        fused = [module for model in models for module in model.modules() if has_kernel(module)]
+        plan: dict[int, tuple[nn.Module, Wanted]] = {id(layer): (layer, {}) for layer in fused}
+        self.apply(plan | {id(leaf): (leaf, {Phase.EXIT: ()}) for leaf in leaves})
 
     def apply_to(self, roots: list[nn.Module], *phases: Phase) -> None:
         """Tap these outermost modules, for an instrument that has no points."""

@@ -181,7 +181,7 @@ def count_flops(
         stack.enter_context(torch.set_grad_enabled(backward))
         given = [after.requires_grad_() for before, after in copies.tensors() if before.requires_grad]
         both = _BothWays(module, given, found)
-        aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in both.named_parameters()}
+        aliases = {name: _alias_of(weight) for name, weight in both.named_parameters()}
         both.leaves += aliases.values()
         watched = watching_outputs(seen) if seen is not None else contextlib.nullcontext()
         try:
@@ -193,6 +193,11 @@ def count_flops(
             line = first_line(error)
             raise UserError(f"{path} cannot be rerun: {line}") from None
     return found
+
+
+def _alias_of(weight: Tensor) -> Tensor:
+    """Its memory in a tensor of ours; one that was made in inference mode can have no gradient."""
+    return weight.detach().requires_grad_(weight.requires_grad and not weight.is_inference())
 
 
 class _BothWays(nn.Module):

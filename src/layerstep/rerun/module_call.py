@@ -28,6 +28,8 @@ from layerstep._torch import (
     is_transforming,
 )
 from layerstep._torch.encoders import may_be_one_kernel
+from layerstep._torch.guards import no_grad_unseen
+from layerstep._torch.modes import users_modes_aside
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep._torch.tensors import is_tensor
 from layerstep.errors import UserError, first_line
@@ -131,6 +133,7 @@ def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list
         raise UserError(f"{path} cannot be rerun in torch.func.jvp", "stop at a module outside it")
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.run.evaluating())
+        stack.enter_context(users_modes_aside())
         stack.enter_context(undisturbed(session.run.models, deep=False))
         stack.enter_context(weights_kept(module))
         grew = stack.enter_context(attributes_kept(module))
@@ -163,7 +166,7 @@ def rerun(
     fused = any(map(may_be_one_kernel, module.modules()))
     with contextlib.ExitStack() as stack:
         grew, hooks = stack.enter_context(leaving_no_trace(session, module))
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(no_grad_unseen())
         _leave_autocast_cache(stack)
         with observing():
             copies = Copies(progress, length_of(args, kwargs), session.instruments.get(Caches))

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from layerstep._torch.guards import functions_off
+
 __all__ = ["clone_of", "has_same_bits", "is_freed"]
 
 
@@ -44,10 +46,11 @@ def has_same_bits(tensor: Tensor, copy: Tensor) -> bool:
 def is_freed(tensor: Tensor) -> bool:
     """Is there less memory behind a tensor than its shape asks for? To read it is a segmentation fault."""
     try:
-        if not tensor.numel() or is_lazy(tensor) or tensor.is_nested:
-            return False
-        last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-        needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
-        return tensor.untyped_storage().nbytes() < needed
+        with functions_off():
+            if is_lazy(tensor) or not tensor.numel() or tensor.is_nested:
+                return False
+            last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+            needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+            return tensor.untyped_storage().nbytes() < needed
     except (RuntimeError, NotImplementedError):  # sparse ones and wrappers keep their memory elsewhere
         return False
