@@ -134,7 +134,7 @@ class Diagnosis:
                 evidence=sign.evidence or known.evidence,
                 severity=max(known.severity, sign.severity or rule.severity, key=lambda each: each.rank),
             )
-        elif track.streak >= rule.patience:
+        elif sign.is_sure or track.streak >= rule.patience:
             track.finding = _finding(rule, sign, track.began, step)
             self._found(track.finding)
 
@@ -159,14 +159,14 @@ def _finding(rule: Rule, sign: Sign, first: int, step: int) -> Finding:
         rule=rule.name,
         code=rule.code,
         severity=sign.severity or rule.severity,
-        confidence=rule.confidence,
+        confidence=sign.confidence or rule.confidence,
         text=sign.text,
         where=sign.where,
         first_step=first,
         last_step=step,
-        count=rule.patience,
+        count=1 if sign.is_sure else rule.patience,
         evidence=sign.evidence,
-        explains=rule.explains,
+        explains=(*rule.explains, *sign.explains),
         advice=(*sign.advice, *rule.advice),
         confirm=rule.confirm,
         silence=f"doctor off {rule.code}",
@@ -225,5 +225,11 @@ def _cause_of(finding: Finding, findings: list[Finding]) -> Finding | None:
 
 
 def _explains(finding: Finding, other: Finding) -> bool:
-    """Would they explain each other? Then neither is below the other unless it is later."""
-    return other.rule in finding.explains and finding.first_step <= other.first_step
+    """Would they explain each other? Then a fact comes before a judgement, and the earlier before the later;
+    neither is below the other if both begin together.
+    """
+    return other.rule in finding.explains and _order(finding) <= _order(other)
+
+
+def _order(finding: Finding) -> tuple[bool, int]:
+    return finding.confidence != "exact", finding.first_step
