@@ -21,6 +21,7 @@ __all__ = [
     "GroupFacts",
     "InputFacts",
     "LossFacts",
+    "OutlierFacts",
     "ParameterFacts",
     "ParameterLook",
     "SchedulerFacts",
@@ -182,6 +183,19 @@ class CriterionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class OutlierFacts:
+    """A sample whose values are far larger than those of all others of its batch."""
+
+    name: str
+    """`the target`, or the input."""
+    row: int
+    size: float
+    """Its largest magnitude."""
+    next: float
+    """That of the sample after it."""
+
+
+@dataclass(frozen=True, slots=True)
 class LossFacts:
     """One `backward()`: the loss it began at."""
 
@@ -201,6 +215,8 @@ class LossFacts:
     origin: Place | None = None
     """Of a loss that is not finite: where that began, as far as the graph and the parameters tell."""
     origin_words: str = ""
+    outlier: OutlierFacts | None = None
+    """Of a loss far above the ones before it: the sample that stands out of its batch, if one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +242,8 @@ class ActivationFacts:
     nonfinite: int = 0
     given: float = 0.0
     """Of a linear layer or a convolution: the root of the mean square of its input."""
+    layer: str = ""
+    """Of rectified units: the layer before that has as many outputs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ class Overfitting(Rule):
 
     Why: the model learns the training samples by heart. The evaluation loss is seen where the model returns
     it as `loss`, or where a loss module or a loss function of torch computes it. Medians of three evaluations
-    are compared with each other and with the scatter from one to the next. A rise that early stopping would wait for is a note, and so is a
-    training loss of almost nothing while that of evaluations has stopped far above it.
+    are compared with each other and with the scatter from one to the next. A rise that early stopping would
+    wait for is a note, and so is a training loss of almost nothing while evaluations stay far above it.
 
     How to fix: stop at the best evaluation; use more data or augmentation, dropout, weight decay, or a
     smaller model.
@@ -66,7 +66,7 @@ class Overfitting(Rule):
             return None
         losses = [loss for _, loss, _ in self._seen]
         scatter = median([abs(b - a) for a, b in itertools.pairwise(losses)])
-        if smooth[-1] - best < 2 * scatter:
+        if smooth[-1] - best < 4 * scatter:
             return None
         is_bad = since >= LONG - 1 and smooth[-1] > LARGE * best and train < 0.7 * train_then
         return Sign(
