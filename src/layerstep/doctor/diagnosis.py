@@ -15,6 +15,8 @@ __all__ = ["Diagnosis", "ranked"]
 
 CLEAN = 20
 """Looks without a sign after which a finding is cleared."""
+LATE = 10
+"""Steps that a judgement may take."""
 MOST = 200
 """Findings that are kept."""
 
@@ -216,6 +218,7 @@ def _cause_of(finding: Finding, findings: list[Finding]) -> Finding | None:
         and each.rule != finding.rule
         and finding.rule != each.caused_by
         and not _explains(finding, each)
+        and not _is_too_late(each, finding)
     ]
     return min(
         able,
@@ -229,6 +232,12 @@ def _explains(finding: Finding, other: Finding) -> bool:
     neither is below the other if both begin together.
     """
     return other.rule in finding.explains and _order(finding) <= _order(other)
+
+
+def _is_too_late(cause: Finding, finding: Finding) -> bool:
+    """A fact is not the consequence of a judgement about later steps; those take a few steps to be made."""
+    is_exact = finding.confidence == "exact" != cause.confidence
+    return is_exact and cause.first_step > finding.first_step + LATE
 
 
 def _order(finding: Finding) -> tuple[bool, int]:

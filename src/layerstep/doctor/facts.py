@@ -55,6 +55,8 @@ class ParameterFacts:
     """A bias whose effect the norm after it takes away: its gradient is zero by construction."""
     memory: int = 0
     """The same for two parameters that lie in the same memory."""
+    turned: int = 0
+    """The checksum of its transpose, if it is a matrix of moderate size."""
 
     @property
     def is_matrix(self) -> bool:
@@ -354,6 +356,9 @@ class StepFacts:
     bad_gradients: tuple[str, ...] = ()
     """Parameters whose gradient is not finite, in the order of the model; one is asked in each step, and all
     where it is bad."""
+    bad_at: Place | None = None
+    """Of bad gradients of a finite loss: where they began, if a second run has found it."""
+    bad_words: str = ""
     layer_inputs: tuple[InputFacts, ...] = ()
     """What layers got that are fed with data; named by the path of the layer."""
 

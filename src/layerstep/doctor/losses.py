@@ -10,6 +10,7 @@ from types import FrameType
 
 from torch import Tensor
 
+from layerstep.doctor.bad_origins import BadOrigins
 from layerstep.doctor.bad_values import birth_of
 from layerstep.doctor.facts import LossFacts, OutlierFacts
 from layerstep.doctor.finding import Place
@@ -30,7 +31,14 @@ JUMP = 30.0
 class Losses:
     """Makes facts of the losses."""
 
-    def __init__(self, optimizers: Optimizers, forwards: Forwards, training_calls: TrainingCalls) -> None:
+    def __init__(
+        self,
+        optimizers: Optimizers,
+        forwards: Forwards,
+        training_calls: TrainingCalls,
+        origins: BadOrigins,
+    ) -> None:
+        self._origins = origins
         self._optimizers = optimizers
         self._forwards = forwards
         self._training_calls = training_calls
@@ -44,6 +52,11 @@ class Losses:
         """The losses since they were taken last."""
         taken, self._since = tuple(self._since), []
         return taken
+
+    @property
+    def are_finite(self) -> bool:
+        """Are the losses since they were taken last?"""
+        return all(math.isfinite(each.value) for each in self._since)
 
     def begins(self, loss: Tensor, frame: FrameType, *, deep: bool) -> None:
         """A backward pass begins at this loss; `deep` reads the graph behind it."""
@@ -97,4 +110,9 @@ class Losses:
         self._has_seen_bad = True
         birth = birth_of(loss, self._optimizers.named(), self._forwards.given())
         line = facts.made_at if birth.is_in_loss else Place()
+        born = self._origins.in_forward() if birth.is_from_operation else None
+        if born is not None:
+            return replace(
+                facts, origin=replace(born.where, parameters=birth.parameters), origin_words=born.words
+            )
         return replace(facts, origin=replace(line, parameters=birth.parameters), origin_words=birth.words)

@@ -22,6 +22,7 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.calls.events import Phase
 from layerstep.calls.stack import call_depth
 from layerstep.doctor.activity import Activity
+from layerstep.doctor.bad_origins import BadOrigins
 from layerstep.doctor.budget import Budget, Level
 from layerstep.doctor.calls import Calls
 from layerstep.doctor.diagnosis import Diagnosis
@@ -29,7 +30,7 @@ from layerstep.doctor.evaluation_losses import EvaluationLosses
 from layerstep.doctor.facts import ForwardFacts, StepFacts
 from layerstep.doctor.finding import Finding
 from layerstep.doctor.forwards import Forwards, autocast_in_use
-from layerstep.doctor.live_graphs import MANY, LiveGraphs
+from layerstep.doctor.live_graphs import LiveGraphs
 from layerstep.doctor.losses import Losses
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
@@ -89,7 +90,8 @@ class Doctor(Instrument):
         self.activity = Activity()
         self.calls = Calls()
         self.training_calls = TrainingCalls()
-        self.losses = Losses(self.optimizers, self.forwards, self.training_calls)
+        self.origins = BadOrigins(self.session)
+        self.losses = Losses(self.optimizers, self.forwards, self.training_calls, self.origins)
         self.evaluation_losses = EvaluationLosses(self.session.fail)
         self._calls: list[ForwardFacts] = []
         self._modules: list[weakref.ref[nn.Module]] = []
@@ -202,6 +204,7 @@ class Doctor(Instrument):
             self._end_evaluation()
             self._calls.append(call)
             self._modules.append(weakref.ref(module))
+            self.origins.called(module, args, kwargs, autocast)
             if self._is_looking:
                 step = self.session.run.training.count + 1
                 with observing():
@@ -279,6 +282,8 @@ class Doctor(Instrument):
                 self.optimizers.begin(self.diagnosis.run)
                 self.diagnosis.begins()
             self.optimizers.before_step(stepped, deep=self._is_looking)
+            if self.optimizers.has_bad_gradients and self.losses.are_finite:
+                self.optimizers.born = self.origins.in_backward() or self.optimizers.born
 
     def _stepped(self, stepped: Stepped) -> None:
         if self.session.run.is_silent or is_tracing():
@@ -298,12 +303,9 @@ class Doctor(Instrument):
             step = replace(
                 step,
                 layer_inputs=self.activity.take_inputs(),
-                live_graphs=self.graphs.count(self.session.run.training.count),
+                live_graphs=self.graphs.look(self.session.run.training.count),
                 held_by=self.graphs.held_by,
             )
-            if (step.live_graphs or 0) >= MANY and step.held_by is None:
-                self.graphs.look_for_holder()
-                step = replace(step, held_by=self.graphs.held_by)
             self._calls, self._modules = [], []
             if self._is_looking:
                 self._try_sequences()

@@ -39,6 +39,8 @@ class LossScalesWithBatch(Rule):
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         for loss in step.losses:
+            if any(each.reduction == "mean" for each in loss.criteria):
+                continue  # the sum is a penalty beside it
             for each in loss.criteria:
                 if each.reduction != "sum" or each.kind == "log_likelihood" or step.samples < 2:
                     continue

@@ -39,7 +39,7 @@ class RepeatedSamples(Rule):
         "take a new batch in each step, and see that the dataset uses its index",
         "split an IterableDataset among its workers by torch.utils.data.get_worker_info()",
     )
-    explains = ("overfitting", "not-learning", "plateau")
+    explains = ("overfitting", "not-learning", "plateau", "constant-labels", "sorted-data")
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         if not step.is_looked_at or judged(step, run) is None:

@@ -75,7 +75,7 @@ class UpdateTooLarge(Rule):
             usual = median(mine.update.tail(LOOKS))
             now, then = median(mine.loss.tail(10)), median(mine.loss.head(5))
             allowed = then - 0.1 * abs(then) if step.number >= LONG else then + 0.1 * abs(then)
-            if usual > LATER and not now < allowed:
+            if usual > LATER and not now < allowed and math.isfinite(first):
                 yield self._sign(usual, step, loss=now, first=then)
 
     def _sign(self, update: float, step: StepFacts, *, loss: float, first: float) -> Sign:
