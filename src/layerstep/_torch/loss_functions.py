@@ -1,4 +1,5 @@
-"""The loss functions of torch, with a listener that gets what each call returns.
+"""The loss functions of torch, with a listener that gets what each call returns, and over how many targets it
+was summed up.
 
 `torch.nn.functional` looks its kernels up in `torch._C._nn` at each call, so a replacement there is seen from
 every name that a program has imported. A tensor subclass still meets the functions it knows. Seen on torch
@@ -30,10 +31,14 @@ _PLACES: tuple[tuple[Any, str, str], ...] = (
 )
 
 
-class LossFunctions:
-    """Tells of the calls while it is on: the kind of the loss, and what came out."""
+_SUM = 2
+"""What torch calls the reduction `sum` by, below its Python functions."""
 
-    def __init__(self, listener: Callable[[str, Any], None]) -> None:
+
+class LossFunctions:
+    """Tells of the calls while it is on: the kind of the loss, what came out, of how many it is a sum."""
+
+    def __init__(self, listener: Callable[[str, Any, int], None]) -> None:
         self._listener = listener
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
@@ -56,7 +61,16 @@ class LossFunctions:
         @wraps(known)
         def call(*args: Any, **kwargs: Any) -> Any:
             result = known(*args, **kwargs)
-            self._listener(kind, result)
+            self._listener(kind, result, _summed(args, kwargs))
             return result
 
         return call
+
+
+def _summed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Over how many targets a loss is a sum; 1 if it is a mean. The target is the second argument, and the
+    reduction is the first whole number behind it.
+    """
+    numbers = [each for each in (*args[2:], kwargs.get("reduction")) if type(each) is int]
+    is_sum = bool(numbers) and numbers[0] == _SUM
+    return int(args[1].numel()) if is_sum and len(args) > 1 else 1

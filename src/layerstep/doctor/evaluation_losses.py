@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from layerstep._torch import is_tracing
 from layerstep._torch.loss_functions import LossFunctions
@@ -43,21 +44,23 @@ class EvaluationLosses:
         """A model or a loss module is called: what functions give inside it may be its own loss."""
         self._mark = len(self._seen)
 
-    def module_gave(self, kind: str, loss: Any) -> None:
-        """It has returned a loss. The functions that it has called were a part of it."""
-        value = _number(loss)
-        if value is not None:
-            inside = self._seen[self._mark :]
-            self._seen[self._mark :] = inside if [value] == [each for _, each in inside] else [(kind, value)]
+    def module_gave(self, module: nn.Module, loss: Any) -> None:
+        """It has returned a loss. The functions that it has called were a part of it; a loss module of torch
+        is nothing else than its function.
+        """
+        value, inside = _number(loss), self._seen[self._mark :]
+        is_torchs = type(module).__module__.startswith("torch.nn.") and len(inside) == 1
+        if value is not None and not is_torchs and [value] != [each for _, each in inside]:
+            self._seen[self._mark :] = [(type(module).__name__, value)]
 
-    def _function_called(self, kind: str, result: Any) -> None:
+    def _function_called(self, kind: str, result: Any, summed: int) -> None:
         if torch.is_grad_enabled() or is_tracing():
             return
         try:
             with observing():
                 value = _number(result)
             if value is not None and len(self._seen) < MOST:
-                self._seen.append((kind, value))
+                self._seen.append((kind, value / max(summed, 1)))
         except Exception as error:
             self._failed(error)
 

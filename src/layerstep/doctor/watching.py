@@ -232,7 +232,7 @@ class Doctor(Instrument):
             model = self.session.run.models.by_root(module)
             given = output if model is not None and model.is_helper else getattr(output, "loss", None)
             with observing():
-                self.evaluation_losses.module_gave(type(module).__name__, given)
+                self.evaluation_losses.module_gave(module, given)
 
     def _is_model(self, module: nn.Module) -> bool:
         model = self.session.run.models.by_root(module)

@@ -15,8 +15,9 @@ from layerstep.registry import rule
 __all__ = ["NotLearning"]
 
 LEAST = 100
-FAR = 20.0
-"""So many times the guess: it is another quantity than the loss of the training."""
+FAR = 1.5
+"""So many times the guess: the samples of the evaluation are of another kind, or known to be overfitted."""
+SAMPLES = 50
 NEAR = 2.0
 """So many times the guess: a model that ignores its input settles at the guess itself."""
 
@@ -50,13 +51,15 @@ class NotLearning(WindowRule):
         turns = [each for each in run.optimizers.values() if len(each.loss)]
         if evaluation.loss is None or not math.isfinite(evaluation.loss) or len(turns) != 1:
             return
+        if evaluation.samples < SAMPLES:
+            return
         optimizer = turns[0]
         seen, self._evaluations = self._evaluations, [*self._evaluations[-511:], evaluation.loss]
         guess = best_guess(optimizer)
         if len(seen) < 2 or optimizer.steps < LEAST or guess is None or targets_drift(optimizer):
             return
         is_mean = optimizer.criterion is not None and optimizer.criterion.reduction == "mean"
-        is_better = min(seen) < 0.97 * guess.loss or min(*seen[-1:], evaluation.loss) < 0.995 * seen[0]
+        is_better = min(seen) < 0.97 * guess.loss or max(*seen[-1:], evaluation.loss) < 0.99 * seen[0]
         if guess.loss > 0 and is_mean and not is_better and evaluation.loss < FAR * guess.loss:
             at = optimizer.made_at
             yield Sign(

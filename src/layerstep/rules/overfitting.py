@@ -81,15 +81,18 @@ class Overfitting(Rule):
         """The training loss is next to nothing, and that of evaluations falls no more."""
         optimizer = next(each for each in run.optimizers.values() if len(each.loss))
         guess, train = best_guess(optimizer), self._seen[-1][2]
-        if guess is None or optimizer.steps < STEPS or not 0 <= train < 0.02 * guess.loss:
+        known = optimizer.criterion
+        if guess is None or known is None or known.reduction != "mean" or optimizer.steps < STEPS:
+            return None
+        if not 0 <= train < 0.02 * guess.loss:
             return None
         if smooth[-1] < HIGH * guess.loss or smooth[-1] < 0.9 * smooth[-min(LEAST, len(smooth))]:
             return None
-        known = len(run.trained_rows)
-        few = f"; it was seen to learn from {known} samples" if known else ""
+        samples = len(run.trained_rows)
+        few = f"; it was seen to learn from {samples} samples" if samples else ""
         return Sign(
             f"the training loss is {train:.2g}, that of evaluations stays at {smooth[-1]:.3g}{few}",
             Place(module=evaluation.model),
-            {"training": train, "evaluation": smooth[-1], "samples": known},
+            {"training": train, "evaluation": smooth[-1], "samples": samples},
             severity=Severity.INFO,
         )

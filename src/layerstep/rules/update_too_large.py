@@ -61,6 +61,8 @@ class UpdateTooLarge(Rule):
         if mine.grad_norm.head(1) and mine.grad_norm.head(1)[0] > HUGE and step.lr < 1:
             return  # the gradients are the cause, not the rate
         first = mine.loss.first[0][1]
+        if not math.isfinite(first):
+            return  # it was so before any step
         if step.is_looked_at and mine.update.count and mine.update.last > AT_ONCE:
             self._early.setdefault(step.optimizer, []).append(mine.update.last)
         large = self._early.get(step.optimizer, ())
@@ -75,7 +77,7 @@ class UpdateTooLarge(Rule):
             usual = median(mine.update.tail(LOOKS))
             now, then = median(mine.loss.tail(10)), median(mine.loss.head(5))
             allowed = then - 0.1 * abs(then) if step.number >= LONG else then + 0.1 * abs(then)
-            if usual > LATER and not now < allowed and math.isfinite(first):
+            if usual > LATER and not now < allowed:
                 yield self._sign(usual, step, loss=now, first=then)
 
     def _sign(self, update: float, step: StepFacts, *, loss: float, first: float) -> Sign:
