@@ -135,7 +135,7 @@ def test_labels_of_other_rows_show_in_the_evaluations(kind: str) -> None:
     def train() -> None:
         x = torch.randn(900, 8)
         other = torch.randperm(900)
-        y = x[:, :4].argmax(1)[other] if kind == "classes" else x[:, :1][other]
+        y = x[:, :4].argmax(1)[other] if kind == "classes" else x[:, :1].sign()[other]
         _fit(x, y, criterion=F.cross_entropy if kind == "classes" else F.mse_loss, held_back=300, epochs=5)
 
     first = _first(_findings(train))
@@ -255,3 +255,15 @@ def test_a_nan_is_not_the_consequence_of_what_comes_after_it() -> None:
         )
 
     assert _first(_findings(train)).rule == "non-finite"
+
+
+def test_a_sum_over_no_labels_that_is_divided_by_their_number_is_the_cause_of_the_nan() -> None:
+    def train() -> None:
+        x = torch.randn(200, 8)
+
+        def mean_of_counted(out: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(out, y, reduction="sum") / (y != -100).sum()
+
+        _fit(x, torch.full((200,), -100), criterion=mean_of_counted)
+
+    assert _first(_findings(train)).rule == "labels-all-ignored"
