@@ -267,3 +267,20 @@ def test_a_sum_over_no_labels_that_is_divided_by_their_number_is_the_cause_of_th
         _fit(x, torch.full((200,), -100), criterion=mean_of_counted)
 
     assert _first(_findings(train)).rule == "labels-all-ignored"
+
+
+def test_batches_that_are_added_up_are_seen_through_a_gradient_scaler() -> None:
+    def train() -> None:
+        model = _net()
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        scaler = torch.amp.GradScaler("cpu")
+        for _ in range(30):
+            optimizer.zero_grad()
+            for _ in range(4):
+                x = torch.randn(8, 8)
+                scaler.scale(F.mse_loss(model(x), x[:, :1])).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    first = _first(_findings(train))
+    assert first.rule == "accumulation-undivided" and first.severity == "warning"
