@@ -19,7 +19,7 @@ from layerstep.module_paths.models import Models
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.shapes import attempt, dtype_name
 
-__all__ = ["Forwards"]
+__all__ = ["Forwards", "autocast_in_use"]
 
 MOST_INPUTS = 6
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -36,7 +36,6 @@ class Forwards:
         self._modes: ByModule[list[tuple[str, nn.Module]]] = ByModule()
         self._tokens: list[Tensor] = []
         self._evaluation: EvaluationFacts | None = None
-        self._evaluation_losses: list[float] = []
         self._given: dict[str, list[tuple[str, weakref.ref[Tensor]]]] = {}
 
     def begins(
@@ -128,18 +127,12 @@ class Forwards:
         """Was a trained model called without gradients since the last training call?"""
         return self._evaluation is not None
 
-    def add_evaluation_loss(self, value: float) -> None:
-        """A loss was seen in an evaluation."""
-        if self._evaluation is not None:
-            self._evaluation_losses.append(value)
-
     def add_to_evaluation(self, call: ForwardFacts, step: int, line: Place) -> None:
         """A trained model is called without gradients."""
         rows = next((each.rows for each in call.inputs if each.rows), ())
         open_ = self._evaluation
         if open_ is None or open_.model != call.model:
             open_ = EvaluationFacts(call.model, step, 0, 0, False, call.has_modes, line=line)
-            self._evaluation_losses = []
         self._evaluation = replace(
             open_,
             forwards=open_.forwards + 1,
@@ -151,8 +144,13 @@ class Forwards:
     def take_evaluation(self) -> EvaluationFacts | None:
         """The evaluation that has just ended, if there was one."""
         taken, self._evaluation = self._evaluation, None
-        losses, self._evaluation_losses = self._evaluation_losses, []
-        return replace(taken, loss=sum(losses) / len(losses)) if taken is not None and losses else taken
+        return taken
+
+
+def autocast_in_use() -> dict[str, torch.dtype]:
+    """The dtype of autocast on each device where it is on."""
+    on = (device for device in ("cuda", "cpu") if torch.is_autocast_enabled(device))
+    return {device: torch.get_autocast_dtype(device) for device in on}
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:

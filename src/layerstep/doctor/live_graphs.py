@@ -20,7 +20,7 @@ from layerstep.memory.leak_lines import growing_line
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["MANY", "LiveGraphs"]
+__all__ = ["LiveGraphs"]
 
 KEPT = 64
 """Steps whose graphs are followed."""
@@ -69,6 +69,13 @@ class LiveGraphs:
         alive = {mark.step for reference in self._marks if (mark := reference()) is not None}
         self._count = sum(each < step - 1 for each in alive)
         return self._count
+
+    def look(self, step: int) -> int:
+        """How many are alive after a step; what holds them is looked for once they are many."""
+        alive = self.count(step)
+        if alive >= MANY and self.held_by is None:
+            self.look_for_holder()
+        return alive
 
     def look_for_holder(self) -> None:
         """Name what holds them, once."""

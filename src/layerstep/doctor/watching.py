@@ -22,13 +22,15 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.calls.events import Phase
 from layerstep.calls.stack import call_depth
 from layerstep.doctor.activity import Activity
+from layerstep.doctor.bad_origins import BadOrigins
 from layerstep.doctor.budget import Budget, Level
 from layerstep.doctor.calls import Calls
 from layerstep.doctor.diagnosis import Diagnosis
+from layerstep.doctor.evaluation_losses import EvaluationLosses
 from layerstep.doctor.facts import ForwardFacts, StepFacts
 from layerstep.doctor.finding import Finding
-from layerstep.doctor.forwards import Forwards
-from layerstep.doctor.live_graphs import MANY, LiveGraphs
+from layerstep.doctor.forwards import Forwards, autocast_in_use
+from layerstep.doctor.live_graphs import LiveGraphs
 from layerstep.doctor.losses import Losses
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
@@ -88,7 +90,9 @@ class Doctor(Instrument):
         self.activity = Activity()
         self.calls = Calls()
         self.training_calls = TrainingCalls()
-        self.losses = Losses(self.optimizers, self.forwards, self.training_calls)
+        self.origins = BadOrigins(self.session)
+        self.losses = Losses(self.optimizers, self.forwards, self.training_calls, self.origins)
+        self.evaluation_losses = EvaluationLosses(self.session.fail)
         self._calls: list[ForwardFacts] = []
         self._modules: list[weakref.ref[nn.Module]] = []
         """The models of these calls."""
@@ -118,6 +122,7 @@ class Doctor(Instrument):
     def stop(self) -> None:
         """Take everything off the run; what was found is kept."""
         self.is_on = False
+        self.evaluation_losses.listen(wanted=False)
         self._roots.clear()
         self._layers.clear()
         for listeners, mine in (
@@ -192,12 +197,14 @@ class Doctor(Instrument):
             )
             if self._is_looking:
                 self.calls.model_called(args, kwargs, with_grad=with_grad)
+        self.evaluation_losses.module_begins()
         if call is None:
             return
         if call.with_grad:
             self._end_evaluation()
             self._calls.append(call)
             self._modules.append(weakref.ref(module))
+            self.origins.called(module, args, kwargs, autocast)
             if self._is_looking:
                 step = self.session.run.training.count + 1
                 with observing():
@@ -205,6 +212,8 @@ class Doctor(Instrument):
         elif self.optimizers.trains(module):
             line = line_of(program_frame(frame))
             self.forwards.add_to_evaluation(call, self.diagnosis.run.training_step, line)
+            is_compiled = any(model.compiled for model in self.session.run.models)
+            self.evaluation_losses.listen(wanted=not is_compiled)
 
     def _left(self, module: nn.Module, output: Any) -> None:
         if not torch.is_grad_enabled():
@@ -219,13 +228,11 @@ class Doctor(Instrument):
 
     def _note_evaluation_loss(self, module: nn.Module, output: Any) -> None:
         """A loss that a model returns beside its output, or that a loss module returns."""
-        if not self.forwards.is_evaluating:
-            return
-        model = self.session.run.models.by_root(module)
-        given = output if model is not None and model.is_helper else getattr(output, "loss", None)
-        if is_tensor(given) and given.numel() == 1 and given.is_floating_point():
+        if self.forwards.is_evaluating:
+            model = self.session.run.models.by_root(module)
+            given = output if model is not None and model.is_helper else getattr(output, "loss", None)
             with observing():
-                self.forwards.add_evaluation_loss(float(given))
+                self.evaluation_losses.module_gave(module, given)
 
     def _is_model(self, module: nn.Module) -> bool:
         model = self.session.run.models.by_root(module)
@@ -234,7 +241,9 @@ class Doctor(Instrument):
     def _end_evaluation(self) -> None:
         evaluation = self.forwards.take_evaluation()
         if evaluation is not None:
-            self.diagnosis.evaluated(evaluation)
+            loss = self.evaluation_losses.take(self.diagnosis.run.criterion)
+            self.evaluation_losses.listen(wanted=False)
+            self.diagnosis.evaluated(replace(evaluation, loss=loss))
 
     def _layer_called(
         self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
@@ -273,6 +282,8 @@ class Doctor(Instrument):
                 self.optimizers.begin(self.diagnosis.run)
                 self.diagnosis.begins()
             self.optimizers.before_step(stepped, deep=self._is_looking)
+            if self.optimizers.has_bad_gradients and self.losses.are_finite:
+                self.optimizers.born = self.origins.in_backward() or self.optimizers.born
 
     def _stepped(self, stepped: Stepped) -> None:
         if self.session.run.is_silent or is_tracing():
@@ -292,12 +303,9 @@ class Doctor(Instrument):
             step = replace(
                 step,
                 layer_inputs=self.activity.take_inputs(),
-                live_graphs=self.graphs.count(self.session.run.training.count),
+                live_graphs=self.graphs.look(self.session.run.training.count),
                 held_by=self.graphs.held_by,
             )
-            if (step.live_graphs or 0) >= MANY and step.held_by is None:
-                self.graphs.look_for_holder()
-                step = replace(step, held_by=self.graphs.held_by)
             self._calls, self._modules = [], []
             if self._is_looking:
                 self._try_sequences()
@@ -387,12 +395,6 @@ class _Timed:
             self._doctor.session.fail(error)
             return True
         return False
-
-
-def autocast_in_use() -> dict[str, torch.dtype]:
-    """The dtype of autocast on each device where it is on."""
-    on = (device for device in ("cuda", "cpu") if torch.is_autocast_enabled(device))
-    return {device: torch.get_autocast_dtype(device) for device in on}
 
 
 def _ignore(*_: Any) -> None:
