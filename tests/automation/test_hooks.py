@@ -399,7 +399,6 @@ def test_findings_of_the_doctor_are_alerts_too() -> None:
 
 
 def test_nothing_is_left_in_torch() -> None:
-    """The doctor and the hooks both stand in for `backward`, one on top of the other."""
     before = torch.autograd.backward
     model = network()
     session = debug_session(model, output=io.StringIO())

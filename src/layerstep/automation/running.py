@@ -34,7 +34,6 @@ from layerstep.side_effects.guard import Outcome
 from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
 from layerstep.tensors.summary import summarize
-from layerstep.training_steps.backward_calls import BackwardCalls
 from layerstep.training_steps.steps import Stepped
 from layerstep.views import Level, Notice
 
@@ -68,7 +67,6 @@ class Hooks(Instrument):
         """What each recovery has changed, for `perturbed?`."""
         self._recovered: Counter[tuple[int, str]] = Counter()
         self._last = 0
-        self._backward = BackwardCalls(session.fail)
         self._loss: float | None = None
         self._process = psutil.Process(os.getpid())
         self.alerts = Alerts()
@@ -119,17 +117,18 @@ class Hooks(Instrument):
     # --- on and off ---
 
     def apply(self) -> None:
-        at_steps = any(h.trigger.moment is Moment.STEP and h.is_active for h in self._hooks.values())
-        training = self._session.run.training
-        training.listen(training.before, self._before_step, at_steps)
-        training.listen(training.after, self._after_step, at_steps)
-        self._backward.listen(self._backward.before, self._backward_begins, at_steps)
+        self._listen(
+            wanted=any(h.trigger.moment is Moment.STEP and h.is_active for h in self._hooks.values())
+        )
 
     def clear(self) -> None:
-        training = self._session.run.training
-        training.listen(training.before, self._before_step, False)
-        training.listen(training.after, self._after_step, False)
-        self._backward.listen(self._backward.before, self._backward_begins, False)
+        self._listen(wanted=False)
+
+    def _listen(self, *, wanted: bool) -> None:
+        backward, training = self._session.run.backward_calls, self._session.run.training
+        backward.listen(backward.before, self._backward_begins, wanted)
+        training.listen(training.before, self._before_step, wanted)
+        training.listen(training.after, self._after_step, wanted)
 
     def cost(self) -> list[str]:
         return [f"hook {n} {h.name}: {h.executions} × {h.trigger}" for n, h in self if h.is_active]
