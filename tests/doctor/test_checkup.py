@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -121,8 +122,10 @@ def test_a_killed_run_leaves_a_readable_log(tmp_path: Path) -> None:
             time.sleep(0.1)
     finally:
         run.send_signal(signal.SIGKILL)
+        killed = datetime.now(UTC)
         run.wait()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert {"begin", "finding", "step"} <= {line["kind"] for line in lines}
     steps = [line["step"] for line in lines if line["kind"] == "step"]
     assert steps == sorted(steps) and len(steps) >= 3
+    assert abs((killed - datetime.fromisoformat(lines[-1]["time"])).total_seconds()) < 1
