@@ -92,6 +92,7 @@ class Doctor(Instrument):
         """The models of these calls."""
         self.graphs = LiveGraphs(self.session)
         self._is_looking = False
+        self._is_quiet = False
         self._has_begun = False
         self._own = 0.0
         self._since = time.perf_counter()
@@ -139,8 +140,9 @@ class Doctor(Instrument):
         """Called when the session detaches."""
         self.stop()
 
-    def finish(self) -> None:
-        """The run is over: ask the rules for the last time."""
+    def finish(self, *, quiet: bool = False) -> None:
+        """The run is over: ask the rules for the last time. `quiet`: a report follows that shows all."""
+        self._is_quiet = quiet
         if self.is_on:
             self._end_evaluation()
             self.optimizers.schedulers.tell(self.diagnosis.run)
@@ -353,7 +355,8 @@ class Doctor(Instrument):
         return _Timed(self)
 
     def _found(self, finding: Finding) -> None:
-        self.session.say(finding_view(finding), "finding")
+        if not self._is_quiet:
+            self.session.say(finding_view(finding), "finding")
         for listener in list(self.listeners):
             listener(finding)
 
