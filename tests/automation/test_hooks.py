@@ -261,13 +261,15 @@ def test_a_wrong_hook_is_refused(build: Callable[[], object]) -> None:
 
 def test_pause_stops_at_the_prompt() -> None:
     model, screen = network(), io.StringIO()
-    console = DebugConsole(model, commands=["continue", "p step", "hooks", "continue"], output=screen)
+    lines = ["continue", "p step", "hooks", "__import__('time').sleep(0.5)", "continue"]
+    console = DebugConsole(model, commands=lines, output=screen)
     hook = built(HookTrigger.step_range(2, 2), HookAction.pause())
     console.hooks.register_hook(hook)
     with console:
         train(model, 3)
     assert "hook mine" in screen.getvalue() and "optimizer.step()" in screen.getvalue()
     assert hook.executions == 1 and not hook.error
+    assert hook.seconds < 0.4  # without the time at the prompt
 
 
 def test_pause_at_a_layer_stops_there() -> None:

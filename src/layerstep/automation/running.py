@@ -332,9 +332,10 @@ class Hooks(Instrument):
             self._session.say(Notice(text, level=_NOTICE[action.severity]), "alert")
 
     def _pause(self, hook: Hook) -> None:
-        frame = user_frame(sys._getframe(1))
+        frame, begun = user_frame(sys._getframe(1)), time.perf_counter()
         if frame is not None:
             self._session.standstill.stop_here(frame, f"hook {hook.name}")
+            hook.seconds -= time.perf_counter() - begun  # the time at the prompt is the user's
 
     def _look(self, hook: Hook, action: HookAction, context: HookContext) -> None:
         if action.kind == "record":
