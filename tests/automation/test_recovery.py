@@ -67,9 +67,13 @@ def test_a_skipped_step_is_as_if_it_was_never_called() -> None:
     assert same(model, bare)
     states = zip(optimizer.state.values(), plain.state.values(), strict=True)
     assert all(torch.equal(a["exp_avg"], b["exp_avg"]) and a["step"] == b["step"] for a, b in states)
-    assert all(p.grad is not None for p in model.parameters())
     assert "skipped a step of AdamW, step 3" in text
     assert "yes: 1 change" in text and "hook mend" in text
+
+
+def test_after_a_skipped_step_the_gradients_are_there() -> None:
+    model, _, _, _ = recovered(HookAction.skip_step(), HookTrigger.not_finite(), 3, broken_at(3))
+    assert all(p.grad is not None for p in model.parameters())
 
 
 def test_values_that_are_not_finite_are_replaced() -> None:
