@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from layerstep.sessions.pytorch import (
         PyTorchDebugger,
         create_pytorch_debugger,
+        debug_context,
         debug_training_session,
     )
     from layerstep.sessions.report import Report
@@ -67,6 +68,7 @@ __all__ = [
     "attach",
     "compare",
     "create_pytorch_debugger",
+    "debug_context",
     "debug_session",
     "debug_training_session",
     "inspect",
@@ -95,6 +97,7 @@ _HOME = {
     "Report": "layerstep.sessions.report",
     "PyTorchDebugger": "layerstep.sessions.pytorch",
     "create_pytorch_debugger": "layerstep.sessions.pytorch",
+    "debug_context": "layerstep.sessions.pytorch",
     "debug_training_session": "layerstep.sessions.pytorch",
     "TrainingDebugger": "layerstep.sessions.training",
     "DiffusionModelDebugger": "layerstep.sessions.diffusion",

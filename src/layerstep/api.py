@@ -12,6 +12,7 @@ from typing import IO, Any, Self
 
 from torch import nn
 
+from layerstep.automation.running import Hooks, hooks_of
 from layerstep.config import is_disabled
 from layerstep.crashes.catching import Crashes
 from layerstep.engine.instrument import Measuring
@@ -65,6 +66,11 @@ class DebugConsole:
         self.model = model
         self.session, _ = open_session(commands=commands or (), input=input, output=output)
         self.session.add_model(model)
+
+    @property
+    def hooks(self) -> Hooks:
+        """The hooks of this console, and their alerts: `hooks.register_hook(hook)`, `hooks.alerts`."""
+        return hooks_of(self.session)
 
     def breakpoint(
         self, where: str, phase: str = "exit", *, condition: str | None = None, temporary: bool = False

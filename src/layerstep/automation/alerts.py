@@ -97,6 +97,12 @@ class Alerts:
                 )
         return True
 
+    def close(self) -> None:
+        """Let the sinks that send from a thread of their own send the rest, but not for long."""
+        for sink in self.sinks:
+            if isinstance(sink, WebhookSink):
+                sink.close()
+
 
 _LEVELS = {
     AlertSeverity.INFO: logging.INFO,

@@ -43,7 +43,6 @@ from layerstep.errors import message_of
 from layerstep.hooks.taps import Sink, Taps
 from layerstep.registry import all_rules
 from layerstep.tensors.observing import observing
-from layerstep.training_steps.backward_calls import BackwardCalls
 from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 
@@ -73,7 +72,6 @@ class Doctor(Instrument):
         """Told of each finding when it arises."""
         self.steppers: list[Callable[[StepFacts], None]] = []
         """Told of each step."""
-        self._backward = BackwardCalls(session.fail)
         self._roots = Taps(Sink(self._called, _ignore, _ignore))
         self._roots.sink.listening = True
         self._layers = Taps(Sink(self._layer_called, _ignore, _ignore))
@@ -98,6 +96,7 @@ class Doctor(Instrument):
         """The models of these calls."""
         self.graphs = LiveGraphs(self.session)
         self._is_looking = False
+        self._is_quiet = False
         self._has_begun = False
         self._own = 0.0
         self._since = time.perf_counter()
@@ -125,33 +124,30 @@ class Doctor(Instrument):
         self.evaluation_losses.listen(wanted=False)
         self._roots.clear()
         self._layers.clear()
-        for listeners, mine in (
-            (self._backward.before, self._begins),
-            (self._backward.after, self._has_ended),
-        ):
-            self._backward.listen(listeners, mine, False)
-        training = self.session.run.training
-        training.listen(training.before, self._is_about_to_step, False)
-        training.listen(training.after, self._stepped, False)
+        self._listen(wanted=False)
 
     def apply(self) -> None:
         """Called when the taps of the session are put on: a model may be new."""
         if not self.is_on:
             return
         self._roots.apply_to(self.session.run.models.tappable, Phase.ENTER, Phase.EXIT)
-        self._backward.listen(self._backward.before, self._begins, True)
-        self._backward.listen(self._backward.after, self._has_ended, True)
-        training = self.session.run.training
-        training.listen(training.before, self._is_about_to_step, True)
-        training.listen(training.after, self._stepped, True)
+        self._listen(wanted=True)
         self._look_next()
+
+    def _listen(self, *, wanted: bool) -> None:
+        backward, training = self.session.run.backward_calls, self.session.run.training
+        backward.listen(backward.before, self._begins, wanted)
+        backward.listen(backward.after, self._has_ended, wanted)
+        training.listen(training.before, self._is_about_to_step, wanted)
+        training.listen(training.after, self._stepped, wanted)
 
     def clear(self) -> None:
         """Called when the session detaches."""
         self.stop()
 
-    def finish(self) -> None:
-        """The run is over: ask the rules for the last time."""
+    def finish(self, *, quiet: bool = False) -> None:
+        """The run is over: ask the rules for the last time. `quiet`: a report follows that shows all."""
+        self._is_quiet = quiet
         if self.is_on:
             self._end_evaluation()
             self.optimizers.schedulers.tell(self.diagnosis.run)
@@ -368,7 +364,8 @@ class Doctor(Instrument):
         return _Timed(self)
 
     def _found(self, finding: Finding) -> None:
-        self.session.say(finding_view(finding), "finding")
+        if not self._is_quiet:
+            self.session.say(finding_view(finding), "finding")
         for listener in list(self.listeners):
             listener(finding)
 

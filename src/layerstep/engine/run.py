@@ -14,6 +14,7 @@ from layerstep.expressions.scope import Scope
 from layerstep.expressions.seen_values import Results, SeenCalls
 from layerstep.module_paths.models import Models
 from layerstep.side_effects.guard import Evaluation
+from layerstep.training_steps.backward_calls import BackwardCalls
 from layerstep.training_steps.steps import Steps
 
 __all__ = ["Run"]
@@ -26,6 +27,7 @@ class Run:
         self.config = config
         self.models = Models()
         self.training = Steps(fail)
+        self.backward_calls = BackwardCalls(fail)
         self.seen_calls = SeenCalls(config.keep_bytes)
         self.results = Results(config.keep_bytes)
         """What lines have answered: `$1`, `$2`, …"""
