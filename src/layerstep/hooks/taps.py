@@ -51,7 +51,7 @@ _frame = sys._getframe
 class Sink:
     """Where taps report to. While no step runs and nothing is noted, taps without points return at once."""
 
-    __slots__ = ("entered", "lies_open", "listening", "noting", "raised", "report", "run_plain")
+    __slots__ = ("edit", "entered", "lies_open", "listening", "noting", "raised", "report", "run_plain")
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Sink:
         run_plain: Callable[[nn.Module, Callable[[], Any]], None],
         raised: Callable[[BaseException, Asked], None],
         entered: Callable[[nn.Module, Any, Any], None] = lambda module, args, kwargs: None,
+        edit: Callable[[Phase, Asked, Any, Any, Any, Any, FrameType], Any] = lambda *call: None,
     ) -> None:
         self.listening = False
         """A step goes on."""
@@ -72,6 +73,8 @@ class Sink:
         self.raised = raised
         self.entered = entered
         """Notes what a module is called with that may overwrite it."""
+        self.edit = edit
+        """Gives what a call is to be given or to return instead; None leaves it alone."""
 
 
 class _Tap(OwnHook):
@@ -155,6 +158,32 @@ class ExitTap(_Tap):
         return None
 
 
+class InputEditTap(_Tap):
+    """A forward pre-hook that may replace what the module is called with."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, *kwargs: Any) -> Any:
+        if _is_compiling():
+            return None
+        if not kwargs:
+            return self._leave(module)
+        return self.sink.edit(_ENTER, self.points, module, args, kwargs[0], None, _frame(1))
+
+
+class OutputEditTap(_Tap):
+    """A forward hook that may replace what the module returns."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any = _ABSENT) -> Any:
+        if _is_compiling():
+            return None
+        if output is _ABSENT:
+            return self._leave(module)
+        return self.sink.edit(_EXIT, self.points, module, args, kwargs, output, _frame(1))
+
+
 class RaisedTap(_Tap):
     """A forward pre-hook that lets the forward of this call report what it raises.
 
@@ -183,7 +212,17 @@ class RaisedTap(_Tap):
         return reporting
 
 
-_KINDS: dict[Phase, type[_Tap]] = {Phase.INPUTS: InputsTap, Phase.RAISED: RaisedTap}
+_KINDS: dict[Phase, type[_Tap]] = {
+    Phase.INPUTS: InputsTap,
+    Phase.RAISED: RaisedTap,
+    Phase.EDIT_INPUT: InputEditTap,
+    Phase.EDIT_OUTPUT: OutputEditTap,
+}
+_EDITS = (Phase.EDIT_INPUT, Phase.EDIT_OUTPUT)
+
+
+def _only_looks(hook: object) -> bool:
+    return isinstance(hook, _Tap) and not isinstance(hook, InputEditTap | OutputEditTap)
 
 
 def _is_tap(hook: object) -> bool:
@@ -201,10 +240,16 @@ class _Installed:
         self.handles: dict[Phase, HiddenHook] = {}
         self.in_place_of_kernel: ForwardReplacement | None = None
 
+    def take_off(self) -> None:
+        for handle in self.handles.values():
+            handle.remove()
+        self.handles.clear()
+        self.taps.clear()
+
     def remove(self) -> None:
-        for handle in (*self.handles.values(), self.in_place_of_kernel):
-            if handle is not None:
-                handle.remove()
+        self.take_off()
+        if self.in_place_of_kernel is not None:
+            self.in_place_of_kernel.remove()
 
 
 class Taps:
@@ -242,15 +287,19 @@ class Taps:
             ]:
                 entry.handles.pop(phase).remove()
                 del entry.taps[phase]
-            for phase, points in wanted.items():
+            if any(phase in wanted and phase not in entry.taps for phase in _EDITS):
+                entry.take_off()  # torch calls hooks in their order: an edit goes before those that look
+            for phase in sorted(wanted, key=lambda phase: phase not in _EDITS):
                 if phase in entry.taps:
-                    entry.taps[phase].points = points
+                    entry.taps[phase].points = wanted[phase]
                 else:
-                    self._install(entry, module, phase, points)
+                    self._install(entry, module, phase, wanted[phase])
 
     def _with_kernel(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """While a layer that may be one kernel is tapped, the kernel still computes."""
-        return FusedForward(module, forward, _is_tap, self.sink.run_plain)
+        return FusedForward(
+            module, forward, is_tap=_is_tap, only_looks=_only_looks, run_plain=self.sink.run_plain
+        )
 
     def apply_to(self, roots: list[nn.Module], *phases: Phase) -> None:
         """Tap these outermost modules, for an instrument that has no points."""
@@ -259,7 +308,7 @@ class Taps:
 
     def _install(self, entry: _Installed, module: nn.Module, phase: Phase, points: Asked) -> None:
         tap = self._kind(module, phase)(self.sink, points)
-        if isinstance(tap, ExitTap):
+        if isinstance(tap, ExitTap | OutputEditTap):
             handle = HiddenHook(module, nn.Module.register_forward_hook(module, tap, with_kwargs=True))
         else:
             handle = _put_before(module, tap)

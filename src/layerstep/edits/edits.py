@@ -1,0 +1,270 @@
+"""The edits of a session: what was changed on purpose, how often it acted, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from layerstep._torch import set_version
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame
+from layerstep.edits.acting import Acting, Occasion, Reach, only_tokens
+from layerstep.edits.gradients import Gradient
+from layerstep.edits.target import Target
+from layerstep.engine.instrument import Instrument
+from layerstep.engine.points import Edit
+from layerstep.errors import BadArguments, UserError
+from layerstep.expressions.expression import Expression
+from layerstep.module_paths.where import Where
+from layerstep.side_effects.guard import state_of
+from layerstep.tensors.observing import observing, version_of
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Edits", "Made"]
+
+Make = Callable[[Occasion], Event | None]
+
+
+@dataclass(slots=True, eq=False)
+class Made:
+    """One edit: as a point that acts at calls, in one call only, or in a weight."""
+
+    number: int
+    line: str
+    where: str
+    state: Callable[[], str]
+    """How often it acted, and what of it remains."""
+    undo: Callable[[], str]
+    """Takes it back, and says what it cannot; raises where that would be wrong."""
+    redo: Callable[[], None] | None = None
+    is_undone: bool = False
+
+
+class Edits(Instrument):
+    """All edits of a session, in their order."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.made: list[Made] = []
+        self.why_refused = ""
+        """Why no edit may be made, if so."""
+
+    @property
+    def in_force(self) -> list[Made]:
+        return [each for each in self.made if not each.is_undone]
+
+    def stopped(self) -> list[Notice]:
+        """Whoever looks at values that were edited must know it."""
+        edits = self.in_force
+        if not edits:
+            return []
+        words = "; ".join(f"{each.number} at {each.where} ({each.state()})" for each in edits[:3])
+        more = f"; {len(edits) - 3} more" if len(edits) > 3 else ""
+        return [
+            Notice(f"edited: {words}{more}", "`perturbed?` lists them, `undo` takes them back", level="warn")
+        ]
+
+    def check_allowed(self) -> None:
+        if self.why_refused:
+            raise UserError(self.why_refused, "run with --allow-edits")
+
+    # --- at calls ---
+
+    def add(
+        self,
+        where: str,
+        make: Make,
+        *,
+        line: str,
+        phase: Phase = Phase.EXIT,
+        reach: Reach | None = None,
+        condition: Expression | None = None,
+        is_random: bool = False,
+    ) -> Edit:
+        """An edit as a numbered point, which acts in each call that it reaches."""
+        self.check_allowed()
+        acting = Acting(self._session.run, reach or Reach(), make, is_random=is_random)
+        points = self._session.points
+        point = points.add(
+            Edit(Where.parse(where), phase=phase, condition=condition, change=acting, set_by=line)
+        )
+        self._session.intake.set_or_leave_pending(point)
+
+        def redo() -> None:
+            points.put_back(point)
+            self._session.intake.set_or_leave_pending(point)
+
+        def undo() -> str:
+            points.delete(point)
+            self._session.rearm()
+            return "what it did in calls that are over stays" if point.hits else ""
+
+        def state() -> str:
+            return _times(point.hits) if point in list(points) else "deleted"
+
+        self._keep(Made(point.number, line, where, state, undo, redo))
+        return point
+
+    def by_expression(
+        self, text: str, *, target: Target, gradient: Gradient, reach: Reach
+    ) -> tuple[Make, Expression]:
+        """Replaces the target by what an expression gives at the call."""
+        expression = Expression.parse(text)
+
+        def make(occasion: Occasion) -> Event:
+            names = self._session.run.scope_at(occasion.place)
+            value = expression.evaluate(names)
+            only = only_tokens(reach, occasion)
+            return target.replaced(occasion.event, value, names, gradient=gradient, only=only)
+
+        return make, expression
+
+    # --- in this call only ---
+
+    def set_here(self, target: Target, text: str, *, line: str, gradient: Gradient) -> Notice:
+        """Replace a value of the call that the run stands at."""
+        self.check_allowed()
+        pause = self._session.run.pause
+        event, frame = (pause.event, pause.stack[0]) if pause is not None and pause.stack else (None, None)
+        if pause is None or event is None or frame is None or event.op is not None or event.call is not None:
+            raise UserError("no call of a module begins or ends here", "`break PATH` stops at one")
+        if event.phase is not target.phase:
+            when = "enter" if target.phase is Phase.ENTER else "exit"
+            done = "has not finished" if when == "exit" else "has had its inputs"
+            raise UserError(
+                f"{frame.path} {done}", f"`break {frame.path} {when}` stops where {target.base} can be set"
+            )
+        before = pause.edited or event
+        names = self._session.run.scope_at(frame)
+        value = Expression.parse(text).evaluate(names)
+        pause.edited = target.replaced(before, value, names, gradient=gradient)
+        _show(frame, pause.edited)
+        number, forward = self._session.points.next_number(), pause.forward
+
+        def undo() -> str:
+            now = self._session.run.pause
+            if now is not pause:
+                raise UserError(
+                    f"edit {number} acted in forward {forward}, and the run went on with its value",
+                    "`restart` runs this forward again, if it still runs",
+                )
+            pause.edited = before
+            _show(frame, before)
+            return ""
+
+        def state() -> str:
+            return (
+                "acts when the run goes on"
+                if self._session.run.pause is pause
+                else f"acted in forward {forward}"
+            )
+
+        self._keep(Made(number, line, frame.path, state, undo))
+        return Notice(f"edit {number}: {target.text} of {frame.path} is replaced in this call", level="good")
+
+    # --- in weights ---
+
+    def set_weight(self, target: Target, text: str, *, line: str) -> Notice:
+        """Write into a parameter, a buffer or a gradient, and keep what it was."""
+        self.check_allowed()
+        scope, name = self._session.run.scope, target.name
+        tensor = Expression.parse(name).evaluate(scope)
+        known = next((path for path, each in state_of(self._session.run.models) if each is tensor), "")
+        if not known:
+            raise BadArguments(
+                f"{name} is no parameter, buffer or gradient of a model",
+                "out, inp and kwargs are values of a call",
+            )
+        value = Expression.parse(text).evaluate(scope)
+        index = target.index(scope)
+        with observing():
+            before, version = tensor.detach().clone(), version_of(tensor)
+        with torch.no_grad():
+            tensor[index] = value.to(tensor) if isinstance(value, Tensor) else value
+        written = version_of(tensor)
+        number = self._session.points.next_number()
+
+        def undo() -> str:
+            if version_of(tensor) != written:
+                raise UserError(
+                    f"{known} was written {version_of(tensor) - written} times since edit {number}",
+                    "to take the edit back would take those back, too",
+                )
+            swap(before, version)
+            return ""
+
+        def swap(values: Tensor, to_version: int) -> None:
+            with torch.no_grad():
+                tensor.data.copy_(values)
+            if to_version >= 0:
+                set_version(tensor, to_version)
+
+        with observing():
+            after = tensor.detach().clone()
+        made = Made(number, line, known, lambda: "written", undo, lambda: swap(after, written))
+        self._keep(made)
+        hint = ""
+        if torch.is_grad_enabled() and self._session.run.pause is not None and self._session.run.pause.stack:
+            hint = "if this forward has used it, torch refuses its backward pass; `undo` before it"
+        return Notice(f"edit {number}: {known} is written", hint, level="good")
+
+    # --- back ---
+
+    def undo(self, which: str) -> list[Notice]:
+        """Take back the last edit, one by its number, or all."""
+        if which == "all":
+            chosen = list(reversed(self.in_force))
+        elif which:
+            chosen = [each for each in self.in_force if str(each.number) == which]
+            if not chosen:
+                raise BadArguments(f"no edit {which}", "`perturbed?` lists the edits")
+        else:
+            chosen = self.in_force[-1:]
+        if not chosen:
+            raise UserError("no edit is in force")
+        told = []
+        for each in chosen:
+            try:
+                rest = each.undo()
+            except UserError as error:
+                if len(chosen) == 1:
+                    raise
+                told.append(Notice(f"not undone: {error}", error.hint, level="warn"))
+                continue
+            each.is_undone = True
+            told.append(Notice(f"undone: edit {each.number}, {each.line}", rest))
+        return told
+
+    def redo(self) -> Notice:
+        """Make the edit again that was undone last."""
+        self.check_allowed()
+        undone = [each for each in self.made if each.is_undone and each.redo is not None]
+        if not undone:
+            raise UserError("no edit was undone that can be made again")
+        last = undone[0] if len(undone) == 1 else max(undone, key=lambda each: each.number)
+        assert last.redo is not None
+        last.redo()
+        last.is_undone = False
+        return Notice(f"edit {last.number} is in force again: {last.line}", level="good")
+
+    def _keep(self, made: Made) -> None:
+        self.made.append(made)
+
+
+def _times(count: int) -> str:
+    return "never acted" if not count else "acted once" if count == 1 else f"acted {count:,} times"
+
+
+def _show(frame: Frame, event: Event) -> None:
+    """Let the stop show the values that the run goes on with."""
+    if event.phase is Phase.EXIT:
+        frame.output = event.output
+    else:
+        frame.args, frame.kwargs = event.args, event.kwargs
