@@ -44,6 +44,7 @@ class Made:
     undo: Callable[[], str]
     """Takes it back, and says what it cannot; raises where that would be wrong."""
     redo: Callable[[], None] | None = None
+    is_weight: bool = False
     is_undone: bool = False
 
 
@@ -59,6 +60,11 @@ class Edits(Instrument):
     @property
     def in_force(self) -> list[Made]:
         return [each for each in self.made if not each.is_undone]
+
+    @property
+    def written(self) -> set[str]:
+        """The weights that edits in force have written."""
+        return {each.where for each in self.in_force if each.is_weight}
 
     def stopped(self) -> list[Notice]:
         """Whoever looks at values that were edited must know it."""
@@ -208,7 +214,9 @@ class Edits(Instrument):
 
         with observing():
             after = tensor.detach().clone()
-        made = Made(number, line, known, lambda: "written", undo, lambda: swap(after, written))
+        made = Made(
+            number, line, known, lambda: "written", undo, lambda: swap(after, written), is_weight=True
+        )
         self._keep(made)
         hint = ""
         if torch.is_grad_enabled() and self._session.run.pause is not None and self._session.run.pause.stack:

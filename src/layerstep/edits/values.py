@@ -19,7 +19,7 @@ from layerstep.errors import UserError
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["main_tensor", "mean_value", "noise", "replacing", "resampled", "same_shape"]
+__all__ = ["Value", "main_tensor", "mean_value", "noise", "replacing", "resampled", "same_shape"]
 
 Value = Callable[[Tensor, Occasion], Any]
 
