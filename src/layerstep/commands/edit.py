@@ -55,7 +55,7 @@ def edit(session: Session, given: Given) -> Notice:
             f"edit replaces out, inp or kwargs, not {target}", f"`set {given.text}` writes it once"
         )
     edits, reach = session.instruments.get(Edits), reach_of(given)
-    make, _ = edits.by_expression(expression, target=place, gradient=gradient_of(given), reach=reach)
+    make = edits.by_expression(expression, target=place, gradient=gradient_of(given), reach=reach)
     point = edits.add(
         given.where,
         make,

@@ -28,7 +28,7 @@ def perturbed(session: Session, given: Given) -> View:
     restored = sum(1 for _, outcome in session.prompt.effects.disturbed if outcome.restored)
     lines = _count(restored, "line")
     also = f"; random streams and buffers that {lines} moved were put back" if restored else ""
-    hint = f"not checked: {_some(unchecked)}" if unchecked else ""
+    hint = f"not checked: {_some(unchecked)}" if unchecked else edits.past
     if not rows:
         return Notice(f"no: {_proof(session)}{also}", hint, level="good" if not unchecked else "info")
     table = Table((Column("line", "code"), Column("changed", "path")), tuple(rows[:MOST_ROWS]))

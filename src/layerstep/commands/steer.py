@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from layerstep._torch.tensors import is_tensor
 from layerstep.arguments import Condition, Expr, Given, Keyword, Real
 from layerstep.commands.break_ import condition_of
 from layerstep.commands.edit import REACH, WHERE, reach_of
@@ -11,7 +12,9 @@ from layerstep.edits.acting import Occasion
 from layerstep.edits.edits import Edits
 from layerstep.edits.values import replacing
 from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
 from layerstep.expressions.expression import Expression
+from layerstep.expressions.scope import run_python
 from layerstep.points.description import confirmation
 from layerstep.registry import command
 from layerstep.views import Notice
@@ -55,7 +58,9 @@ def steer(session: Session, given: Given) -> Notice:
 
     VECTOR is an expression; it is evaluated once, now. `by F` multiplies it. The rest is as in `edit`.
     """
-    vector = Expression.parse(given.vector).evaluate(session.run.scope)
+    vector, _ = run_python(given.vector, session.run.scope)
+    if not is_tensor(vector):
+        raise BadArguments(f"{given.vector} is no tensor")
 
     def steered(old: Tensor, occasion: Occasion) -> Any:
         return old + given.by * vector.to(old)

@@ -22,7 +22,7 @@ from layerstep.errors import BadArguments, UserError
 from layerstep.process.frames import forget_locals
 from layerstep.tensors.containers import tensors_of
 
-__all__ = ["Acting", "Occasion", "Reach", "only_tokens", "parse_tokens"]
+__all__ = ["Acting", "Make", "Occasion", "Reach", "only_tokens", "parse_tokens"]
 
 REMEMBERED = 10_000
 """Calls in which an edit acted. A recomputation asks for them."""
@@ -80,6 +80,10 @@ class Occasion:
         return torch.Generator(device).manual_seed(self.seed)
 
 
+Make = Callable[[Occasion], Event | None]
+"""What an edit does at a call: the event with other values, or nothing."""
+
+
 class Acting:
     """Counts the calls of an edit's modules, and lets it act in those that its reach means.
 
@@ -88,12 +92,11 @@ class Acting:
     calls in which it acted by what they were given, because their order is another one in the backward pass.
     """
 
-    def __init__(
-        self, run: Run, reach: Reach, make: Callable[[Occasion], Event | None], *, is_random: bool = False
-    ) -> None:
+    def __init__(self, run: Run, reach: Reach, make: Make, *, is_random: bool = False) -> None:
         self._run = run
         self.reach = reach
         self._make = make
+        self._is_random = is_random
         self._differs = is_random or bool(reach.most or reach.call)
         """Does it do different things in different calls?"""
         self._counts: dict[int, tuple[int, int]] = {}
@@ -101,6 +104,10 @@ class Acting:
         self._acted: OrderedDict[tuple[Any, ...], int] = OrderedDict()
         """The seed of each call in which it acted."""
         self._done = 0
+
+    def anew(self) -> Acting:
+        """The same edit for a rerun, which must not count in the run."""
+        return Acting(self._run, self.reach, self._make, is_random=self._is_random)
 
     def __call__(self, event: Event, place: Frame) -> Event | None:
         if graph_task() != NO_BACKWARD:

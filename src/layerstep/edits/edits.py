@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,13 +13,14 @@ from torch import Tensor
 from layerstep._torch import set_version
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.stack import Frame
-from layerstep.edits.acting import Acting, Occasion, Reach, only_tokens
+from layerstep.edits.acting import Acting, Make, Occasion, Reach, only_tokens
 from layerstep.edits.gradients import Gradient
 from layerstep.edits.target import Target
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.points import Edit
 from layerstep.errors import BadArguments, UserError
 from layerstep.expressions.expression import Expression
+from layerstep.expressions.scope import EvaluationFailed, run_python
 from layerstep.module_paths.where import Where
 from layerstep.side_effects.guard import state_of
 from layerstep.tensors.observing import observing, version_of
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
 __all__ = ["Edits", "Made"]
-
-Make = Callable[[Occasion], Event | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -56,10 +56,26 @@ class Edits(Instrument):
         self.made: list[Made] = []
         self.why_refused = ""
         """Why no edit may be made, if so."""
+        self._tried: list[Edit] | None = None
 
     @property
     def in_force(self) -> list[Made]:
         return [each for each in self.made if not each.is_undone]
+
+    @property
+    def past(self) -> str:
+        """What edits that were undone have done before, in words."""
+        over = [each for each in self.made if each.is_undone and "acted" in each.state()]
+        return (
+            f"edits that were undone acted before: {', '.join(str(e.number) for e in over)}" if over else ""
+        )
+
+    def for_rerun(self) -> list[Edit]:
+        """The edits at calls that are in force, as they act in a rerun."""
+        points = [point for point in self._session.points if isinstance(point, Edit) and point.enabled]
+        return [
+            replace(point, change=point.change.anew()) for point in points if isinstance(point.change, Acting)
+        ]
 
     @property
     def written(self) -> set[str]:
@@ -95,12 +111,14 @@ class Edits(Instrument):
         is_random: bool = False,
     ) -> Edit:
         """An edit as a numbered point, which acts in each call that it reaches."""
-        self.check_allowed()
         acting = Acting(self._session.run, reach or Reach(), make, is_random=is_random)
+        point = Edit(Where.parse(where), phase=phase, condition=condition, change=acting, set_by=line)
+        if self._tried is not None:
+            self._tried.append(point)
+            return point
+        self.check_allowed()
         points = self._session.points
-        point = points.add(
-            Edit(Where.parse(where), phase=phase, condition=condition, change=acting, set_by=line)
-        )
+        points.add(point)
         self._session.intake.set_or_leave_pending(point)
 
         def redo() -> None:
@@ -113,14 +131,21 @@ class Edits(Instrument):
             return "what it did in calls that are over stays" if point.hits else ""
 
         def state() -> str:
-            return _times(point.hits) if point in list(points) else "deleted"
+            return _times(point.hits) if point.hits or point in list(points) else "deleted"
 
         self._keep(Made(point.number, line, where, state, undo, redo))
         return point
 
-    def by_expression(
-        self, text: str, *, target: Target, gradient: Gradient, reach: Reach
-    ) -> tuple[Make, Expression]:
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[list[Edit]]:
+        """Meanwhile edits are collected, and none takes effect in the run."""
+        self._tried = []
+        try:
+            yield self._tried
+        finally:
+            self._tried = None
+
+    def by_expression(self, text: str, *, target: Target, gradient: Gradient, reach: Reach) -> Make:
         """Replaces the target by what an expression gives at the call."""
         expression = Expression.parse(text)
 
@@ -130,7 +155,7 @@ class Edits(Instrument):
             only = only_tokens(reach, occasion)
             return target.replaced(occasion.event, value, names, gradient=gradient, only=only)
 
-        return make, expression
+        return make
 
     # --- in this call only ---
 
@@ -149,7 +174,7 @@ class Edits(Instrument):
             )
         before = pause.edited or event
         names = self._session.run.scope_at(frame)
-        value = Expression.parse(text).evaluate(names)
+        value, _ = run_python(text, names)
         pause.edited = target.replaced(before, value, names, gradient=gradient)
         _show(frame, pause.edited)
         number, forward = self._session.points.next_number(), pause.forward
@@ -181,19 +206,22 @@ class Edits(Instrument):
         """Write into a parameter, a buffer or a gradient, and keep what it was."""
         self.check_allowed()
         scope, name = self._session.run.scope, target.name
-        tensor = Expression.parse(name).evaluate(scope)
+        tensor, _ = run_python(name, scope)
         known = next((path for path, each in state_of(self._session.run.models) if each is tensor), "")
         if not known:
             raise BadArguments(
                 f"{name} is no parameter, buffer or gradient of a model",
                 "out, inp and kwargs are values of a call",
             )
-        value = Expression.parse(text).evaluate(scope)
+        value, _ = run_python(text, scope)
         index = target.index(scope)
         with observing():
             before, version = tensor.detach().clone(), version_of(tensor)
-        with torch.no_grad():
-            tensor[index] = value.to(tensor) if isinstance(value, Tensor) else value
+        try:
+            with torch.no_grad():
+                tensor[index] = value.to(tensor) if isinstance(value, Tensor) else value
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            raise EvaluationFailed(error) from None
         written = version_of(tensor)
         number = self._session.points.next_number()
 
@@ -267,7 +295,7 @@ class Edits(Instrument):
 
 
 def _times(count: int) -> str:
-    return "never acted" if not count else "acted once" if count == 1 else f"acted {count:,} times"
+    return "not yet" if not count else "acted once" if count == 1 else f"acted {count:,} times"
 
 
 def _show(frame: Frame, event: Event) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "Sink",
     "Taps",
     "Wanted",
+    "editing_calls",
     "replacing_forward",
     "watching_calls",
     "watching_copy",
@@ -391,6 +392,24 @@ def watching_outputs(seen: Callable[[nn.Module, Any], None]) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+@contextlib.contextmanager
+def editing_calls(
+    modules: Mapping[nn.Module, tuple[Callable[..., Any] | None, Callable[..., Any] | None]],
+) -> Iterator[None]:
+    """Let functions replace what these modules are given and return meanwhile, in a rerun without hooks."""
+    handles = []
+    for module, (enter, leave) in modules.items():
+        if enter is not None:
+            handles.append(nn.Module.register_forward_pre_hook(module, enter, with_kwargs=True))
+        if leave is not None:
+            handles.append(nn.Module.register_forward_hook(module, leave, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextlib.contextmanager
