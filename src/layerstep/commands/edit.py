@@ -5,6 +5,7 @@ from layerstep.commands.break_ import condition_of
 from layerstep.commands.set_ import GRADIENT, gradient_of, split_assignment
 from layerstep.edits.acting import Reach, parse_tokens
 from layerstep.edits.edits import Edits
+from layerstep.edits.of_gradients import at_output
 from layerstep.edits.target import Target
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
@@ -45,9 +46,14 @@ def edit(session: Session, given: Given) -> Notice:
     in N calls only, `call K` only in the K-th call of a forward, `tokens A:B` only at these positions of the
     sequence, `if EXPR` only where that holds. If activation checkpointing runs a call again in the backward
     pass, the edit acts there, too.
+    `edit PATH.grad EXPR` replaces the gradient of what the module returns, as it arrives in the backward
+    pass; `edit PATH.weight.grad EXPR` that of a parameter, before each step of its optimizer. `grad` is the
+    old one.
     An edit is a point: `info breaks` says how often it acted, `disable` and `undo` take it back. `perturbed?`
     lists all edits. `--through` and `--cut` mean the gradient of a constant, as in `set`.
     """
+    if given.where.endswith(".grad"):
+        return _gradient(session, given, given.where.removesuffix(".grad"))
     target, expression = split_assignment(given.text)
     place = Target.parse(target or "out")
     if not place.is_of_a_call:
@@ -65,3 +71,18 @@ def edit(session: Session, given: Given) -> Notice:
         condition=condition_of(given),
     )
     return confirmation(point, f": {place.text} = {expression}")
+
+
+def _gradient(session: Session, given: Given, path: str) -> Notice:
+    edits, line = session.instruments.get(Edits), f"edit {given.typed}"
+    told = edits.edit_gradient(path, given.text, line=line)
+    if told is not None:
+        return told
+    point = edits.add(
+        path,
+        at_output(session, given.text),
+        line=line,
+        reach=reach_of(given),
+        condition=condition_of(given),
+    )
+    return confirmation(point, f": the gradient of what it returns is {given.text}")

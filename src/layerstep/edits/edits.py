@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from layerstep._torch import set_version
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.stack import Frame
 from layerstep.edits.acting import Acting, Make, Occasion, Reach, only_tokens
 from layerstep.edits.gradients import Gradient
+from layerstep.edits.of_gradients import ParameterGradient
 from layerstep.edits.target import Target
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.points import Edit
@@ -157,6 +159,22 @@ class Edits(Instrument):
 
         return make
 
+    def by_function(self, where: str, change: Callable[[Any], Any] | Any, *, condition: str = "") -> Edit:
+        """Replaces what modules return by what a function makes of it, or by a value."""
+        whole = Target("out", "out", ())
+
+        def make(occasion: Occasion) -> Event:
+            value = change(occasion.event.output) if callable(change) else change
+            return whole.replaced(occasion.event, value, {})
+
+        asked = Expression.parse(condition) if condition else None
+        return self.add(where, make, line=f"edit {where} from code", condition=asked)
+
+    def take_back(self, number: int) -> None:
+        """Undo an edit, if it is in force."""
+        if any(each.number == number for each in self.in_force):
+            self.undo(str(number))
+
     # --- in this call only ---
 
     def set_here(self, target: Target, text: str, *, line: str, gradient: Gradient) -> Notice:
@@ -250,6 +268,25 @@ class Edits(Instrument):
         if torch.is_grad_enabled() and self._session.run.pause is not None and self._session.run.pause.stack:
             hint = "if this forward has used it, torch refuses its backward pass; `undo` before it"
         return Notice(f"edit {number}: {known} is written", hint, level="good")
+
+    def edit_gradient(self, name: str, text: str, *, line: str) -> Notice | None:
+        """Edit the gradient of a parameter before each step; None if there is no parameter of that name."""
+        known = dict(state_of(self._session.run.models))
+        found = [each for each in known if each == name or each.endswith("." + name)]
+        if len(found) != 1 or not isinstance(known[found[0]], Parameter):
+            return None
+        self.check_allowed()
+        edit = ParameterGradient(self._session, found[0], known[found[0]], text=text)
+        edit.turn(True)
+        number = self._session.points.next_number()
+
+        def undo() -> str:
+            edit.turn(False)
+            return "what it did in steps that are over stays" if edit.acted else ""
+
+        where = f"{found[0]}.grad"
+        self._keep(Made(number, line, where, lambda: _times(edit.acted), undo, lambda: edit.turn(True)))
+        return Notice(f"edit {number} at {where}, before each step: {text}", level="good")
 
     # --- back ---
 

@@ -22,6 +22,7 @@ from layerstep.engine.points import Break, BreakAtOp, Catch, Edit, Log, Record
 from layerstep.engine.resume import Kind
 from layerstep.engine.run import Run
 from layerstep.engine.stop import Match
+from layerstep.errors import UserError
 from layerstep.expressions.computing_calls import is_plain
 from layerstep.expressions.expression import Expression
 from layerstep.expressions.scope import Scope
@@ -155,7 +156,8 @@ class StopDecision:
                 if is_from_a_signal(error):
                     raise
                 point.enabled = False
-                text = f"{point.label} raised {type(error).__name__}: {error}".partition("\n")[0]
+                why = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+                text = f"{point.label} failed: {why}".partition("\n")[0]
                 self._messages.say(Notice(text, f"it is disabled; `enable {point.number}`", level="error"))
         return event
 
