@@ -31,14 +31,14 @@ from layerstep.views import Notice
     examples=("ablate blocks.1.mlp", "ablate blocks.0.attn mean", "ablate blocks.1.mlp noise --size 0.1"),
 )
 def ablate(session: Session, given: Given) -> Notice:
-    """Take a module's contribution away, in every call from now on.
+    """Take the contribution of a module away.
 
-    `zero` puts zeros in place of what it returns, `mean` the mean of each feature, `noise` adds normal noise
-    of its own spread or of SIGMA, `resample` gives each row of the batch the values of another row. The mean
-    is over the recorded forwards (`record PATH --tensors`), or else over this batch. Noise comes from a
-    generator of its own, so the random streams of the run stay where they are. If the module returns several
-    tensors, the first one of floating numbers is meant. With `--head`, WHERE is an attention, and only this
-    head is ablated. The rest is as in `edit`.
+    It acts in every call from now on. `zero` puts zeros in place of what it returns, `mean` the mean of each
+    feature, `noise` adds normal noise of its own spread, or of SIGMA with `--size`, `resample` gives each row
+    of the batch the values of another row. The mean is over the recorded forwards (`record PATH --tensors`),
+    or else over this batch. Noise comes from a generator of its own, so the random streams of the run stay
+    where they are. If the module returns several tensors, the first one of floating numbers is meant. With
+    `--head`, WHERE is an attention, and only this head is ablated. The rest is as in `edit`.
     """
     if given.size is not None and given.kind != "noise":
         raise BadArguments("--size is for noise", f"ablate {given.where} noise --size {given.size:g}")

@@ -17,9 +17,9 @@ __all__ = ["REACH", "WHERE", "reach_of"]
 
 WHERE = Word("WHERE", completes="where")
 REACH = (
-    Keyword("for", Number("N", least=1, default=0, name="times")),
-    Keyword("call", Number("K", least=1, default=0)),
-    Keyword("tokens", Word("A:B", default="", name="tokens")),
+    Keyword("for", Number("N", least=1, default=0, name="times"), "act in so many calls only"),
+    Keyword("call", Number("K", least=1, default=0), "act only in the K-th call of a forward"),
+    Keyword("tokens", Word("A:B", default="", name="tokens"), "act only at these positions of the sequence"),
 )
 
 

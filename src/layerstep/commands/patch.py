@@ -18,8 +18,8 @@ from layerstep.views import Column, Table, View
     group="change",
     args=(
         WHERE,
-        Keyword("from", Expr("SOURCE", default="", name="source")),
-        Keyword("metric", Expr("EXPR", default="", name="metric")),
+        Keyword("from", Expr("SOURCE", default="", name="source"), "where the value comes from"),
+        Keyword("metric", Expr("EXPR", default="", name="metric"), "the number that a sweep looks at"),
         Flag("sweep"),
         *REACH,
         Condition(),
@@ -27,7 +27,7 @@ from layerstep.views import Column, Table, View
     examples=("patch blocks.1.mlp from torch.zeros(2, 12, 32)",),
 )
 def patch(session: Session, given: Given) -> View:
-    """Put the activation of another run in place of what a module returns.
+    """Replace what a module returns by a value of another run.
 
     SOURCE is `out@-1` (the recorded forward before this one), `forward N` (a recorded one), a file of a
     tensor, `input EXPR` (the model run once on another input, on copies), or an expression. The value must

@@ -11,7 +11,10 @@ from layerstep.views import Notice
 
 __all__ = ["GRADIENT", "gradient_of", "split_assignment"]
 
-GRADIENT = (Flag("through"), Flag("cut"))
+GRADIENT = (
+    Flag("through", "a constant passes the gradient on as if nothing was replaced"),
+    Flag("cut", "a constant gets no gradient at all"),
+)
 
 
 def gradient_of(given: Given) -> Gradient:

@@ -54,9 +54,10 @@ def scale(session: Session, given: Given) -> Notice:
     examples=("steer blocks.1.mlp torch.ones(32) by 0.1 tokens -1",),
 )
 def steer(session: Session, given: Given) -> Notice:
-    """Add a vector to what a module returns, in every call from now on.
+    """Add a vector to what a module returns.
 
-    VECTOR is an expression; it is evaluated once, now. `by F` multiplies it. The rest is as in `edit`.
+    It acts in every call from now on. VECTOR is an expression; it is evaluated once, now. `by F` multiplies
+    it. The rest is as in `edit`.
     """
     vector, _ = run_python(given.vector, session.run.scope)
     if not is_tensor(vector):

@@ -5,7 +5,7 @@ from layerstep.edits.edits import Edits
 from layerstep.edits.futures import Future, futures_apart, outermost_call, run_future
 from layerstep.edits.sweep import metric_of
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import BadArguments
 from layerstep.registry import command, find_command
 from layerstep.views import Column, Group, Notice, Table, View
 
@@ -39,7 +39,12 @@ def whatif(session: Session, given: Given) -> View:
     return _apart(session, one, other, metric=metric, words=("as it is", "with the edit"))
 
 
-@command("diff", group="change", args=Keyword("metric", Expr("EXPR", default="", name="metric")), examples=())
+@command(
+    "diff",
+    group="change",
+    args=Keyword("metric", Expr("EXPR", default="", name="metric"), "a number of the output"),
+    examples=("diff",),
+)
 def diff(session: Session, given: Given) -> View:
     """Show what the edits in force change in this forward.
 
@@ -47,7 +52,7 @@ def diff(session: Session, given: Given) -> View:
     """
     edits = session.instruments.get(Edits).for_rerun()
     if not edits:
-        raise UserError("no edit at calls is in force", "`whatif EDIT` tries one")
+        return Notice("no edit at calls is in force", "`whatif EDIT` tries one")
     call = outermost_call(session)
     one, other = run_future(session, call), run_future(session, call, edits)
     return _apart(session, one, other, metric=given.metric, words=("without edits", "with them"))

@@ -301,7 +301,7 @@ class Edits(Instrument):
         else:
             chosen = self.in_force[-1:]
         if not chosen:
-            raise UserError("no edit is in force")
+            return [Notice("no edit is in force")]
         told = []
         for each in chosen:
             try:
@@ -320,7 +320,7 @@ class Edits(Instrument):
         self.check_allowed()
         undone = [each for each in self.made if each.is_undone and each.redo is not None]
         if not undone:
-            raise UserError("no edit was undone that can be made again")
+            return Notice("no edit was undone that can be made again")
         last = undone[0] if len(undone) == 1 else max(undone, key=lambda each: each.number)
         assert last.redo is not None
         last.redo()

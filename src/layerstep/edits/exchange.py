@@ -68,8 +68,8 @@ def _rebuilt(value: Any, build: Callable[[], Any]) -> Any:
 
 def _sequence(value: Any, items: list[Any]) -> Any:
     kind = type(value)
-    if hasattr(kind, "_make"):
-        return kind._make(items)
+    if hasattr(kind, "_fields"):  # a named tuple
+        return kind(*items)
     return kind(items)  # also the named results of torch.max and the like
 
 

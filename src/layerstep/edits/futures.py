@@ -21,7 +21,7 @@ from layerstep.calls.stack import Frame
 from layerstep.edits.exchange import floating_tensors
 from layerstep.engine.points import Edit
 from layerstep.errors import UserError
-from layerstep.hooks.taps import editing_calls, watching_outputs
+from layerstep.hooks.temporary import editing_calls, watching_outputs
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Caches, CallProgress
 from layerstep.rerun.module_call import leaving_no_trace, length_of

@@ -1,4 +1,4 @@
-"""Taps: the only place that puts anything on a module.
+"""Taps: what points put on a module. Only this folder puts anything on one.
 
 A tap is installed on a module while a plan wants it and is gone otherwise. It is no part of the model: the
 model is copied, pickled, scripted and compiled without its taps.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -23,17 +23,7 @@ from layerstep._torch.hidden_hooks import HiddenHook, OwnHook
 from layerstep.calls.events import Phase
 from layerstep.hooks.fused import FusedForward, has_kernel
 
-__all__ = [
-    "Sink",
-    "Taps",
-    "Wanted",
-    "editing_calls",
-    "replacing_forward",
-    "watching_calls",
-    "watching_copy",
-    "watching_output",
-    "watching_outputs",
-]
+__all__ = ["Sink", "Taps", "Wanted"]
 
 Asked = tuple[Any, ...]
 """The points to ask at a call (none: only the stepper). A tap hands them on and knows nothing of them."""
@@ -335,85 +325,3 @@ def _put_before(module: nn.Module, tap: _Tap) -> HiddenHook:
     # Called through the class, as in `_install`: a ScriptModule refuses its own register methods, yet runs
     # hooks that are registered this way (its outermost call, which is the leaf we want).
     return HiddenHook(module, nn.Module.register_forward_pre_hook(module, tap, with_kwargs=True))  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def replacing_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module run another forward meanwhile; for copies of a model, which the program does not call."""
-    module.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        module.__dict__.pop("forward", None)
-
-
-@contextlib.contextmanager
-def watching_copy(model: nn.Module, left: Callable[[str, Any, Any], None]) -> Iterator[None]:
-    """Report each call in a copy of a model when it ends: the path, the arguments, the output."""
-
-    def hook_of(path: str) -> Callable[..., None]:
-        return lambda module, args, kwargs, output: left(path, (args, kwargs), output)
-
-    handles = [
-        part.register_forward_hook(hook_of(path), with_kwargs=True) for path, part in model.named_modules()
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextlib.contextmanager
-def watching_calls(called: Callable[[nn.Module], None]) -> Iterator[None]:
-    """Report each module that is called meanwhile, before it runs; for expressions at the prompt."""
-    from torch.nn.modules.module import register_module_forward_pre_hook
-
-    def hook(module: nn.Module, args: Any) -> None:
-        called(module)
-
-    handle = register_module_forward_pre_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextlib.contextmanager
-def watching_outputs(seen: Callable[[nn.Module, Any], None]) -> Iterator[None]:
-    """Report each module that returns meanwhile, and what it returns; also where hooks are hidden."""
-    from torch.nn.modules.module import register_module_forward_hook
-
-    def hook(module: nn.Module, args: Any, output: Any) -> None:
-        seen(module, output)
-
-    handle = register_module_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextlib.contextmanager
-def editing_calls(
-    modules: Mapping[nn.Module, tuple[Callable[..., Any] | None, Callable[..., Any] | None]],
-) -> Iterator[None]:
-    """Let functions replace what these modules are given and return meanwhile, in a rerun without hooks."""
-    handles = []
-    for module, (enter, leave) in modules.items():
-        if enter is not None:
-            handles.append(nn.Module.register_forward_pre_hook(module, enter, with_kwargs=True))
-        if leave is not None:
-            handles.append(nn.Module.register_forward_hook(module, leave, with_kwargs=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextlib.contextmanager
-def watching_output(module: nn.Module, seen: Callable[[Any], None]) -> Iterator[None]:
-    """Report what one module returns meanwhile."""
-    with watching_outputs(lambda called, output: seen(output) if called is module else None):
-        yield
