@@ -71,7 +71,7 @@ def _apart(session: Session, one: Future, other: Future, *, metric: str, words: 
     if not apart:
         views.append(Notice("nothing changes: all outputs have the same bits", level="good"))
         return Group(tuple(views))
-    most = session.run.config.max_lines // 2
+    most = min(20, session.run.config.max_lines)
     rows = tuple(
         (each.path, str(each.call) if each.call > 1 else "", f"{each.distance:.3g}") for each in apart[:most]
     )

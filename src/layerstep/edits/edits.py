@@ -59,6 +59,9 @@ class Edits(Instrument):
         self.why_refused = ""
         """Why no edit may be made, if so."""
         self._tried: list[Edit] | None = None
+        self._is_told = False
+        self._undone: list[Made] = []
+        """Those that can be made again, the last undone at the end."""
 
     @property
     def in_force(self) -> list[Made]:
@@ -94,6 +97,18 @@ class Edits(Instrument):
         return [
             Notice(f"edited: {words}{more}", "`perturbed?` lists them, `undo` takes them back", level="warn")
         ]
+
+    def clear(self) -> None:
+        """Edits at calls go with the taps. What was written into weights stays, and that must be known."""
+        if self._session.run.is_attached:
+            return
+        written = [each for each in self.in_force if each.is_weight]
+        if written and not self._is_told:
+            self._is_told = True
+            names = ", ".join(dict.fromkeys(each.where for each in written))
+            self._session.say(
+                Notice(f"edits stay in {names}", "`undo all` before takes them back", level="warn")
+            )
 
     def check_allowed(self) -> None:
         if self.why_refused:
@@ -312,16 +327,17 @@ class Edits(Instrument):
                 told.append(Notice(f"not undone: {error}", error.hint, level="warn"))
                 continue
             each.is_undone = True
+            if each.redo is not None:
+                self._undone.append(each)
             told.append(Notice(f"undone: edit {each.number}, {each.line}", rest))
         return told
 
     def redo(self) -> Notice:
         """Make the edit again that was undone last."""
         self.check_allowed()
-        undone = [each for each in self.made if each.is_undone and each.redo is not None]
-        if not undone:
+        if not self._undone:
             return Notice("no edit was undone that can be made again")
-        last = undone[0] if len(undone) == 1 else max(undone, key=lambda each: each.number)
+        last = self._undone.pop()
         assert last.redo is not None
         last.redo()
         last.is_undone = False
