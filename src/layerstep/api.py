@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
 from typing import IO, Any, Self
@@ -15,6 +15,7 @@ from torch import nn
 from layerstep.automation.running import Hooks, hooks_of
 from layerstep.config import is_disabled
 from layerstep.crashes.catching import Crashes
+from layerstep.edits.edits import Edits
 from layerstep.engine.instrument import Measuring
 from layerstep.engine.points import Catch
 from layerstep.engine.session import Session
@@ -79,6 +80,22 @@ class DebugConsole:
         return set_breakpoint(
             self.session, where, phase, condition=condition or "", temporary=temporary
         ).number
+
+    @contextlib.contextmanager
+    def edit(self, where: str, change: Callable[[Any], Any] | Any, *, condition: str = "") -> Iterator[int]:
+        """Replace what modules return, for this block; the number of the edit.
+
+            with console.edit("encoder.0.mlp", lambda out: out * 0):
+                out = model(x)
+
+        `change` is a function of what the module returns, or a value. As `edit WHERE EXPR` at the prompt.
+        """
+        edits = self.session.instruments.get(Edits)
+        point = edits.by_function(where, change, condition=condition)
+        try:
+            yield point.number
+        finally:
+            edits.take_back(point.number)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model with the points in effect, and take everything off again."""

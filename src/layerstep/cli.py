@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--dump", metavar="FILE", help="write a core file here when a catchpoint catches something"
     )
+    run.add_argument("--allow-edits", action="store_true", help="with --batch: let commands change the run")
     run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     run.add_argument("script", nargs="?", help="the script to run")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
@@ -161,6 +162,7 @@ def _run(options: argparse.Namespace) -> int:
     program = _program(options)
     if is_disabled():
         return program.run()
+    from layerstep.edits.edits import Edits
     from layerstep.frontends.choose import open_session
     from layerstep.program import Stay, debug, debug_afterwards
 
@@ -169,6 +171,8 @@ def _run(options: argparse.Namespace) -> int:
         use_pipe = not lines or not os.environ.get("CI")
         session, _ = open_session(commands=lines, json=json, use_pipe=use_pipe, batch=options.batch)
         session.prompt.dump_to = dump_to
+        if options.batch and not options.allow_edits:
+            session.instruments.get(Edits).why_refused = "edits change the run, and this is batch work"
         if options.post_mortem:
             return debug_afterwards(program, session)
         on_terminal = (

@@ -40,7 +40,7 @@ __all__ = [
     "untold_troubles",
 ]
 
-GROUPS = ("run", "stop", "look", "train", "cost", "keep", "self")
+GROUPS = ("run", "stop", "look", "change", "train", "cost", "keep", "self")
 """The order of `help` and of the reference."""
 
 F = TypeVar("F", bound=Callable[..., Any])

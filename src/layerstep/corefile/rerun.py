@@ -28,7 +28,7 @@ from layerstep.corefile.tree import own_tensors
 from layerstep.corefile.values import tensors_with_places, without_home
 from layerstep.errors import UserError, message_of
 from layerstep.expressions.scope import stdout_of_this_thread
-from layerstep.hooks.taps import replacing_forward
+from layerstep.hooks.temporary import replacing_forward
 from layerstep.module_paths.names import Names
 from layerstep.tensors.kinds import readable
 from layerstep.tensors.observing import observing

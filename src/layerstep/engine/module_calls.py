@@ -60,7 +60,7 @@ class ModuleCalls:
         self._overwritten_inputs = overwritten_inputs
         self._messages = messages
         self._fail = fail
-        self._sink = Sink(self.report, self._run_plain, self._leaving, self._entered)
+        self._sink = Sink(self.report, self._run_plain, self._leaving, self._entered, self._edit)
         self.taps = Taps(self._sink)
 
     def report(
@@ -72,27 +72,51 @@ class ModuleCalls:
         kwargs: Any,
         output: Any,
         frame: FrameType,
-    ) -> None:
-        """What taps call, with the frame of the module call.
+    ) -> Any:
+        """What taps call, with the frame of the module call; what torch is to go on with, if not the same.
 
         Never raises but to quit: a bug of ours detaches and lets the run go on.
         """
         if (self._evaluating and get_ident() in self._evaluating) or not self._run.is_attached:
-            return
+            return None
         try:
             sink = self._sink
             if phase is _ENTER or sink.noting or sink.lies_open or graph_task() != NO_BACKWARD:
                 event = Event(phase, module, args, kwargs, output)
                 if self._is_only_noted(event, points, frame):
-                    return
+                    return None
             if points:
                 if is_tracing():
-                    return
+                    return None
                 points = self._decision.worth_asking(points, phase, module, args, kwargs, output, frame)
             if points or sink.listening:
-                self._consider(points, Event(phase, module, args, kwargs, output), frame)
+                return self._consider(points, Event(phase, module, args, kwargs, output), frame)
         except Exception as error:
             self._fail(error)
+        return None
+
+    def _edit(
+        self,
+        phase: Phase,
+        points: tuple[Point, ...],
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
+    ) -> Any:
+        """What taps of edits call: what torch is to go on with, if not the same.
+
+        A call that is recomputed in a backward pass is edited again, or its gradients would be wrong.
+        """
+        if (self._evaluating and get_ident() in self._evaluating) or not self._run.is_attached:
+            return None
+        try:
+            event = Event(phase, module, args, kwargs, output)
+            return _instead(event, self._decision.edited(points, event, frame)) if not is_tracing() else None
+        except Exception as error:
+            self._fail(error)
+        return None
 
     def _is_only_noted(self, event: Event, points: tuple[Point, ...], frame: FrameType) -> bool:
         """Note the call for those who follow it; is it only recomputed?"""
@@ -113,14 +137,15 @@ class ModuleCalls:
             called(phase, points, module, frame)
         return False
 
-    def _consider(self, points: tuple[Point, ...], event: Event, frame: FrameType) -> None:
+    def _consider(self, points: tuple[Point, ...], event: Event, frame: FrameType) -> Any:
         match = self._decision.ask(points, event, frame) if points else None
         trouble = match.trouble if match is not None else ""
         if match is not None and match.caught is not None:
             match, trouble = self._stop_elsewhere(match, match.caught)
         stepped = self._decision.has_arrived(event, frame) if self._sink.listening else False
         if (match is not None or stepped) and not is_tracing():
-            self._stop_at(event, frame, match, trouble)
+            return _instead(event, self._stop_at(event, frame, match, trouble))
+        return None
 
     def _stop_elsewhere(self, match: Match, caught: Caught) -> tuple[Match | None, str]:
         """Stop where what was caught was made, if it says where; what is left to stop for at the event."""
@@ -130,7 +155,7 @@ class ModuleCalls:
             failed = caught.elsewhere(self._standstill.stop)
         return (match, f"{caught.text}; {failed}") if failed else (None, "")
 
-    def _stop_at(self, event: Event, frame: FrameType, match: Match | None, trouble: str) -> None:
+    def _stop_at(self, event: Event, frame: FrameType, match: Match | None, trouble: str) -> Event | None:
         for arriving in self._instruments.at("arriving"):
             arriving(event, frame)
         with self._standstill.pausing():
@@ -139,7 +164,7 @@ class ModuleCalls:
             stack = build_stack(frame, self._run.models, event=event)
             if event.phase is Phase.EXIT and stack:
                 stack[0].overwritten = self._overwritten_inputs.overwritten(event.module)
-            self._standstill.stop_in(stack, event, match, cause=AtModule(), trouble=trouble)
+            return self._standstill.stop_in(stack, event, match, cause=AtModule(), trouble=trouble)
 
     def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module that may overwrite its inputs is called. Never raises: a bug of ours detaches."""
@@ -174,3 +199,10 @@ class ModuleCalls:
         finally:
             if streams.changed() and not threads.have_run():
                 streams.restore()
+
+
+def _instead(event: Event, edited: Event | None) -> Any:
+    """What a hook returns to torch, so that it goes on with other values."""
+    if edited is None or edited is event:
+        return None
+    return edited.output if event.phase is Phase.EXIT else (edited.args, edited.kwargs)

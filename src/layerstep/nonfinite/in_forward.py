@@ -15,7 +15,7 @@ from layerstep._torch import modes_off
 from layerstep._torch.modes import autograd_on
 from layerstep.calls.operations import name_of
 from layerstep.errors import first_line
-from layerstep.hooks.taps import watching_output
+from layerstep.hooks.temporary import watching_output
 from layerstep.nonfinite.kernel_trace import KernelTrace, Link, Reached, storage_key
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.other_ranks import about_source

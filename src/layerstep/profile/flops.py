@@ -22,7 +22,7 @@ from layerstep._torch.operators import is_composite, packet_of, schema_of
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep.calls.operations import Kernels
 from layerstep.errors import UserError, first_line
-from layerstep.hooks.taps import watching_outputs
+from layerstep.hooks.temporary import watching_outputs
 from layerstep.memory.places import OpOwners
 from layerstep.profile import flop_formulas
 from layerstep.rerun.copies import Copies

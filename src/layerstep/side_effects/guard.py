@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from layerstep._torch import has_saved_tensor_hooks, set_version
 from layerstep._torch.process_state import parametrizations_kept
-from layerstep.hooks.taps import watching_calls
+from layerstep.hooks.temporary import watching_calls
 from layerstep.module_paths.models import Models
 from layerstep.process.interrupts import not_now
 from layerstep.side_effects.random_streams import Generators, OtherThreads, RandomState

@@ -1,0 +1,100 @@
+"""Hooks for one block: in reruns, on copies of a model, and while a line at the prompt runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+__all__ = [
+    "editing_calls",
+    "replacing_forward",
+    "watching_calls",
+    "watching_copy",
+    "watching_output",
+    "watching_outputs",
+]
+
+
+@contextlib.contextmanager
+def replacing_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module run another forward meanwhile; for copies of a model, which the program does not call."""
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        module.__dict__.pop("forward", None)
+
+
+@contextlib.contextmanager
+def watching_copy(model: nn.Module, left: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """Report each call in a copy of a model when it ends: the path, the arguments, the output."""
+
+    def hook_of(path: str) -> Callable[..., None]:
+        return lambda module, args, kwargs, output: left(path, (args, kwargs), output)
+
+    handles = [
+        part.register_forward_hook(hook_of(path), with_kwargs=True) for path, part in model.named_modules()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def watching_calls(called: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Report each module that is called meanwhile, before it runs; for expressions at the prompt."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    def hook(module: nn.Module, args: Any) -> None:
+        called(module)
+
+    handle = register_module_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def watching_outputs(seen: Callable[[nn.Module, Any], None]) -> Iterator[None]:
+    """Report each module that returns meanwhile, and what it returns; also where hooks are hidden."""
+    from torch.nn.modules.module import register_module_forward_hook
+
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        seen(module, output)
+
+    handle = register_module_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def editing_calls(
+    modules: Mapping[nn.Module, tuple[Callable[..., Any] | None, Callable[..., Any] | None]],
+) -> Iterator[None]:
+    """Let functions replace what these modules are given and return meanwhile, in a rerun without hooks."""
+    handles = []
+    for module, (enter, leave) in modules.items():
+        if enter is not None:
+            handles.append(nn.Module.register_forward_pre_hook(module, enter, with_kwargs=True))
+        if leave is not None:
+            handles.append(nn.Module.register_forward_hook(module, leave, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def watching_output(module: nn.Module, seen: Callable[[Any], None]) -> Iterator[None]:
+    """Report what one module returns meanwhile."""
+    with watching_outputs(lambda called, output: seen(output) if called is module else None):
+        yield
