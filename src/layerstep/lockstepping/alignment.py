@@ -98,6 +98,8 @@ class Likeness:
     scores: Matrix
     same_weights: Grid
     """All weights agree, and they are not constants such as those of a fresh norm."""
+    is_sure: Grid
+    """The largest weight agrees."""
 
     @classmethod
     def of(cls, a: Facts, b: Facts, *, exact: float, loose: float) -> Likeness:
@@ -125,7 +127,7 @@ class Likeness:
         found = scores > 0
         scores += np.where(found, 0.5 * kinds + 0.4 * alike, 0.0) + found * _shared(a.words, b.words)
         varied = a.biggest[:, 3] ** 2 * a.biggest[:, 0] > 1.01 * a.biggest[:, 2]
-        return cls(scores, both & whole & varied[:, None])
+        return cls(scores, both & whole & varied[:, None], both & (whole | big))
 
 
 def _shared(a: list[frozenset[str]], b: list[frozenset[str]]) -> Matrix:
@@ -142,10 +144,12 @@ def _shared(a: list[frozenset[str]], b: list[frozenset[str]]) -> Matrix:
     return np.minimum(0.1 * (table(a) @ table(b).T), 0.5)
 
 
-def align(a: Sequence[Call], b: Sequence[Call], *, exact: float, loose: float) -> list[tuple[Call, Call]]:
-    """Pairs in the order of the first run. Both keep their order, except for layers with the same weights.
+def align(
+    a: Sequence[Call], b: Sequence[Call], *, exact: float, loose: float
+) -> list[tuple[Call, Call, bool]]:
+    """Pairs in the order of the first run, and whether weights make each sure.
 
-    `exact` is what weights may differ by, `loose` what values may.
+    Both sides keep their order, except for layers with the same weights. `exact` is what weights may differ by, `loose` what values may.
     """
     if not a or not b:
         return []
@@ -157,7 +161,7 @@ def align(a: Sequence[Call], b: Sequence[Call], *, exact: float, loose: float) -
             pairs.append((int(i), int(j)))
             taken_a.add(i)
             taken_b.add(j)
-    return [(a[i], b[j]) for i, j in sorted(pairs)]
+    return [(a[i], b[j], bool(found.is_sure[i, j])) for i, j in sorted(pairs)]
 
 
 def _in_order(found: Likeness) -> list[tuple[int, int]]:

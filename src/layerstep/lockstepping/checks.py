@@ -21,7 +21,7 @@ from layerstep.tensors.observing import observing
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Check", "Limits", "check_pairs", "eps_of_pairs", "tried_alone"]
+__all__ = ["Check", "Limits", "check_pairs", "eps_of_pairs", "find_other_cuts", "tried_alone"]
 
 DRIFT = 20.0
 """Without a model to measure rounding by: what comes out may be so many times as far apart as what went in."""
@@ -44,6 +44,10 @@ class Check:
     shapes_differ: bool = False
     further: str = ""
     """A further input that differs, such as a mask."""
+    rest_differs: bool = False
+    """A further output differs. It may be another one, so this alone is no part."""
+    with_others: tuple[Call, ...] = ()
+    """Calls of one side alone that belong to the layer: a norm that the other side has folded in."""
 
     @property
     def inputs_agree(self) -> bool | None:
@@ -53,6 +57,8 @@ class Check:
 
     @property
     def outputs_agree(self) -> bool | None:
+        if self.with_others:
+            return True
         if self.shapes_differ:
             return False
         if self.alone is not None:
@@ -125,6 +131,8 @@ def _checked(pair: Pair, limits: Limits, eps: float) -> Check:
     outputs = main_pair(pair.a[0].outputs, pair.b[0].outputs)
     if outputs is not None:
         check.outputs = distance(*outputs)
+        rest = others_differ(pair.a[0].outputs, pair.b[0].outputs, max(check.output_limit, 1e-3))
+        check.rest_differs = bool(rest)
     elif pair.is_leaf and check.inputs_agree and pair.a[0].outputs and pair.b[0].outputs:
         check.shapes_differ = pair.has_weights or pair.a[0].kind == pair.b[0].kind
     return check
@@ -147,6 +155,31 @@ def _split_distance(pair: Pair, limit: float) -> float | None:
     mine = sketch_of(big.values)
     size = max(mine.squares, total.squares) or 1.0
     return 0.0 if abs(mine.squares - total.squares) <= 2 * limit * size else None
+
+
+# --- layers that are cut otherwise ---
+
+
+def find_other_cuts(mapping: Mapping_, checks: dict[int, Check]) -> None:
+    """A result that the other side has one call later: a convolution with the norm folded into it."""
+    with observing():
+        for pair in mapping.pairs:
+            check = checks[id(pair)]
+            if pair.is_leaf and not pair.is_split and check.outputs_agree is False:
+                check.with_others = _same_later(pair, mapping, check.output_limit)
+
+
+def _same_later(pair: Pair, mapping: Mapping_, limit: float) -> tuple[Call, ...]:
+    for call, other, alone in (
+        (pair.a[0], pair.b[0], mapping.alone_a),
+        (pair.b[0], pair.a[0], mapping.alone_b),
+    ):
+        later = [each for each in alone if each.parent is call.parent and each.entered > call.left]
+        for at, each in enumerate(later[:3]):
+            main = main_pair(each.outputs, other.outputs)
+            if main is not None and (distance(*main) or 0.0) <= max(limit, 1e-6):
+                return tuple(later[: at + 1])
+    return ()
 
 
 # --- one layer alone, on the input of its counterpart ---

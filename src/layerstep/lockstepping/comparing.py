@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import nn
 
 from layerstep.lockstepping.alignment import family
-from layerstep.lockstepping.checks import Check, Limits, check_pairs, eps_of_pairs, tried_alone
+from layerstep.lockstepping.checks import Check, Limits, check_pairs, eps_of_pairs, find_other_cuts, tried_alone
 from layerstep.lockstepping.matching import Mapping_, Pair, map_calls
 from layerstep.lockstepping.parting import Parting, find_parting, raised_in
 from layerstep.lockstepping.result import Lockstep, Site
@@ -65,11 +66,38 @@ def compare_traces(
     checks = check_pairs(mapping, limits, eps)
     if rerun is not None and tolerance is None and b.has_models:
         tried_alone(rerun[0], b, checks, eps, mapping.pairs)
+    find_other_cuts(mapping, checks)
     with observing():
-        parting = find_parting(mapping, checks)
+        others = {id(pair) for pair in mapping.pairs if differences_of(pair, weights)}
+        parting, healed = find_parting(mapping, checks, others)
         site = _site(parting, checks, weights) if parting is not None else None
         site = site or _raised(mapping, a, b, checks)
-        return _answer(a, b, mapping, checks, site, weights)
+        folded = [check for check in checks.values() if check.with_others]
+        for pair in (*healed, *(check.pair for check in folded)):
+            made_up = differences_of(pair, weights)
+            weights = tuple(each for each in weights if each not in made_up)
+        answer = _answer(a, b, mapping, checks, site, weights)
+        return replace(answer, notes=(*answer.notes, *_about(healed), *_about_cuts(folded)))
+
+
+def _about(healed: list[Pair]) -> list[str]:
+    """Layers that differ though what follows them agrees."""
+    names = list(dict.fromkeys(pair.a[0].name for pair in healed if pair.is_leaf))
+    if not names:
+        return []
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return [f"they differ, and what follows agrees: {', '.join(names[:3])}{more}"]
+
+
+def _about_cuts(folded: list[Check]) -> list[str]:
+    told = [
+        f"{' + '.join(call.name for call in (check.pair.a[0], *check.with_others))} in the other"
+        for check in folded
+    ]
+    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+    names = [check.pair.b[0].name for check in folded]
+    lines = [f"{name} is {text}" for name, text in zip(names, told, strict=True)]
+    return ["cut otherwise: " + ", ".join(lines[:3]) + more] if lines else []
 
 
 def _answer(
@@ -108,9 +136,9 @@ def _answer(
 
 
 def _does_nothing(call: Call) -> bool:
-    """Does it only hand on what it gets: dropout in evaluation, an identity, a container of one?"""
-    if call.weights or not call.outputs:
-        return not call.weights
+    """Is it only a cover for others, or does it hand on what it gets, as dropout does in evaluation?"""
+    if not call.is_leaf or not call.outputs:
+        return True
     pair = main_pair(call.inputs, call.outputs)
     return pair is not None and pair[0].shape == pair[1].shape and distance(*pair) == 0.0
 
@@ -124,12 +152,13 @@ def _site(parting: Parting, checks: dict[int, Check], weights: tuple[WeightDiffe
     shown = checks[id(seen)]
     one, other = (seen.a[0].inputs, seen.b[0].inputs) if parting.is_handed else (seen.a[0].outputs, seen.b[0].outputs)
     own = differences_of(where, weights) if where.is_leaf else []
+    first, second = (_named_part(side, own) for side in (where.a, where.b))
     gap = shown.inputs if parting.is_handed else _output_gap(shown)
     limit = shown.input_limit if parting.is_handed else _output_limit(shown)
     return Site(
-        where.a[0].path,
-        where.b[0].path,
-        (where.a[0].kind, where.b[0].kind),
+        first.path,
+        second.path,
+        (first.kind, second.kind),
         inputs=check.inputs,
         outputs=gap if not parting.is_handed else check.outputs,
         limit=limit,
@@ -140,6 +169,12 @@ def _site(parting: Parting, checks: dict[int, Check], weights: tuple[WeightDiffe
         settings=tuple(_settings(where)),
         weights=tuple(own),
     )
+
+
+def _named_part(side: tuple[Call, ...], differences: list[WeightDifference]) -> Call:
+    """Of several calls on one side: the one whose weights differ, else the first."""
+    names = {name.rpartition(".")[0] for each in differences for name in (each.a, each.b)}
+    return next((call for call in side if call.path in names), side[0])
 
 
 def _output_gap(check: Check) -> float | None:
@@ -179,7 +214,8 @@ def _settings(pair: Pair) -> list[str]:
         theirs = other.settings.get(name, mine)
         if name not in UNTOLD and theirs != mine and type(theirs) is type(mine):
             told.append(f"{name} {mine} and {theirs}")
-    if one.settings.get("training") != other.settings.get("training") and "training" in other.settings:
+    modes = [call.settings.get("training") for call in (one, other)]
+    if None not in modes and modes[0] != modes[1] and family(one.kind) in ("norm", "dropout", ""):
         which = "first" if one.settings.get("training") else "second"
         told.append(f"the {which} is in training mode")
     return told[:MOST_SETTINGS]

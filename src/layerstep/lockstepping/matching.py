@@ -28,7 +28,7 @@ class Pair:
     a: tuple[Call, ...]
     b: tuple[Call, ...]
     is_sure: bool = True
-    """Do weights, names or values say so, and not only order and kind?"""
+    """Do weights or inputs say so, and not only sizes, kinds and order?"""
 
     @property
     def is_split(self) -> bool:
@@ -78,12 +78,22 @@ def map_calls(a: Trace, b: Trace, given: Mapping[str, str] | None = None) -> Map
     )
     root = Pair((a.calls[0],), (b.calls[0],))
     is_flat = a.calls[0].is_leaf or b.calls[0].is_leaf
-    for one, other in align(leaves_a, leaves_b, exact=exact, loose=LOOSE) if not is_flat else ():
-        if one is not root.a[0] and other is not root.b[0]:
+    leaves = [
+        (one, other, has_weights or _same_input(one, [other]))
+        for one, other, has_weights in (
+            align(leaves_a, leaves_b, exact=exact, loose=LOOSE) if not is_flat else ()
+        )
+    ]
+    for one, other, is_sure in leaves:
+        if is_sure:
             found.add(Pair((one,), (other,)))
     if id(root.a[0]) not in found.of_a and id(root.b[0]) not in found.of_b:
         found.add(root)
     _map_containers(found, a, b)
+    for one, other, is_sure in leaves:
+        if not is_sure and _same_place(found, one, other):
+            found.add(Pair((one,), (other,), is_sure=False))
+    _map_containers(found, a, b, is_sure=False)
     _map_rest(found, a, b, exact)
     _map_splits(found, a, b)
     found.pairs.sort(key=lambda pair: pair.a[0].entered)
@@ -111,9 +121,12 @@ def _given_pairs(a: Trace, b: Trace, given: Mapping[str, str]) -> list[Pair]:
 # --- modules around leaves ---
 
 
-def _map_containers(found: Mapping_, a: Trace, b: Trace) -> None:
+def _map_containers(found: Mapping_, a: Trace, b: Trace, *, is_sure: bool = True) -> None:
     """Two containers correspond if the counterparts of all that one holds are in the other, both ways."""
-    held_a, held_b = ({id(c): _held(c, of) for c in side.calls if not c.is_leaf} for side, of in ((a, found.of_a), (b, found.of_b)))
+    held_a, held_b = (
+        {id(call): _held(call, of) for call in side.calls if not call.is_leaf}
+        for side, of in ((a, found.of_a), (b, found.of_b))
+    )
     by_held: dict[frozenset[int], list[Call]] = {}
     for call in b.calls:
         if held_b.get(id(call)) and id(call) not in found.of_b:
@@ -124,7 +137,7 @@ def _map_containers(found: Mapping_, a: Trace, b: Trace) -> None:
             chains.setdefault(held_a[id(call)], []).append(call)
     for held, mine in chains.items():
         for one, other in _along(mine, by_held.get(held, [])):
-            found.add(Pair((one,), (other,)))
+            found.add(Pair((one,), (other,), is_sure=is_sure))
 
 
 def _held(call: Call, of: dict[int, Pair]) -> frozenset[int]:
@@ -218,17 +231,26 @@ def _map_splits(found: Mapping_, a: Trace, b: Trace) -> None:
             found.add(Pair(tuple(parts), (whole,)))
 
 
+def _same_input(whole: Call, parts: Sequence[Call]) -> bool:
+    pairs = [main_pair(whole.inputs, part.inputs) for part in parts]
+    return all(pair is not None and (distance(*pair) or 0.0) <= LOOSE for pair in pairs)
+
+
+def _same_sum(whole: Call, parts: Sequence[Call]) -> bool:
+    """Do the weights of the parts add up to those of the whole?"""
+    one, other = _whole(whole), sum((_whole(part) for part in parts), EMPTY)
+    close = abs(one.squares - other.squares) <= 1e-2 * max(one.squares, other.squares)
+    return one.count == other.count and close
+
+
 def _parts_of(whole: Call, candidates: Sequence[Call]) -> list[Call]:
     size = whole.outputs[0].numel
     for start in range(len(candidates)):
         parts: list[Call] = []
         for each in candidates[start : start + MOST_PARTS]:
-            pair = main_pair(whole.inputs, each.inputs)
-            if pair is None or (distance(*pair) or 0.0) > LOOSE:
-                break
             parts.append(each)
             total = sum(part.outputs[0].numel for part in parts)
-            if total == size and len(parts) > 1:
+            if total == size and len(parts) > 1 and (_same_sum(whole, parts) or _same_input(whole, parts)):
                 return parts
             if total > size:
                 break

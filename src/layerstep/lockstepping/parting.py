@@ -36,24 +36,34 @@ class Parting:
     """Calls between the two that only one side has."""
 
 
-def find_parting(mapping: Mapping_, checks: dict[int, Check]) -> Parting | None:
-    """The first moment that does not agree and that does not heal."""
+def find_parting(
+    mapping: Mapping_, checks: dict[int, Check], other_weights: set[int]
+) -> tuple[Parting | None, list[Pair]]:
+    """The first moment that does not agree and that does not heal; and the pairs that heal.
+
+    `other_weights` are the ids of pairs whose weights differ.
+    """
+    healed: list[Pair] = []
     moments = sorted(_moments(mapping, checks), key=lambda each: each.time)
     for moment in moments:
         if moment.agrees is not False:
             continue
         where = _holder(mapping, moment.pair) if moment.is_input else moment.pair
-        if where is None or _heals(moment, mapping, checks, moments):
+        if where is None:
             continue
-        return _parting(mapping, moments, moment, where)
-    return None
+        is_own = id(moment.pair) not in other_weights and _is_own_doing(moment, checks[id(moment.pair)])
+        if not is_own and _heals(moment, mapping, checks, moments):
+            healed.append(moment.pair)
+            continue
+        return _parting(mapping, moments, moment, where), healed
+    return None, healed
 
 
 def _moments(mapping: Mapping_, checks: dict[int, Check]) -> Iterator[_Moment]:
     for pair in mapping.pairs:
         check = checks[id(pair)]
         is_root = pair.a[0].parent is None
-        is_telling = pair.has_weights or not pair.is_leaf
+        is_telling = pair.is_sure and (pair.has_weights or not pair.is_leaf)
         if not is_root and is_telling:
             yield _Moment(pair.a[0].entered, pair, True, check.inputs_agree)
         if pair.a[-1].left >= 0 and (check.inputs_agree is not False or is_root):
@@ -83,23 +93,23 @@ def _heals(moment: _Moment, mapping: Mapping_, checks: dict[int, Check], moments
 
     A convolution with a folded norm returns what the norm returns in the other.
     """
-    check = checks[id(moment.pair)]
-    if not moment.is_input and check.alone is not None and moment.pair.is_sure and _same_make(moment.pair):
-        return False
     holder = _holder(mapping, moment.pair)
     while holder is not None:
         end = holder.a[-1].left
         later = [each.agrees for each in moments if moment.time < each.time <= end and each.pair is not moment.pair]
         if False in later:
             return False
-        if checks[id(holder)].outputs_agree:
+        if checks[id(holder)].outputs_agree and not checks[id(holder)].rest_differs:
             return True
         holder = _holder(mapping, holder)
     return False
 
 
-def _same_make(pair: Pair) -> bool:
-    return pair.has_weights or pair.a[0].kind == pair.b[0].kind
+def _is_own_doing(moment: _Moment, check: Check) -> bool:
+    """Do equal layers make different things of one input? Then it counts, however little is left of it."""
+    pair = moment.pair
+    same_make = pair.has_weights or pair.a[0].kind == pair.b[0].kind
+    return not moment.is_input and check.alone is not None and pair.is_sure and same_make
 
 
 def _parting(mapping: Mapping_, moments: list[_Moment], moment: _Moment, where: Pair) -> Parting:

@@ -20,7 +20,6 @@ from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Caches, CallProgress
 from layerstep.rerun.module_call import leaving_no_trace, length_of
 from layerstep.side_effects.random_streams import RandomState
-from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:
@@ -99,6 +98,8 @@ class _Watch:
         with observing():
             call.inputs = self._keeper.keep(given)
             call.settings = _settings(module)
+            buffers = module.named_buffers(recurse=False)
+            call.buffers = {name: each.clone() for name, each in buffers if each.is_floating_point()}
 
     def left(self, path: str, module: nn.Module, output: Any) -> Any:
         while self._running and self._running[-1].module is not module:
@@ -107,8 +108,8 @@ class _Watch:
             return None
         call = self._running.pop()
         call.left = self._tick()
-        other = self._change(call, output) if self._change is not None else None
         with observing():
+            other = self._change(call, output) if self._change is not None else None
             call.outputs = self._keeper.keep(output if other is None else other)
             call.weights = dict(module.named_parameters(recurse=call.is_leaf))
         return other
@@ -183,7 +184,3 @@ def _converted(value: Any, like: Tensor) -> Any:
         return {name: _converted(item, like) for name, item in value.items()}
     return value
 
-
-def dtype_of(value: Any) -> torch.dtype | None:
-    """The dtype of the first float in a value."""
-    return next((each.dtype for each in tensors_of(value) if each.is_floating_point()), None)

@@ -61,6 +61,8 @@ class Call:
     """The calls in it."""
     weights: dict[str, Tensor] = field(default_factory=dict)
     """Its own parameters; if no part of it was called, also those of its parts."""
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    """Its own floats that are not trained, such as running means."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Its attributes that are numbers or words: `eps`, `padding`, `training`."""
     module: nn.Module | None = None

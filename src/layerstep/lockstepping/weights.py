@@ -45,6 +45,8 @@ def compare_weights(mapping: Mapping_) -> tuple[WeightDifference, ...]:
     found: dict[tuple[str, str], WeightDifference] = {}
     with observing():
         for pair in mapping.pairs:
+            if not pair.is_sure and pair.a[0].kind != pair.b[0].kind:
+                continue
             if pair.is_split or pair.is_leaf or (pair.a[0].weights and pair.b[0].weights):
                 for each in _of_pair(pair):
                     found.setdefault((each.a, each.b), each)
@@ -58,24 +60,37 @@ def differences_of(pair: Pair, among: Sequence[WeightDifference]) -> list[Weight
 
 
 def _names(call: Call) -> Iterator[str]:
-    for name in call.weights:
+    for name in (*call.weights, *call.buffers):
         yield f"{call.path}.{name}" if call.path else name
 
 
 def _of_pair(pair: Pair) -> Iterator[WeightDifference]:
     mine, theirs = (
-        {name: each for call in side for name, each in zip(_names(call), call.weights.values(), strict=True)}
+        {name: each for call in side for name, each in zip(_names(call), call.weights.values(), strict=False)}
         for side in (pair.a, pair.b)
     )
     if pair.is_split:
         yield from _of_split(mine, theirs)
         return
     same_make = pair.a[0].kind == pair.b[0].kind
+    if pair.is_leaf:
+        yield from _of_buffers(pair.a[0], pair.b[0])
     for left, right in _paired(mine, theirs):
         if left is None or right is None:
             yield WeightDifference(left or "", right or "", "")
         elif (found := _difference(left, right, mine[left], theirs[right], same_make=same_make)) is not None:
             yield found
+
+
+def _of_buffers(one: Call, other: Call) -> Iterator[WeightDifference]:
+    """Buffers of the same name: a running mean is read as a weight is."""
+    for name, mine in one.buffers.items():
+        theirs = other.buffers.get(name)
+        if theirs is not None and theirs.shape == mine.shape:
+            names = (f"{call.path}.{name}" if call.path else name for call in (one, other))
+            found = _difference(*names, mine, theirs, same_make=True)
+            if found is not None:
+                yield found
 
 
 def _paired(
@@ -130,8 +145,9 @@ def _difference(
 def _count_apart(one: Tensor, other: Tensor) -> int:
     eps = eps_of(one.dtype, other.dtype)
     x, y = (each.detach().to("cpu", torch.float64) for each in (one, other))
-    allowed = 0.0 if one.dtype == other.dtype else eps
-    same = (x == y) | ((x - y).abs() <= allowed * torch.maximum(x.abs(), y.abs())) | ((x != x) & (y != y))
+    least = max((torch.finfo(d).smallest_normal for d in (one.dtype, other.dtype) if d.is_floating_point), default=0)
+    allowed = eps * torch.maximum(x.abs(), y.abs()).clamp_min(least) if one.dtype != other.dtype else 0.0
+    same = (x == y) | ((x - y).abs() <= allowed) | ((x != x) & (y != y))
     return int((~same).sum())
 
 
