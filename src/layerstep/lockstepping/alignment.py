@@ -124,6 +124,7 @@ class Likeness:
         scores += np.where(free & ins & outs, 3.0, 0.0)
         scores += np.where(free & ins & ~outs & (same_size | kinds), 0.9, 0.0)
         scores += np.where(free & ~ins & (same_size | kinds) & (kinds | alike), 0.25, 0.0)
+        scores += np.where(free & ~ins & outs, 1.5, 0.0)
         found = scores > 0
         scores += np.where(found, 0.5 * kinds + 0.4 * alike, 0.0) + found * _shared(a.words, b.words)
         varied = a.biggest[:, 3] ** 2 * a.biggest[:, 0] > 1.01 * a.biggest[:, 2]

@@ -230,6 +230,7 @@ def _raised(mapping: Mapping_, a: Trace, b: Trace, checks: dict[int, Check]) -> 
         if pair is not None:
             check = checks[id(pair)]
             names = pair.a[0], pair.b[0]
+            inside = [call for call in trace.calls if call.left < 0][-1]
             return Site(
                 names[0].path,
                 names[1].path,
@@ -237,7 +238,7 @@ def _raised(mapping: Mapping_, a: Trace, b: Trace, checks: dict[int, Check]) -> 
                 inputs=check.inputs,
                 outputs=None,
                 limit=check.output_limit,
-                words=f"{trace.title} raised {trace.raised}",
+                words=f"{trace.title} raised {trace.raised} in {inside.name}",
                 settings=tuple(_settings(pair)),
             )
     return None

@@ -68,14 +68,10 @@ def _moments(mapping: Mapping_, checks: dict[int, Check]) -> Iterator[_Moment]:
             yield _Moment(pair.a[0].entered, pair, True, check.inputs_agree)
         if pair.a[-1].left >= 0 and (check.inputs_agree is not False or is_root):
             agrees = check.outputs_agree
-            if agrees is False and check.inputs is None and not is_root and not _is_plain(check):
+            has_inputs = pair.a[0].inputs and pair.b[0].inputs
+            if agrees is False and check.inputs is None and has_inputs and not is_root and check.alone is None:
                 agrees = None
             yield _Moment(pair.a[-1].left, pair, False, agrees)
-
-
-def _is_plain(check: Check) -> bool:
-    """Was it tried on the same input, so that it does not matter what the run gave it?"""
-    return check.alone is not None
 
 
 def _holder(mapping: Mapping_, pair: Pair) -> Pair | None:
@@ -146,5 +142,6 @@ def _time_in_b(moment: _Moment) -> int:
 def raised_in(mapping: Mapping_, trace: Trace, *, is_second: bool) -> Pair | None:
     """The innermost pair that a run did not leave."""
     known = mapping.of_b if is_second else mapping.of_a
-    open_ = [known[id(call)] for call in trace.calls if call.left < 0 and id(call) in known]
-    return open_[-1] if open_ else None
+    pairs = [known[id(call)] for call in trace.calls if call.left < 0 and id(call) in known]
+    sure = [pair for pair in pairs if pair.is_sure]
+    return sure[-1] if sure else None

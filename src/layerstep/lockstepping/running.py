@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from layerstep._torch import function_modes_on, unwrap
+from layerstep._torch import function_modes_on, is_compiled, unwrap
 from layerstep._torch.tensors import is_tensor
 from layerstep.errors import UserError
 from layerstep.hooks.taps import watching_parts
@@ -44,8 +44,10 @@ class Arguments:
 
 @contextlib.contextmanager
 def running_alone(session: Session, model: nn.Module) -> Iterator[None]:
-    """Let a model run meanwhile; nothing of it stays, and autograd records nothing."""
-    with leaving_no_trace(session, model), torch.no_grad(), function_modes_on():
+    """Let a model run meanwhile; nothing of it stays, autograd records nothing, compiled parts run eagerly."""
+    is_seen = not any(map(is_compiled, model.modules()))
+    stance = contextlib.nullcontext() if is_seen else torch.compiler.set_stance("force_eager")
+    with leaving_no_trace(session, model), torch.no_grad(), function_modes_on(), stance:
         yield
 
 
