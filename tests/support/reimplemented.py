@@ -1,7 +1,7 @@
 """Models written a second time, with other names and other cuts, and with one difference on request.
 
-Each `mine_from_…` takes a model of transformers and returns the same function as other code. `fault` plants one
-difference, in the layer `at`.
+Each `mine_from_…` takes a model of transformers and returns the same function as other code. `fault` plants
+one difference, in the layer `at`.
 """
 
 from __future__ import annotations
@@ -330,7 +330,10 @@ class PostLayer(nn.Module):
         super().__init__()
         eps = 1e-5 if fault == "eps" else config.layer_norm_eps
         self.mha = nn.MultiheadAttention(config.hidden_size, config.num_attention_heads, batch_first=True)
-        self.n1, self.n2 = nn.LayerNorm(config.hidden_size, eps), nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.n1, self.n2 = (
+            nn.LayerNorm(config.hidden_size, eps),
+            nn.LayerNorm(config.hidden_size, config.layer_norm_eps),
+        )
         self.up = nn.Linear(config.hidden_size, config.intermediate_size)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size)
         self.fault = fault
@@ -349,7 +352,9 @@ class MyBert(nn.Module):
         self.places = nn.Embedding(config.max_position_embeddings, width)
         self.kinds = nn.Embedding(config.type_vocab_size, width)
         self.n0 = nn.LayerNorm(width, config.layer_norm_eps)
-        self.body = nn.ModuleList(PostLayer(config, fault if i == at else "") for i in range(config.num_hidden_layers))
+        self.body = nn.ModuleList(
+            PostLayer(config, fault if i == at else "") for i in range(config.num_hidden_layers)
+        )
         self.pool = nn.Linear(width, width)
         self.fault = fault
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from layerstep.lockstepping.trace import Call
+from layerstep.lockstepping.trace import Call, Kept
 from layerstep.lockstepping.values import EMPTY, Sketch, sketch_of
 
 __all__ = ["Likeness", "align", "family", "words_in"]
@@ -71,7 +71,7 @@ class Facts:
         )
 
 
-def _first(values: list) -> Sketch:  # type: ignore[type-arg]
+def _first(values: list[Kept]) -> Sketch:
     floats = [each for each in values if each.is_float and each.numel > 1] or values
     return sketch_of(floats[0].values, floats[0].numel) if floats else EMPTY
 
@@ -150,7 +150,8 @@ def align(
 ) -> list[tuple[Call, Call, bool]]:
     """Pairs in the order of the first run, and whether weights make each sure.
 
-    Both sides keep their order, except for layers with the same weights. `exact` is what weights may differ by, `loose` what values may.
+    Both sides keep their order, except for layers with the same weights. `exact` is what weights may differ
+    by, `loose` what values may.
     """
     if not a or not b:
         return []

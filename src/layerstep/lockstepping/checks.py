@@ -10,7 +10,7 @@ from torch import Tensor
 
 from layerstep._torch.tensors import is_tensor
 from layerstep.lockstepping.alignment import family
-from layerstep.lockstepping.matching import Mapping_, Pair
+from layerstep.lockstepping.matching import CallMap, Pair
 from layerstep.lockstepping.rounding import Noise, eps_of, local_tolerance, terms_of
 from layerstep.lockstepping.running import running_alone
 from layerstep.lockstepping.trace import Call, Kept, Trace
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Check", "Limits", "check_pairs", "eps_of_pairs", "find_other_cuts", "tried_alone"]
 
 DRIFT = 20.0
-"""Without a model to measure rounding by: what comes out may be so many times as far apart as what went in."""
+"""Without a model to measure rounding by: results may be so many times as far apart as what went in."""
 FLOOR = 8.0
 """The least limit then, in units of what one layer may differ by."""
 
@@ -93,7 +93,7 @@ class Limits:
         return least + DRIFT * max(inputs, self.drift if not pair.is_leaf else 0.0)
 
 
-def eps_of_pairs(mapping: Mapping_, a: Trace, b: Trace) -> dict[int, float]:
+def eps_of_pairs(mapping: CallMap, a: Trace, b: Trace) -> dict[int, float]:
     """By the id of a call of the first: the spacing of the coarser dtype of the two."""
     coarsest = eps_of(*(each.dtype for each in b.state.values()))
     found = {}
@@ -105,14 +105,16 @@ def eps_of_pairs(mapping: Mapping_, a: Trace, b: Trace) -> dict[int, float]:
     return found
 
 
-def check_pairs(mapping: Mapping_, limits: Limits, eps: dict[int, float]) -> dict[int, Check]:
+def check_pairs(mapping: CallMap, limits: Limits, eps: dict[int, float]) -> dict[int, Check]:
     """The checks of all pairs, by the id of the pair."""
     found = {}
     with observing():
         for pair in mapping.pairs:
             found[id(pair)] = check = _checked(pair, limits, eps[id(pair.a[0])])
             seen = (check.inputs, check.input_limit), (check.outputs, check.output_limit)
-            limits.drift = max(limits.drift, *(gap for gap, limit in seen if gap is not None and gap <= limit), 0.0)
+            limits.drift = max(
+                limits.drift, *(gap for gap, limit in seen if gap is not None and gap <= limit), 0.0
+            )
     return found
 
 
@@ -160,7 +162,7 @@ def _split_distance(pair: Pair, limit: float) -> float | None:
 # --- layers that are cut otherwise ---
 
 
-def find_other_cuts(mapping: Mapping_, checks: dict[int, Check]) -> None:
+def find_other_cuts(mapping: CallMap, checks: dict[int, Check]) -> None:
     """A result that the other side has one call later: a convolution with the norm folded into it."""
     with observing():
         for pair in mapping.pairs:
@@ -169,7 +171,7 @@ def find_other_cuts(mapping: Mapping_, checks: dict[int, Check]) -> None:
                 check.with_others = _same_later(pair, mapping, check.output_limit)
 
 
-def _same_later(pair: Pair, mapping: Mapping_, limit: float) -> tuple[Call, ...]:
+def _same_later(pair: Pair, mapping: CallMap, limit: float) -> tuple[Call, ...]:
     for call, other, alone in (
         (pair.a[0], pair.b[0], mapping.alone_a),
         (pair.b[0], pair.a[0], mapping.alone_b),
@@ -234,4 +236,3 @@ def _result(call: Call, given: Tensor) -> Tensor | None:
         return None
     drew = bool(streams.changed())
     return result if is_tensor(result) and not drew else None
-

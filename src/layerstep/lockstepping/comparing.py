@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from layerstep.errors import UserError
 from layerstep.lockstepping.alignment import family
-from layerstep.lockstepping.checks import Check, Limits, check_pairs, eps_of_pairs, find_other_cuts, tried_alone
-from layerstep.lockstepping.matching import Mapping_, Pair, map_calls
+from layerstep.lockstepping.checks import (
+    Check,
+    Limits,
+    check_pairs,
+    eps_of_pairs,
+    find_other_cuts,
+    tried_alone,
+)
+from layerstep.lockstepping.matching import CallMap, Pair, map_calls
 from layerstep.lockstepping.parting import Parting, find_parting, raised_in
 from layerstep.lockstepping.result import Lockstep, Site
 from layerstep.lockstepping.rounding import noise_of
 from layerstep.lockstepping.running import Arguments, arguments_for, trace_of
-from layerstep.lockstepping.trace import Call, Trace
-from layerstep.lockstepping.values import arranged, distance, main_pair, others_differ
+from layerstep.lockstepping.trace import Call, Kept, Trace
+from layerstep.lockstepping.values import arranged, distance, main_pair
 from layerstep.lockstepping.weights import WeightDifference, compare_weights, differences_of
 from layerstep.tensors.compare import compare
 from layerstep.tensors.observing import observing
@@ -55,6 +63,8 @@ def compare_traces(
     rerun: tuple[Session, nn.Module, Arguments] | None = None,
 ) -> Lockstep:
     """Map two runs onto each other and find where they part. `rerun` can run the first once more."""
+    if a.raised and b.raised:
+        raise UserError(f"neither can be run on this input: {a.raised}", "`--input EXPR` gives another")
     with observing():
         mapping = map_calls(a, b, paths)
         weights = compare_weights(mapping)
@@ -76,7 +86,7 @@ def compare_traces(
         for pair in (*healed, *(check.pair for check in folded)):
             made_up = differences_of(pair, weights)
             weights = tuple(each for each in weights if each not in made_up)
-        answer = _answer(a, b, mapping, checks, site, weights)
+        answer = _answer(a, b, mapping, checks, site, weights, tolerance=tolerance)
         return replace(answer, notes=(*answer.notes, *_about(healed), *_about_cuts(folded)))
 
 
@@ -103,10 +113,12 @@ def _about_cuts(folded: list[Check]) -> list[str]:
 def _answer(
     a: Trace,
     b: Trace,
-    mapping: Mapping_,
+    mapping: CallMap,
     checks: dict[int, Check],
     site: Site | None,
     weights: tuple[WeightDifference, ...],
+    *,
+    tolerance: float | None,
 ) -> Lockstep:
     root = next((pair for pair in mapping.pairs if pair.a[0] is a.calls[0]), None)
     within = [
@@ -131,6 +143,7 @@ def _answer(
         calls=(len(a.calls), len(b.calls)),
         end=checks[id(root)].outputs if root is not None else None,
         drift=max(within, default=0.0),
+        tolerance=tolerance,
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -150,7 +163,9 @@ def _site(parting: Parting, checks: dict[int, Check], weights: tuple[WeightDiffe
     where, seen = parting.where, parting.seen
     check = checks[id(where)]
     shown = checks[id(seen)]
-    one, other = (seen.a[0].inputs, seen.b[0].inputs) if parting.is_handed else (seen.a[0].outputs, seen.b[0].outputs)
+    one, other = (
+        (seen.a[0].inputs, seen.b[0].inputs) if parting.is_handed else (seen.a[0].outputs, seen.b[0].outputs)
+    )
     own = differences_of(where, weights) if where.is_leaf else []
     first, second = (_named_part(side, own) for side in (where.a, where.b))
     gap = shown.inputs if parting.is_handed else _output_gap(shown)
@@ -193,7 +208,7 @@ def _state(call: Call) -> str:
     return ", in training" if family(call.kind) == "dropout" and call.settings.get("training") else ""
 
 
-def _words(pair: Pair, one: list, other: list, *, further: str) -> str:  # type: ignore[type-arg]
+def _words(pair: Pair, one: list[Kept], other: list[Kept], *, further: str) -> str:
     if further:
         return f"the input {further} differs"
     if pair.is_split:
@@ -221,7 +236,7 @@ def _settings(pair: Pair) -> list[str]:
     return told[:MOST_SETTINGS]
 
 
-def _raised(mapping: Mapping_, a: Trace, b: Trace, checks: dict[int, Check]) -> Site | None:
+def _raised(mapping: CallMap, a: Trace, b: Trace, checks: dict[int, Check]) -> Site | None:
     """One of them ended by an exception, and nothing differed before."""
     for trace in (a, b):
         if not trace.raised or (a.raised and b.raised):

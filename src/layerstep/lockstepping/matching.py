@@ -12,7 +12,7 @@ from layerstep.lockstepping.alignment import align, words_in
 from layerstep.lockstepping.trace import Call, Trace
 from layerstep.lockstepping.values import EMPTY, Sketch, distance, main_pair, sketch_of
 
-__all__ = ["Mapping_", "Pair", "map_calls"]
+__all__ = ["CallMap", "Pair", "map_calls"]
 
 LOOSE = 2e-2
 """What values may differ by and still speak for the same layer."""
@@ -23,7 +23,7 @@ MOST_PARTS = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """A call and its counterpart; several on one side if one computes at once what the other does in parts."""
+    """A call and its counterpart; several on one side if they do in parts what the other does at once."""
 
     a: tuple[Call, ...]
     b: tuple[Call, ...]
@@ -44,7 +44,7 @@ class Pair:
 
 
 @dataclass(slots=True, eq=False)
-class Mapping_:
+class CallMap:
     """All pairs, and what stayed alone on either side."""
 
     pairs: list[Pair] = field(default_factory=list)
@@ -66,9 +66,9 @@ class Mapping_:
         return next((self.of_b[id(each)] for each in call.ancestors() if id(each) in self.of_b), None)
 
 
-def map_calls(a: Trace, b: Trace, given: Mapping[str, str] | None = None) -> Mapping_:
+def map_calls(a: Trace, b: Trace, given: Mapping[str, str] | None = None) -> CallMap:
     """Map the calls of two runs. `given` are paths that the user has mapped; they go before everything."""
-    found = Mapping_()
+    found = CallMap()
     for pair in _given_pairs(a, b, given or {}):
         found.add(pair)
     exact = EXACT[_is_wide(a) and _is_wide(b)]
@@ -110,10 +110,14 @@ def _is_wide(trace: Trace) -> bool:
 def _given_pairs(a: Trace, b: Trace, given: Mapping[str, str]) -> list[Pair]:
     pairs = []
     for left, right in given.items():
-        mine, theirs = ([call for call in side.calls if call.path == path] for side, path in ((a, left), (b, right)))
+        mine, theirs = (
+            [call for call in side.calls if call.path == path] for side, path in ((a, left), (b, right))
+        )
         for side, path, calls in ((a, left, mine), (b, right, theirs)):
             if not calls:
-                raise UserError(f"{side.title} calls no {path!r}", "the map has lines `path of A = path of B`")
+                raise UserError(
+                    f"{side.title} calls no {path!r}", "the map has lines `path of A = path of B`"
+                )
         pairs += [Pair((one,), (other,)) for one, other in zip(mine, theirs, strict=False)]
     return pairs
 
@@ -121,7 +125,7 @@ def _given_pairs(a: Trace, b: Trace, given: Mapping[str, str]) -> list[Pair]:
 # --- modules around leaves ---
 
 
-def _map_containers(found: Mapping_, a: Trace, b: Trace, *, is_sure: bool = True) -> None:
+def _map_containers(found: CallMap, a: Trace, b: Trace, *, is_sure: bool = True) -> None:
     """Two containers correspond if the counterparts of all that one holds are in the other, both ways."""
     held_a, held_b = (
         {id(call): _held(call, of) for call in side.calls if not call.is_leaf}
@@ -169,7 +173,7 @@ def _alike(one: Call, other: Call) -> float:
 # --- what is still alone: one module here, a few there ---
 
 
-def _map_rest(found: Mapping_, a: Trace, b: Trace, exact: float) -> None:
+def _map_rest(found: CallMap, a: Trace, b: Trace, exact: float) -> None:
     """Pair what holds the same weights in all, or gets and returns the same, in the same surroundings."""
     free_b = [call for call in b.calls if id(call) not in found.of_b and call.outputs]
     for one in [call for call in a.calls if id(call) not in found.of_a and call.outputs]:
@@ -180,7 +184,7 @@ def _map_rest(found: Mapping_, a: Trace, b: Trace, exact: float) -> None:
                 break
 
 
-def _same_place(found: Mapping_, one: Call, other: Call) -> bool:
+def _same_place(found: CallMap, one: Call, other: Call) -> bool:
     return found.around(one) is found.around_b(other)
 
 
@@ -213,20 +217,24 @@ def _is_idle(call: Call) -> bool:
 # --- split and merged layers ---
 
 
-def _map_splits(found: Mapping_, a: Trace, b: Trace) -> None:
+def _map_splits(found: CallMap, a: Trace, b: Trace) -> None:
     """One projection here, q, k and v there: same input, and the sizes of the results add up."""
     lone_a, lone_b = (
         [call for call in side.calls if call.is_leaf and call.weights and call.outputs and id(call) not in of]
         for side, of in ((a, found.of_a), (b, found.of_b))
     )
     for whole in lone_a:
-        parts = _parts_of(whole, [each for each in lone_b if id(each) not in found.of_b and _same_place(found, whole, each)])
+        parts = _parts_of(
+            whole, [each for each in lone_b if id(each) not in found.of_b and _same_place(found, whole, each)]
+        )
         if parts:
             found.add(Pair((whole,), tuple(parts)))
     for whole in lone_b:
         if id(whole) in found.of_b:
             continue
-        parts = _parts_of(whole, [each for each in lone_a if id(each) not in found.of_a and _same_place(found, each, whole)])
+        parts = _parts_of(
+            whole, [each for each in lone_a if id(each) not in found.of_a and _same_place(found, each, whole)]
+        )
         if parts:
             found.add(Pair(tuple(parts), (whole,)))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from layerstep.lockstepping.checks import Check
-from layerstep.lockstepping.matching import Mapping_, Pair
+from layerstep.lockstepping.matching import CallMap, Pair
 from layerstep.lockstepping.trace import Call, Trace
 
 __all__ = ["Parting", "find_parting", "raised_in"]
@@ -37,7 +37,7 @@ class Parting:
 
 
 def find_parting(
-    mapping: Mapping_, checks: dict[int, Check], other_weights: set[int]
+    mapping: CallMap, checks: dict[int, Check], other_weights: set[int]
 ) -> tuple[Parting | None, list[Pair]]:
     """The first moment that does not agree and that does not heal; and the pairs that heal.
 
@@ -59,7 +59,7 @@ def find_parting(
     return None, healed
 
 
-def _moments(mapping: Mapping_, checks: dict[int, Check]) -> Iterator[_Moment]:
+def _moments(mapping: CallMap, checks: dict[int, Check]) -> Iterator[_Moment]:
     for pair in mapping.pairs:
         check = checks[id(pair)]
         is_root = pair.a[0].parent is None
@@ -69,12 +69,18 @@ def _moments(mapping: Mapping_, checks: dict[int, Check]) -> Iterator[_Moment]:
         if pair.a[-1].left >= 0 and (check.inputs_agree is not False or is_root):
             agrees = check.outputs_agree
             has_inputs = pair.a[0].inputs and pair.b[0].inputs
-            if agrees is False and check.inputs is None and has_inputs and not is_root and check.alone is None:
+            if (
+                agrees is False
+                and check.inputs is None
+                and has_inputs
+                and not is_root
+                and check.alone is None
+            ):
                 agrees = None
             yield _Moment(pair.a[-1].left, pair, False, agrees)
 
 
-def _holder(mapping: Mapping_, pair: Pair) -> Pair | None:
+def _holder(mapping: CallMap, pair: Pair) -> Pair | None:
     """The innermost pair that holds both sides of a pair."""
     above = {id(call) for call in pair.b[0].ancestors()}
     for call in pair.a[0].ancestors():
@@ -84,7 +90,7 @@ def _holder(mapping: Mapping_, pair: Pair) -> Pair | None:
     return None
 
 
-def _heals(moment: _Moment, mapping: Mapping_, checks: dict[int, Check], moments: list[_Moment]) -> bool:
+def _heals(moment: _Moment, mapping: CallMap, checks: dict[int, Check], moments: list[_Moment]) -> bool:
     """Does nothing differ after it, up to the end of the module around it? Then only the cut was another.
 
     A convolution with a folded norm returns what the norm returns in the other.
@@ -92,7 +98,9 @@ def _heals(moment: _Moment, mapping: Mapping_, checks: dict[int, Check], moments
     holder = _holder(mapping, moment.pair)
     while holder is not None:
         end = holder.a[-1].left
-        later = [each.agrees for each in moments if moment.time < each.time <= end and each.pair is not moment.pair]
+        later = [
+            each.agrees for each in moments if moment.time < each.time <= end and each.pair is not moment.pair
+        ]
         if False in later:
             return False
         if checks[id(holder)].outputs_agree and not checks[id(holder)].rest_differs:
@@ -108,7 +116,7 @@ def _is_own_doing(moment: _Moment, check: Check) -> bool:
     return not moment.is_input and check.alone is not None and pair.is_sure and same_make
 
 
-def _parting(mapping: Mapping_, moments: list[_Moment], moment: _Moment, where: Pair) -> Parting:
+def _parting(mapping: CallMap, moments: list[_Moment], moment: _Moment, where: Pair) -> Parting:
     inside = {id(call) for call in where.a[0].within()} - {id(where.a[0])}
     earlier = [
         each
@@ -121,7 +129,7 @@ def _parting(mapping: Mapping_, moments: list[_Moment], moment: _Moment, where: 
     return Parting(where, moment.pair, moment.is_input, after, tuple(_between(mapping, where, moment, after)))
 
 
-def _between(mapping: Mapping_, where: Pair, moment: _Moment, after: Pair | None) -> Iterator[Call]:
+def _between(mapping: CallMap, where: Pair, moment: _Moment, after: Pair | None) -> Iterator[Call]:
     """The leaves of both sides that have no counterpart and run between what agreed and what does not."""
     sides = (
         (where.a, mapping.of_a, after.a[-1].left if after else 0, moment.time),
@@ -139,7 +147,7 @@ def _time_in_b(moment: _Moment) -> int:
     return time if time >= 0 else 1 << 60
 
 
-def raised_in(mapping: Mapping_, trace: Trace, *, is_second: bool) -> Pair | None:
+def raised_in(mapping: CallMap, trace: Trace, *, is_second: bool) -> Pair | None:
     """The innermost pair that a run did not leave."""
     known = mapping.of_b if is_second else mapping.of_a
     pairs = [known[id(call)] for call in trace.calls if call.left < 0 and id(call) in known]

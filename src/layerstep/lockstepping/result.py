@@ -61,6 +61,8 @@ class Lockstep:
     """How far apart the results of both are."""
     drift: float = 0.0
     """The most that values are apart before they part."""
+    tolerance: float | None = None
+    """What was given; None: what rounding does."""
     notes: tuple[str, ...] = ()
 
     @property

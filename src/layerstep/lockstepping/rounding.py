@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from layerstep._torch.tensors import is_tensor
 from layerstep.lockstepping.running import Arguments, trace_of
-from layerstep.lockstepping.trace import Call, Trace
+from layerstep.lockstepping.trace import Call, Kept, Trace
 from layerstep.lockstepping.values import distance
 from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Noise", "local_tolerance", "noise_of"]
+__all__ = ["Noise", "eps_of", "local_tolerance", "noise_of", "terms_of"]
 
 TIMES = 6.0
 """A difference counts from so many times what rounding was seen to do."""
@@ -104,7 +104,7 @@ def noise_of(session: Session, run: Trace, model: nn.Module, given: Arguments, *
     return Noise(inputs, outputs)
 
 
-def _moved(before: list, after: list) -> float:  # type: ignore[type-arg]
+def _moved(before: list[Kept], after: list[Kept]) -> float:
     gaps = [distance(x, y) for x, y in zip(before, after, strict=False) if x.is_float and y.is_float]
     return max((gap for gap in gaps if gap is not None), default=0.0)
 

@@ -44,7 +44,7 @@ class Arguments:
 
 @contextlib.contextmanager
 def running_alone(session: Session, model: nn.Module) -> Iterator[None]:
-    """Let a model run meanwhile; nothing of it stays, autograd records nothing, compiled parts run eagerly."""
+    """Let a model run meanwhile; nothing of it stays, autograd records nothing, compiled parts run eager."""
     is_seen = not any(map(is_compiled, model.modules()))
     stance = contextlib.nullcontext() if is_seen else torch.compiler.set_stance("force_eager")
     with leaving_no_trace(session, model), torch.no_grad(), function_modes_on(), stance:
@@ -144,9 +144,7 @@ def arguments_for(model: nn.Module, given: Arguments) -> Arguments:
     return Arguments(args, kwargs, given.progress, notes)
 
 
-def _bound(
-    model: nn.Module, given: Arguments
-) -> tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]:
+def _bound(model: nn.Module, given: Arguments) -> tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]:
     """Leave out what it does not take; tensors under names that it does not have go in by their order."""
     try:
         signature = inspect.signature(model.forward)
@@ -185,4 +183,3 @@ def _converted(value: Any, like: Tensor) -> Any:
     if type(value) is dict:
         return {name: _converted(item, like) for name, item in value.items()}
     return value
-

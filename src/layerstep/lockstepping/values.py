@@ -123,7 +123,7 @@ def _merges(shape: torch.Size, wanted: torch.Size) -> bool:
 
 
 def main_pair(one: list[Kept], other: list[Kept]) -> tuple[Kept, Kept] | None:
-    """Which tensors of two values correspond: the first floats of equal size, else the first of equal size."""
+    """Which tensors of two values correspond: the first floats of equal size, else the first others."""
     for is_wanted in (lambda x: x.is_float and x.numel > 1, lambda x: x.is_float, lambda x: not x.is_float):
         pairs = ((a, b) for a in one if is_wanted(a) for b in other if is_wanted(b) and a.numel == b.numel)
         if (found := next(pairs, None)) is not None:
@@ -139,7 +139,10 @@ def others_differ(one: list[Kept], other: list[Kept], tolerance: float) -> str:
     main = main_pair(one, other)
     if main is None:
         return ""
-    rest, spare = [each for each in one if each is not main[0]], [each for each in other if each is not main[1]]
+    rest, spare = (
+        [each for each in one if each is not main[0]],
+        [each for each in other if each is not main[1]],
+    )
     for a in rest:
         b = next((each for each in spare if each.numel == a.numel and a.numel > 1), None)
         if b is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from layerstep.lockstepping.matching import Mapping_, Pair
+from layerstep.lockstepping.matching import CallMap, Pair
 from layerstep.lockstepping.rounding import eps_of
 from layerstep.lockstepping.trace import Call
 from layerstep.lockstepping.values import sketch_of
@@ -40,7 +40,7 @@ class WeightDifference:
         return f"{how_many} of {self.count:,} {verb} in {names}: {self.words}"
 
 
-def compare_weights(mapping: Mapping_) -> tuple[WeightDifference, ...]:
+def compare_weights(mapping: CallMap) -> tuple[WeightDifference, ...]:
     """What differs between the weights of corresponding layers, in the order of the first run."""
     found: dict[tuple[str, str], WeightDifference] = {}
     with observing():
@@ -87,15 +87,13 @@ def _of_buffers(one: Call, other: Call) -> Iterator[WeightDifference]:
     for name, mine in one.buffers.items():
         theirs = other.buffers.get(name)
         if theirs is not None and theirs.shape == mine.shape:
-            names = (f"{call.path}.{name}" if call.path else name for call in (one, other))
-            found = _difference(*names, mine, theirs, same_make=True)
+            left, right = (f"{call.path}.{name}" if call.path else name for call in (one, other))
+            found = _difference(left, right, mine, theirs, same_make=True)
             if found is not None:
                 yield found
 
 
-def _paired(
-    mine: dict[str, Tensor], theirs: dict[str, Tensor]
-) -> Iterator[tuple[str | None, str | None]]:
+def _paired(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> Iterator[tuple[str | None, str | None]]:
     """By the last word of the name where both have it, else by size and contents."""
     left, spare = dict(mine), dict(theirs)
     for name in mine:
@@ -137,15 +135,15 @@ def _difference(
     best = counts.index(min(counts))
     if not counts[best]:
         return None
-    return WeightDifference(
-        left, right, compare(one, candidates[best]).words, counts[best], one.numel()
-    )
+    return WeightDifference(left, right, compare(one, candidates[best]).words, counts[best], one.numel())
 
 
 def _count_apart(one: Tensor, other: Tensor) -> int:
     eps = eps_of(one.dtype, other.dtype)
     x, y = (each.detach().to("cpu", torch.float64) for each in (one, other))
-    least = max((torch.finfo(d).smallest_normal for d in (one.dtype, other.dtype) if d.is_floating_point), default=0)
+    least = max(
+        (torch.finfo(d).smallest_normal for d in (one.dtype, other.dtype) if d.is_floating_point), default=0
+    )
     allowed = eps * torch.maximum(x.abs(), y.abs()).clamp_min(least) if one.dtype != other.dtype else 0.0
     same = (x == y) | ((x - y).abs() <= allowed) | ((x != x) & (y != y))
     return int((~same).sum())
