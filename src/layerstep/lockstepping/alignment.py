@@ -156,6 +156,9 @@ def align(
     if not a or not b:
         return []
     found = Likeness.of(Facts.of(a), Facts.of(b), exact=exact, loose=loose)
+    anchored = _only_each_other(found.same_weights)
+    others = (anchored.any(axis=1)[:, None] | anchored.any(axis=0)[None, :]) & ~anchored
+    found.scores[others] = 0.0  # who has such a counterpart gets no other, wherever it is computed
     pairs = _in_order(found)
     taken_a, taken_b = {i for i, _ in pairs}, {j for _, j in pairs}
     for i, j in zip(*np.nonzero(found.same_weights), strict=True):
@@ -183,10 +186,14 @@ def _in_order(found: Likeness) -> list[tuple[int, int]]:
     return pairs
 
 
+def _only_each_other(same: Grid) -> Grid:
+    result: Grid = (same.sum(axis=1) == 1)[:, None] & (same.sum(axis=0) == 1)[None, :] & same
+    return result
+
+
 def _anchors(same: Grid) -> list[tuple[int, int]]:
     """Pairs that only fit each other, as many of them as are in the same order in both runs."""
-    alone = (same.sum(axis=1) == 1)[:, None] & (same.sum(axis=0) == 1)[None, :] & same
-    pairs = [(int(i), int(j)) for i, j in zip(*np.nonzero(alone), strict=True)]
+    pairs = [(int(i), int(j)) for i, j in zip(*np.nonzero(_only_each_other(same)), strict=True)]
     ends: list[int] = []
     best: list[int] = []
     before: list[int] = []
