@@ -64,9 +64,8 @@ def test_the_prompt_names_the_layer_and_shows_the_mapping() -> None:
 
 def test_nothing_of_the_run_changes() -> None:
     model, second = copy.deepcopy(gpt2()).train(), mine_from_gpt2(gpt2(), "erf").train()
-    before = {
-        name: each.clone() for name, each in (*model.state_dict().items(), *second.state_dict().items())
-    }
+    state = [*model.state_dict().values(), *second.state_dict().values()]
+    before = [each.clone() for each in state]
     torch.manual_seed(3)
     expected = model(ids()).logits
     torch.manual_seed(3)
@@ -76,8 +75,7 @@ def test_nothing_of_the_run_changes() -> None:
     assert torch.equal(played.result.logits, expected)
     assert played.answers["perturbed?"].startswith("✓ no:")
     assert "part" in played.answers["lockstep other model"]
-    after = {name: each for name, each in (*model.state_dict().items(), *second.state_dict().items())}
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(torch.equal(x, y) for x, y in zip(before, state, strict=True))
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in second.modules())
 
 

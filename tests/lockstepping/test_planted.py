@@ -54,8 +54,8 @@ BLOCK = ("transformer.h.1", "layers.1")
         ("key weight", ("transformer.h.1.attn.c_attn", "layers.1.attention.k")),
         ("bias", ("transformer.h.1.mlp.c_proj", "layers.1.ffn.down")),
         ("not transposed", ("transformer.h.1.attn.c_proj", "layers.1.attention.proj")),
-        ("position", ("", "")),
-        ("embedding scale", ("", "")),
+        ("position", ("transformer", "")),
+        ("embedding scale", ("transformer", "")),
         ("no final norm", ("", "")),
     ],
 )
@@ -105,8 +105,8 @@ def test_a_wrong_llama_with_merged_weights(fault: str, where: tuple[str, str]) -
     [
         ("eps", ("encoder.layer.1.attention.output.LayerNorm", "body.1.n1")),
         ("relu", ("encoder.layer.1", "body.1")),
-        ("no residual", ("encoder.layer.1", "body.1")),
-        ("token type", ("", "")),
+        ("no residual", ("encoder.layer.1.output", "body.1")),
+        ("token type", ("embeddings", "")),
         ("last token", ("", "")),
     ],
 )

@@ -167,7 +167,11 @@ def _site(parting: Parting, checks: dict[int, Check], weights: tuple[WeightDiffe
         (seen.a[0].inputs, seen.b[0].inputs) if parting.is_handed else (seen.a[0].outputs, seen.b[0].outputs)
     )
     own = differences_of(where, weights) if where.is_leaf else []
-    first, second = (_named_part(side, own) for side in (where.a, where.b))
+    if parting.is_handed and parting.after is not None:
+        first = _around((seen.a[0], *parting.after.a), where.a[0])
+        second = _around((seen.b[0], *parting.after.b), where.b[0])
+    else:
+        first, second = (_named_part(side, own) for side in (where.a, where.b))
     gap = shown.inputs if parting.is_handed else _output_gap(shown)
     limit = shown.input_limit if parting.is_handed else _output_limit(shown)
     return Site(
@@ -184,6 +188,13 @@ def _site(parting: Parting, checks: dict[int, Check], weights: tuple[WeightDiffe
         settings=tuple(_settings(where)),
         weights=tuple(own),
     )
+
+
+def _around(calls: tuple[Call, ...], outermost: Call) -> Call:
+    """The innermost call that holds all of these: the code between them is its own."""
+    shared = [each for each in calls[0].ancestors() if all(each in call.ancestors() for call in calls[1:])]
+    inside = {id(call) for call in outermost.within()}
+    return shared[0] if shared and id(shared[0]) in inside else outermost
 
 
 def _named_part(side: tuple[Call, ...], differences: list[WeightDifference]) -> Call:
