@@ -157,7 +157,7 @@ def align(
         return []
     found = Likeness.of(Facts.of(a), Facts.of(b), exact=exact, loose=loose)
     anchored = _only_each_other(found.same_weights)
-    others = (anchored.any(axis=1)[:, None] | anchored.any(axis=0)[None, :]) & ~anchored
+    others = np.logical_or.outer(anchored.sum(axis=1) > 0, anchored.sum(axis=0) > 0) & ~anchored
     found.scores[others] = 0.0  # who has such a counterpart gets no other, wherever it is computed
     pairs = _in_order(found)
     taken_a, taken_b = {i for i, _ in pairs}, {j for _, j in pairs}
