@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerstep.api import DebugConsole, anomaly_detection, attach, pm, set_trace
+    from layerstep.api import DebugConsole, anomaly_detection, attach, lockstep, pm, set_trace
     from layerstep.automation.alerts import Alert, CallbackSink, JsonLinesSink, LoggingSink, WebhookSink
     from layerstep.automation.hook import AlertSeverity, HookAction, HookBuilder, HookContext, HookTrigger
     from layerstep.errors import LayerstepError, Quit, UserError
     from layerstep.gradients.debugger import GradientDebugger, GradientFlow
     from layerstep.inspector import TensorInspector, TensorReport, compare, inspect
+    from layerstep.lockstepping.result import Lockstep
     from layerstep.memory.profiler import MemoryProfiler, MemoryReport, memory_tracking
     from layerstep.nonfinite.detection import Anomaly, Detection
     from layerstep.precision.checker import StabilityChecker, StabilityIssue
@@ -47,6 +48,7 @@ __all__ = [
     "HookTrigger",
     "JsonLinesSink",
     "LayerstepError",
+    "Lockstep",
     "LoggingSink",
     "MemoryProfiler",
     "MemoryReport",
@@ -72,6 +74,7 @@ __all__ = [
     "debug_session",
     "debug_training_session",
     "inspect",
+    "lockstep",
     "memory_tracking",
     "pm",
     "profiling",
@@ -103,6 +106,8 @@ _HOME = {
     "DiffusionModelDebugger": "layerstep.sessions.diffusion",
     "DebugConsole": "layerstep.api",
     "attach": "layerstep.api",
+    "lockstep": "layerstep.api",
+    "Lockstep": "layerstep.lockstepping.result",
     "pm": "layerstep.api",
     "set_trace": "layerstep.api",
     "Anomaly": "layerstep.nonfinite.detection",

@@ -1,12 +1,14 @@
-"""The library: `DebugConsole`, `attach`, `set_trace`, `pm`. It owns no logic, only the way in."""
+"""The library: `DebugConsole`, `attach`, `set_trace`, `pm`, `lockstep`. No logic, only the way in."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -21,6 +23,9 @@ from layerstep.engine.points import Catch
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, UserError
 from layerstep.frontends.choose import is_child, open_session
+from layerstep.lockstepping.result import Lockstep
+from layerstep.lockstepping.running import Arguments
+from layerstep.lockstepping.sides import Side, compare_sides
 from layerstep.nonfinite.catching import catch_nonfinite, search_of
 from layerstep.nonfinite.detection import Detection
 from layerstep.points.description import described
@@ -28,7 +33,7 @@ from layerstep.points.setting import set_breakpoint
 from layerstep.points.silence import silence_of
 from layerstep.views import Notice, View
 
-__all__ = ["DebugConsole", "anomaly_detection", "attach", "pm", "set_trace"]
+__all__ = ["DebugConsole", "anomaly_detection", "attach", "lockstep", "pm", "set_trace"]
 
 _current: Session | None = None
 """The session of this process: `set_trace()` joins it instead of opening a second one."""
@@ -209,6 +214,40 @@ def anomaly_detection(model: nn.Module | None = None, *, stop: bool = False) -> 
     finally:
         session.detach()
         session.close()
+
+
+def lockstep(
+    a: nn.Module | str | os.PathLike[str],
+    b: nn.Module | str | os.PathLike[str],
+    *inputs: Any,
+    tol: float | None = None,
+    map: Mapping[str, str] | None = None,
+    **named: Any,
+) -> Lockstep:
+    """Run two models on copies of one input, and find the first layer whose inputs agree and output does not.
+
+    In place of a model, a file: a run that `lockstep save` wrote. Without `tol`, a difference counts if it is
+    larger than other roundings make it. `map` fixes counterparts: the paths in `b` by those in `a`. Neither
+    model is changed, and nothing stays on them.
+    """
+    session = _current
+    if session is None:
+        session, _ = open_session(batch=True, output=io.StringIO())
+    one, other = _side(a, "a"), _side(b, "b")
+    given = Arguments(inputs, named) if inputs or named else None
+    try:
+        return compare_sides(session, one, other, given, tolerance=tol, paths=map)
+    finally:
+        if session is not _current:
+            session.close()
+
+
+def _side(given: Any, name: str) -> tuple[str, Side]:
+    if isinstance(given, nn.Module):
+        return name, given
+    if isinstance(given, str | os.PathLike):
+        return name, Path(given)
+    raise UserError(f"lockstep wants models or files, not {type(given).__name__}")
 
 
 def tell_unread(session: Session) -> None:

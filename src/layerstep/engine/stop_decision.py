@@ -22,7 +22,7 @@ from layerstep.engine.points import Break, BreakAtOp, Catch, Edit, Log, Record
 from layerstep.engine.resume import Kind
 from layerstep.engine.run import Run
 from layerstep.engine.stop import Match
-from layerstep.errors import UserError, message_of
+from layerstep.errors import UserError, first_line, message_of
 from layerstep.expressions.computing_calls import is_plain
 from layerstep.expressions.expression import Expression
 from layerstep.expressions.scope import Scope
@@ -161,7 +161,7 @@ class StopDecision:
                     if isinstance(error, UserError)
                     else f"{type(error).__name__}: {message_of(error)}"
                 )
-                text = f"{point.label} failed: {why}".partition("\n")[0]
+                text = f"{point.label} failed: {kind}{first_line(error)}"
                 self._messages.say(Notice(text, f"it is disabled; `enable {point.number}`", level="error"))
         return event
 

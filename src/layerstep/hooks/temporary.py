@@ -15,6 +15,7 @@ __all__ = [
     "watching_copy",
     "watching_output",
     "watching_outputs",
+    "watching_parts",
 ]
 
 
@@ -38,6 +39,36 @@ def watching_copy(model: nn.Module, left: Callable[[str, Any, Any], None]) -> It
     handles = [
         part.register_forward_hook(hook_of(path), with_kwargs=True) for path, part in model.named_modules()
     ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def watching_parts(
+    model: nn.Module,
+    entered: Callable[[str, nn.Module, Any], None],
+    left: Callable[[str, nn.Module, Any], Any],
+) -> Iterator[None]:
+    """Report each call of a model and its parts: the path and the arguments, then the output.
+
+    For reruns, where the program's hooks are hidden. What `left` returns, unless it is None, takes the
+    place of the output.
+    """
+
+    def before(path: str) -> Callable[..., None]:
+        return lambda module, args, kwargs: entered(path, module, (args, kwargs))
+
+    def after(path: str) -> Callable[..., Any]:
+        return lambda module, args, output: left(path, module, output)
+
+    handles = []
+    for path, part in model.named_modules():
+        # Called through the class: a ScriptModule refuses its own register methods.
+        handles.append(nn.Module.register_forward_pre_hook(part, before(path), with_kwargs=True))
+        handles.append(nn.Module.register_forward_hook(part, after(path)))
     try:
         yield
     finally:
