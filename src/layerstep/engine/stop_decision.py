@@ -156,11 +156,7 @@ class StopDecision:
                 if is_from_a_signal(error):
                     raise
                 point.enabled = False
-                why = (
-                    str(error)
-                    if isinstance(error, UserError)
-                    else f"{type(error).__name__}: {message_of(error)}"
-                )
+                kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
                 text = f"{point.label} failed: {kind}{first_line(error)}"
                 self._messages.say(Notice(text, f"it is disabled; `enable {point.number}`", level="error"))
         return event
