@@ -59,6 +59,8 @@ class History(Instrument):
         """From the oldest to the newest."""
         self.seconds = 0.0
         """What the last one took."""
+        self.is_between_steps = False
+        """Does the run stand still where a step has ended and no other has begun?"""
         self._told: set[str] = set()
         self._owner = 0
         """The process that these checkpoints belong to: in a child that the program forks it is another."""
@@ -77,7 +79,7 @@ class History(Instrument):
 
     def start(self, every: int, keep: int) -> None:
         """Take checkpoints from now on; a UserError says why that cannot be."""
-        reason = why_not() or ("" if self.is_on else trial())
+        reason = why_not(self._session.run.models) or ("" if self.is_on else trial())
         if reason:
             raise UserError(f"no history here: {reason}", "`snapshot` keeps the state of the model alone")
         self.every, self.keep, self.is_on = every, keep, True
@@ -135,7 +137,7 @@ class History(Instrument):
     def _take(self, done: int) -> bool:
         """Leave a checkpoint here. If the run ever goes on in it, it leaves another one first; is this so?"""
         is_back = False
-        reason = why_not()
+        reason = why_not(self._session.run.models)
         if reason:
             self._tell_once(reason)
             return False
@@ -281,7 +283,11 @@ class History(Instrument):
         far = f"; {back} step{'s' * (back != 1)} back" if back else ""
         reason = f"at the beginning of step {done + 1}{far}"
         frame = next(program_frames(sys._getframe(1)), sys._getframe(1))
-        self._session.standstill.stop_here(frame, reason)
+        self.is_between_steps = True
+        try:
+            self._session.standstill.stop_here(frame, reason)
+        finally:
+            self.is_between_steps = False
 
     def stopped(self) -> list[Notice]:
         """At the first stop after the run went back: points that could not be set before it."""

@@ -13,6 +13,7 @@ import threading
 import torch
 
 from layerstep.history.forking import fork_process, held_signals
+from layerstep.module_paths.models import Models
 from layerstep.process.thread_frames import frames_of_threads
 from layerstep.tensors.observing import observing
 
@@ -25,7 +26,7 @@ _SIDE = 192
 """Of a matrix product, which another library may run in threads of its own."""
 
 
-def why_not() -> str:
+def why_not(models: Models) -> str:
     """What keeps a fork from going on as the run would; empty if nothing is known to."""
     if not sys.platform.startswith("linux"):
         return f"checkpoints need Linux; this is {sys.platform}"
@@ -33,23 +34,25 @@ def why_not() -> str:
         return "an accelerator is in use, and its state does not survive a fork"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "a process group exists, and its connections cannot go back"
-    return live_children() or _other_threads()
+    return live_children() or _other_threads() or _shared(models)
 
 
 def live_children() -> str:
     """Which processes of the program are alive, as a reason."""
-    children = multiprocessing.active_children()
-    if not children:
+    count = len(multiprocessing.active_children())
+    if not count:
         return ""
-    is_loader = any(
-        "pytorch" in type(each).__module__ or "_worker_loop" in _target(each) for each in children
-    )
-    what = "workers of a DataLoader" if is_loader else "processes"
-    return f"{len(children)} {what} of the program are alive, and they cannot go back"
+    what = "worker process of the program is" if count == 1 else "worker processes of the program are"
+    return f"{count} {what} alive (num_workers of a DataLoader?), and cannot go back"
 
 
-def _target(process: multiprocessing.process.BaseProcess) -> str:
-    return getattr(getattr(process, "_target", None), "__name__", "")
+def _shared(models: Models) -> str:
+    """Shared memory is one memory in all processes: a checkpoint would see what the run writes."""
+    for path, module in models.everything():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None and tensor.is_shared():
+                return f"{path}.{name} is in memory that processes share, and that cannot go back"
+    return ""
 
 
 def _other_threads() -> str:

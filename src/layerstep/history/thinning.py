@@ -16,7 +16,7 @@ def superfluous(steps: Sequence[int], *, every: int, keep: int) -> int | None:
     if len(steps) <= keep:
         return None
     now = steps[-1]
-    if keep == 1 or (now - steps[0]) / every > 2 ** (keep - 2):
+    if keep == 1 or (now - steps[0]) / every > 2 ** (keep - 1):
         return 0
     gaps = [
         ((steps[place + 1] - steps[place - 1]) / (now - steps[place - 1]), place)
