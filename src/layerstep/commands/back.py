@@ -3,7 +3,6 @@ from __future__ import annotations
 from layerstep.arguments import Form, Given, Number
 from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments
 from layerstep.history.history import History
 from layerstep.registry import command
 
@@ -26,9 +25,6 @@ def back(session: Session, given: Given) -> Resume:
     Your points, aliases and watches stay as they are now. What the program has written to files stays
     written: the same lines are written once more.
     """
-    done = session.run.training.count
-    target = done - given.n
-    if target < 0:
-        raise BadArguments(f"only {done} training steps are done")
+    target = session.run.training.count - given.n
     session.instruments.get(History).nearest(target)
     return Resume(Kind.BACK_STEP, step=target)

@@ -33,11 +33,11 @@ HEAD = 6  # lines above the table
     examples=("history", "history 5", "history on every 10", "history off"),
 )
 def history(session: Session, given: Given) -> View:
-    """Keep checkpoints to go back to; show a trend, or lines typed.
+    """Keep checkpoints of the run; show a trend, or typed lines.
 
     `history on` takes a checkpoint at the end of each training step: a fork of the whole process, which
     waits. `back step` goes back to one. `every N` takes one at every Nth step. `keep K` keeps at most K (8):
-    those 1, 2, 4, 8 … checkpoints back. `history` then lists them with the memory that each holds alone. It
+    those about 1, 2, 4, 8 … back. `history` then lists them with the memory that each holds alone. It
     works on Linux, on the CPU, in a program with one thread and without worker processes, and refuses
     elsewhere. `history off` lets go of all.
 
