@@ -131,3 +131,25 @@ def test_a_fork_with_other_bits(alone: None, session: Session, monkeypatch: pyte
 def test_nothing_to_go_back_to(session: Session) -> None:
     answer = session.prompt.answer("back step")
     assert isinstance(answer, Notice) and answer.level == "error" and "history is off" in answer.text
+
+
+def test_workers_that_come_later_are_told_once(
+    alone: None, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps with them get no checkpoint, and `back step` gives the reason."""
+    said: list[str] = []
+    session.listen(lambda message: said.append(str(message.view)))
+    session.attach()
+    try:
+        assert "good" in str(session.prompt.answer("history on"))
+        monkeypatch.setattr(refusals, "live_children", lambda: "2 workers are alive")
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(3):
+            weight.grad = torch.ones(2)
+            optimizer.step()
+        assert "2 workers are alive" in str(session.prompt.answer("back step"))
+        assert "2 workers are alive" in str(session.prompt.answer("history"))
+    finally:
+        session.detach()
+    assert len([text for text in said if "no checkpoint: 2 workers are alive" in text]) == 1

@@ -77,7 +77,7 @@ def _start(session: Session, history: History, given: Given) -> Notice:
 
 def _checkpoints(session: Session, history: History) -> View:
     if not history.checkpoints:
-        return Notice("no checkpoint yet", "the first is taken when this training step ends")
+        return Notice("no checkpoint yet", history.trouble or "the first is taken when a training step ends")
     return checkpoint_table(history.checkpoints, done=session.run.training.count)
 
 

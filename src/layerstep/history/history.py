@@ -61,6 +61,8 @@ class History(Instrument):
         """What the last one took."""
         self.is_between_steps = False
         """Does the run stand still where a step has ended and no other has begun?"""
+        self.trouble = ""
+        """Why the last checkpoint that was due could not be taken."""
         self._told: set[str] = set()
         self._owner = 0
         """The process that these checkpoints belong to: in a child that the program forks it is another."""
@@ -150,6 +152,7 @@ class History(Instrument):
         except OSError as error:
             self._tell_once(f"the process cannot be forked: {error.strerror or error}")
             return is_back
+        self.trouble = ""
         self.checkpoints.append(taken)
         self._thin()
         self.seconds = time.perf_counter() - began
@@ -162,6 +165,7 @@ class History(Instrument):
             self._news = os.pipe()
 
     def _tell_once(self, reason: str) -> None:
+        self.trouble = reason
         if reason not in self._told:
             self._told.add(reason)
             self._session.say(Notice(f"no checkpoint: {reason}", level="warn"))
@@ -195,8 +199,9 @@ class History(Instrument):
         """The last checkpoint from which a training step can be reached; a UserError if there is none."""
         self._let_go([each for each in self.checkpoints if not each.is_alive])
         if not self.checkpoints:
-            what = "no step has ended since `history on`" if self.is_on else "history is off"
-            raise UserError(f"there is no checkpoint to go back to: {what}", "`history on` takes them")
+            what = self.trouble or "no training step has ended since `history on`"
+            what, hint = (what, "`snapshot`") if self.is_on else ("history is off", "`history on` takes them")
+            raise UserError(f"there is no checkpoint to go back to: {what}", hint)
         if reason := live_children():
             raise UserError(f"cannot go back: {reason}", "let them end first")
         reachable = [each for each in self.checkpoints if each.step <= target]
