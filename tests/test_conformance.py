@@ -36,6 +36,19 @@ def test_a_command_explains_itself(command: Command) -> None:
     assert words & {command.name, *command.aliases}
 
 
+REFUSED = {
+    "back": "there is no checkpoint to go back to",
+    "history": "no history here: the program has other threads",
+}
+"""Examples that cannot work at that stop, in a process of pytest: the answer says why."""
+
+
+def is_expected(command: Command, view: object) -> bool:
+    if not (isinstance(view, Notice) and view.level == "error"):
+        return True
+    return command.name in REFUSED and view.text.startswith(REFUSED[command.name])
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_the_examples_of_a_command_work(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -63,7 +76,7 @@ def test_the_examples_of_a_command_work(
             answers = [message for message in messages if message.line == line]
             assert answers, f"{line!r} was not answered"
             for message in answers:
-                assert not (isinstance(message.view, Notice) and message.view.level == "error"), message.view
+                assert is_expected(command, message.view), message.view
                 text = to_text(message.view, width=80)
                 assert text.strip() or command.group == "run"
                 assert all(len(shown) <= 80 for shown in text.splitlines())

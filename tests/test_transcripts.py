@@ -3,13 +3,14 @@
 One whose first line says so is kept at 120 columns and in colour, too, in the folders `wide` and `colour`.
 Where it says `by its own clock`, time passes only as often as it is asked for, and while the script sleeps;
 where `alone`, the tensors of other tests are hidden. `at N columns` makes the screen narrower, and
-`in its own process` keeps the threads of other tests away.
+`in its own process` keeps the threads of other tests away, and `in a pipe` runs the command line itself.
 """
 
 from __future__ import annotations
 
 import gc
 import io
+import os
 import re
 import subprocess
 import sys
@@ -28,6 +29,7 @@ ALSO = ", also at 120 columns and in colour"
 CLOCK = ", by its own clock"
 ALONE = ", alone"
 OWN_PROCESS = ", in its own process"
+PIPE = ", in a pipe"
 TWICE = [path for path in TRANSCRIPTS if ALSO in path.read_text().partition("\n")[0]]
 CASES = [(path, "") for path in TRANSCRIPTS]
 CASES += [
@@ -43,12 +45,29 @@ def shown(path: Path, look: str) -> str:
     head = path.read_text().partition("\n")[0]
     if OWN_PROCESS in head:
         return played_elsewhere(name, typed)
+    if PIPE in head:
+        return piped(name, typed)
     if look != "colour":
         narrow = re.search(r", at (\d+) columns", head)
         width = 120 if look == "wide" else int(narrow[1]) if narrow else 80
         return play(script_named(name), typed, width=width, clock=clock)[0]
     console = make_console(io.StringIO(), width=80, colour=True)
     return play(script_named(name), typed, console=console, keep_colour=True, clock=clock)[0]
+
+
+def piped(name: str, typed: list[str]) -> str:
+    """The run may go on in another process, so the screen is what all of them write."""
+    clean = {key: value for key, value in os.environ.items() if key != "CI"}
+    done = subprocess.run(
+        [sys.executable, "-u", "-m", "layerstep", "run", str(script_named(name))],
+        input="\n".join(typed) + "\n",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        env={**clean, "OMP_NUM_THREADS": "1", "COLUMNS": "80", "PYTHONUTF8": "1"},
+        check=False,
+    )
+    return done.stdout.strip("\n")
 
 
 def played_elsewhere(name: str, typed: list[str]) -> str:

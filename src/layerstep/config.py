@@ -30,6 +30,8 @@ class Config:
     """how many copies of tensors `record --tensors` keeps"""
     track_bytes: int = 256 << 20
     """how much recordings may hold, measurements and copies of tensors together"""
+    snapshot_bytes: int = 4 << 30
+    """how much the copies of `snapshot` may hold, all together"""
     copy_input_bytes: int = 1 << 20
     """inputs up to this size are copied if a module may overwrite them and a point stops at its exit"""
     sample_above: int = 1 << 23

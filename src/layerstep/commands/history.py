@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import math
 
-from layerstep.arguments import Given, Number, Path
+from layerstep.arguments import Form, Given, Keyword, Number, Path
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.expressions.recordings import Recorded
+from layerstep.history.history import EVERY, KEEP, History
+from layerstep.history.views import checkpoint_table
 from layerstep.registry import command
 from layerstep.tensors.bars import sparkline
 from layerstep.tensors.format import number, share
 from layerstep.tensors.summary import Summary
-from layerstep.views import Column, Fields, Group, Span, Table, Text, View
+from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
 
 ROWS = 20
 HEAD = 6  # lines above the table
@@ -19,15 +21,38 @@ HEAD = 6  # lines above the table
 @command(
     "history",
     group="keep",
-    args=(Path(optional=True), Number("N", least=0, default=ROWS, what="count")),
-    examples=("history", "history 5"),
+    args=(
+        Form("", Path(optional=True), Number("N", least=0, default=ROWS, what="count")),
+        Form(
+            "on",
+            Keyword("every", Number("N", least=1, default=EVERY, what="number of training steps")),
+            Keyword("keep", Number("K", least=1, most=64, default=KEEP, what="number of checkpoints")),
+        ),
+        Form("off"),
+    ),
+    examples=("history", "history 5", "history on every 10", "history off"),
 )
 def history(session: Session, given: Given) -> View:
-    """Show the trend of a recorded layer, or the lines typed.
+    """Keep checkpoints of the run; show a trend, or typed lines.
+
+    `history on` takes a checkpoint at the end of each training step: a fork of the whole process, which
+    waits. `back step` goes back to one. `every N` takes one at every Nth step. `keep K` keeps at most K (8):
+    those about 1, 2, 4, 8 … back. `history` then lists them with the memory that each holds alone. It
+    works on Linux, on the CPU, in a program with one thread and without worker processes, and refuses
+    elsewhere. `history off` lets go of all.
 
     With PATH: how the statistics of its output went over the forwards that `record` has kept, as sparklines
-    and as a table of the last N. Without: the last N lines typed in this session; N is 20 if it is left out.
+    and as a table of the last N. Without, and with N if checkpoints are kept: the last N lines typed in this
+    session; N is 20 if it is left out.
     """
+    checkpoints = session.instruments.get(History)
+    if given.form == "on":
+        return _start(session, checkpoints, given)
+    if given.form == "off":
+        count = checkpoints.stop()
+        return Notice(f"history is off; {count} checkpoints are let go", level="good")
+    if checkpoints.is_on and not given.typed:
+        return _checkpoints(session, checkpoints)
     name, count = given.path, given.n
     if given.typed in session.run.recordings.paths:  # a layer may be called 0
         name, count = given.typed, ROWS
@@ -38,6 +63,22 @@ def history(session: Session, given: Given) -> View:
     first = max(len(session.prompt.history) - count, 0)
     rows = tuple((str(i + 1), line) for i, line in enumerate(session.prompt.history[first:], start=first))
     return Table((Column("no", right=True), Column("line", "code")), rows)
+
+
+def _start(session: Session, history: History, given: Given) -> Notice:
+    history.start(given.every, given.keep)
+    each = "each training step" if given.every == 1 else f"every {given.every} training steps"
+    return Notice(
+        f"a checkpoint after {each} from now on, at most {given.keep}; `back step` goes back",
+        "open files are shared with them: after that, logs have the same steps twice",
+        level="good",
+    )
+
+
+def _checkpoints(session: Session, history: History) -> View:
+    if not history.checkpoints:
+        return Notice("no checkpoint yet", history.trouble or "the first is taken when a training step ends")
+    return checkpoint_table(history.checkpoints, done=session.run.training.count)
 
 
 def _trend(session: Session, path: str, count: int) -> View:

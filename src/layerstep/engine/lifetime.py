@@ -8,15 +8,20 @@ import os
 import weakref
 from collections.abc import Callable
 
+from layerstep.process.forks import keeps_session
+
 __all__ = ["call_at_exit", "call_in_forked_children"]
 
 
 def call_in_forked_children(method: Callable[[], None]) -> None:
-    """Call a method in each child that is forked, as long as its object lives: a child must never prompt."""
+    """Call a method in each child that is forked, as long as its object lives: a child must never prompt.
+
+    Checkpoints are left out: the run may go on in one of them, with its prompt.
+    """
     reference = weakref.WeakMethod(method)
 
     def in_child() -> None:
-        if (alive := reference()) is not None:
+        if not keeps_session() and (alive := reference()) is not None:
             alive()
 
     os.register_at_fork(after_in_child=in_child)

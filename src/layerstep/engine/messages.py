@@ -50,6 +50,12 @@ class Frontend(Protocol):
 
     def close(self) -> None: ...
 
+    def hand_over(self) -> Any:
+        """What was typed ahead, for the process that asks from now on; it can be pickled."""
+
+    def take_over(self, handed: Any) -> None:
+        """This process asks from now on. It was forked while the run went on: no thread of ours is here."""
+
 
 class Messages:
     """Hands each message to the listeners."""

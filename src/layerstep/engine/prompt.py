@@ -190,7 +190,7 @@ class Prompt:
         if line == END_OF_INPUT:
             starting = self.run.pause is not None and self.run.pause.is_start
             return None, Resume(Kind.CONTINUE if starting else Kind.DETACH)
-        answer = self._answer(f"!{line}" if self.interacting and line.strip() else line)
+        answer = self.answer(f"!{line}" if self.interacting and line.strip() else line)
         if isinstance(answer, Resume):
             self._messages.say(Text(""), "resume", line, origin=origin)
             return None, answer
@@ -198,8 +198,11 @@ class Prompt:
         self._messages.say(answer if answer is not None else Text(""), "answer", line, origin=origin)
         return answer, None
 
-    def _answer(self, line: str) -> View | Resume | None:
-        """What the interpreter says. An exception of any kind is the line's own and ends nothing else."""
+    def answer(self, line: str) -> View | Resume | None:
+        """What the interpreter says; nothing is shown.
+
+        An exception of any kind is the line's own and ends nothing else.
+        """
         self._interrupts.came_late = False
         try:
             with our_imports(), self.run.evaluating(), undisturbed(self.run.models, deep=False):

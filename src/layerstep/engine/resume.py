@@ -30,6 +30,8 @@ class Kind(StrEnum):
     """Until this function returns."""
     AGAIN = "again"
     """Run the module of a core file once more."""
+    BACK_STEP = "back step"
+    """Hand the run over to a checkpoint: `step` training steps are done there."""
     INTERRUPT = "interrupt"
     DETACH = "detach"
     QUIT = "quit"

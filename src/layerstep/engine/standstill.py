@@ -24,7 +24,7 @@ from layerstep.engine.points import Catch, Points, Record
 from layerstep.engine.prompt import Prompt
 from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.run import Run
-from layerstep.engine.stop import Cause, Match, Stop
+from layerstep.engine.stop import Cause, Match, Nothing, Stop
 from layerstep.engine.threads import Turns
 from layerstep.errors import QUIT_EXIT_CODE, Quit
 from layerstep.imports import our_imports
@@ -178,8 +178,13 @@ class Standstill:
             self._run.pause = None
             self._prompt.end()
 
+    def go_on(self) -> None:
+        """Let the run go on as `continue` does, whatever step or `until` it was in the middle of."""
+        self._points.forget_until()
+        self._leave(Pause(self._run.scope, Stop(Nothing())), Resume(Kind.CONTINUE))
+
     def _leave(self, pause: Pause, resume: Resume, step: stepper.Intent | None = None) -> None:
-        if pause.is_over:
+        if pause.is_over and resume.kind is not Kind.BACK_STEP:
             return
         if resume.kind is Kind.QUIT:
             self.quitting = threading.current_thread()

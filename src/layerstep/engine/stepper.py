@@ -98,6 +98,8 @@ def begin(resume: Resume, *, phase: Phase | None, depth: int, thread: int, withi
         limit = within or limit
     if resume.kind is Kind.NEXT and phase is None:
         limit = depth + 1
+    if resume.kind is Kind.BACK_STEP:  # the checkpoint was gone: this process still runs
+        return interrupt()
     bound = 0 if phase is None and depth == 0 else thread
     return Intent(resume.kind, resume.count, limit, bound, resume.forward, resume.step)
 

@@ -6,8 +6,9 @@ import contextlib
 import os
 import select
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import IO
+from typing import IO, Any
 
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
@@ -47,6 +48,8 @@ class Plain:
         self._thread: threading.Thread | None = None
         self._is_over = False
         self._has_read = False
+        self._ahead: deque[str] = deque()
+        """Lines that another process has read from the same pipe and not used."""
 
     def paused(self) -> None:
         self._wanted.set()
@@ -61,6 +64,32 @@ class Plain:
 
     def close(self) -> None:
         """There is nothing to put back."""
+
+    def hand_over(self) -> Any:
+        return self._is_over, self._has_read, [*self._ahead, *self._read_ahead().splitlines()]
+
+    def take_over(self, handed: Any) -> None:
+        self._read_ahead()  # the other process has used or handed over what is in this buffer
+        self._is_over, self._has_read, ahead = handed
+        self._ahead = deque(ahead)
+        self._wanted, self._thread = threading.Event(), None
+
+    def _read_ahead(self) -> str:
+        """What is in the stream's buffer. A pipe is shared with other processes, and its buffer is not."""
+        if self._stream is None:
+            return ""
+        try:
+            number = self._stream.fileno()
+        except (OSError, ValueError, AttributeError):
+            return self._stream.read()  # no pipe at all: the text is here
+        kept, empty = os.dup(number), os.open(os.devnull, os.O_RDONLY)
+        try:
+            os.dup2(empty, number)  # now the stream ends where its buffer does
+            return self._stream.read()
+        finally:
+            os.dup2(kept, number)
+            os.close(kept)
+            os.close(empty)
 
     def _read(self) -> None:
         try:
@@ -109,6 +138,8 @@ class Plain:
                 self._session.say(_NO_INPUT)  # a notebook that runs as a whole
                 return None
         assert self._stream is not None
+        if self._ahead:
+            return self._ahead.popleft()
         if self._is_terminal:
             self._screen.console.file.write(prompt)
             self._screen.console.file.flush()

@@ -17,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from layerstep.process import workers
+from layerstep.process.forks import keeps_session
 from layerstep.process.thread_frames import frames_of_threads
 
 __all__ = ["Interrupts", "is_from_a_signal", "not_now", "wake_main_thread"]
@@ -66,6 +67,8 @@ class _Keyboard:
 
     def in_child(self) -> None:
         """In a forked process, which has no session: install the handler that the program would have."""
+        if keeps_session():
+            return
         self.sessions.clear()
         self.held, self.is_waiting = 0, False
         if self.is_ours:

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from types import FrameType
+from typing import Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
@@ -22,6 +23,7 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.styles import DynamicStyle
 
@@ -129,6 +131,18 @@ class Terminal:
             self._is_closed = True
             self._wanted.set()
             self._thread.join(timeout=2)
+
+    def hand_over(self) -> Any:
+        return get_typeahead(self._prompt.input), list(self.guide)
+
+    def take_over(self, handed: Any) -> None:
+        keys, guide = handed
+        get_typeahead(self._prompt.input)  # the other process has used or handed over these
+        store_typeahead(self._prompt.input, keys)
+        self.guide = deque(guide)
+        self._wanted, self._thread, self._is_closed = threading.Event(), None, False
+        if self._is_seen:
+            self._prompt.history = self._prompt.default_buffer.history = _history()
 
     def _guard(self, *, on: bool) -> None:
         """While the prompt is open, a signal that ends the process puts the terminal back first."""
