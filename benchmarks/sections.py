@@ -6,6 +6,7 @@ import argparse
 import os
 from dataclasses import replace
 
+from benchmarks.doctor import doctor_section
 from benchmarks.inspector import inspect_tensors
 from benchmarks.measure import FULL, QUICK, overhead, quiet
 from benchmarks.models import all_cases
@@ -16,6 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sections", description=__doc__)
     parser.add_argument("--forwards", action="store_true", help="what a forward costs")
     parser.add_argument("--tensors", action="store_true", help="what a look at a tensor costs")
+    parser.add_argument("--doctor", action="store_true", help="what the doctor costs")
     parser.add_argument("--quick", action="store_true", help="rough numbers")
     parser.add_argument("--rounds", type=int, help="of forwards")
     parser.add_argument("--write", action="store_true", help="put the sections into the page")
@@ -30,6 +32,8 @@ def main() -> None:
         sections.append(forward_section(found, (begin, os.getloadavg()[0])))
     if options.tensors:
         sections.append(tensor_section(inspect_tensors(effort)))
+    if options.doctor:
+        sections.append(doctor_section(quick=options.quick))
     for section in sections:
         print(section, end="\n\n")
         if options.write:
