@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import replace
 
+from benchmarks.doctor import doctor_section
 from benchmarks.inspector import inspect_tensors
 from benchmarks.lines import measure_lines, section
 from benchmarks.measure import FULL, QUICK, latencies, overhead, quiet, start_up
@@ -66,10 +67,12 @@ def main() -> None:
     )
     _tell("lines")
     lines = section([measure_lines(3 if options.quick else 7, each) for each in pythons])
-    print(screen(results), lines, sep="\n\n")
+    _tell("the doctor")
+    doctor = doctor_section(quick=options.quick)
+    print(screen(results), lines, doctor, sep="\n\n")
     if options.write:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(f"{page(results).rstrip()}\n\n{lines}", encoding="utf-8")
+        PAGE.write_text(f"{page(results).rstrip()}\n\n{lines.rstrip()}\n\n{doctor}\n", encoding="utf-8")
         _tell(f"wrote {PAGE.name}")
 
 

@@ -32,6 +32,7 @@ from benchmarks.variants import (
 
 __all__ = [
     "PAGE",
+    "Goals",
     "Results",
     "forward_section",
     "page",

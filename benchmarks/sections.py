@@ -6,6 +6,7 @@ import argparse
 import os
 from dataclasses import replace
 
+from benchmarks.doctor import doctor_section
 from benchmarks.history import history_section, measure_history
 from benchmarks.inspector import inspect_tensors
 from benchmarks.measure import FULL, QUICK, overhead, quiet
@@ -18,6 +19,7 @@ def main() -> None:
     parser.add_argument("--forwards", action="store_true", help="what a forward costs")
     parser.add_argument("--tensors", action="store_true", help="what a look at a tensor costs")
     parser.add_argument("--history", action="store_true", help="what a checkpoint at each step costs")
+    parser.add_argument("--doctor", action="store_true", help="what the doctor costs")
     parser.add_argument("--quick", action="store_true", help="rough numbers")
     parser.add_argument("--rounds", type=int, help="of forwards")
     parser.add_argument("--write", action="store_true", help="put the sections into the page")
@@ -35,6 +37,8 @@ def main() -> None:
     if options.history:
         begin = os.getloadavg()[0]
         sections.append(history_section(measure_history(effort), (begin, os.getloadavg()[0])))
+    if options.doctor:
+        sections.append(doctor_section(quick=options.quick))
     for section in sections:
         print(section, end="\n\n")
         if options.write:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import IO
 
 from layerstep.doctor.budget import Level
-from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Severity
 from layerstep.doctor.health import health_of
 from layerstep.doctor.log import Log
@@ -21,6 +20,7 @@ from layerstep.errors import Quit
 from layerstep.exports.doctor import doctor_page
 from layerstep.files import replacing
 from layerstep.program import CAUGHT_EXIT_CODE, Program
+from layerstep.training_steps.steps import Stepped, Steps
 from layerstep.views import Group, Notice, Text, View
 
 __all__ = ["Checkup", "diagnose"]
@@ -56,7 +56,8 @@ def diagnose(program: Program, session: Session, checkup: Checkup) -> int:
         doctor.steppers.append(log.step)
         doctor.listeners.append(log.finding)
     if checkup.steps is not None:
-        doctor.steppers.append(partial(_end_after, checkup.steps))
+        training = session.run.training
+        training.listen(training.after, partial(_end_after, checkup.steps, training), True)
     try:
         code = _run(program)
         status.erase()
@@ -68,8 +69,9 @@ def diagnose(program: Program, session: Session, checkup: Checkup) -> int:
         session.close()
 
 
-def _end_after(steps: int, step: StepFacts) -> None:
-    if step.training_step >= steps:
+def _end_after(steps: int, training: Steps, stepped: Stepped) -> None:
+    """After the doctor, which listened first. It may rest and see nothing of this step."""
+    if training.count >= steps:
         raise _EnoughSteps
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any
 
 from layerstep.doctor.facts import EvaluationFacts, StepFacts
 from layerstep.doctor.finding import Finding, Severity, Sign
@@ -51,7 +51,9 @@ class Diagnosis:
         self._tracks: dict[tuple[str, str], _Track] = {}
         self._tracked: set[str] = set()
         """The names of the rules that have given a sign."""
-        self._asked: dict[tuple[str, int, frozenset[str]], list[Rule]] = {}
+        self._asked: dict[tuple[str, int, frozenset[str]], tuple[Rule, ...]] = {}
+        self._unseen = 0
+        """Steps right before this one that were not watched."""
 
     @property
     def findings(self) -> list[Finding]:
@@ -63,44 +65,60 @@ class Diagnosis:
     def begins(self) -> None:
         """A training begins."""
         for rule in self._asked_at("begins"):
-            self._take(rule, partial(rule.begins, self.run), 0)
+            self._take(rule, rule.begins, (self.run,), 0)
 
     def stepped(self, step: StepFacts) -> None:
         """An optimizer has stepped."""
         self.run.add(step)
+        self._unseen = step.unseen
         is_deep = step.is_looked_at or any(loss.criteria for loss in step.losses)
-        for rule in self._asked_at("stepped"):
-            if is_deep or rule.cost != "look":
-                ask = partial(rule.stepped, step, self.run)
-                self._take(rule, ask, step.training_step, is_look=step.is_looked_at)
+        facts = (step, self.run)
+        for rule in self._asked_at("stepped" if is_deep else "watched"):
+            self._take(rule, rule.stepped, facts, step.training_step, is_look=step.is_looked_at)
+        self._unseen = 0
 
     def evaluated(self, evaluation: EvaluationFacts) -> None:
         """An evaluation has ended."""
         self.run.evaluations.append(evaluation)
         for rule in self._asked_at("evaluated"):
-            self._take(rule, partial(rule.evaluated, evaluation, self.run), self.run.training_step)
+            self._take(rule, rule.evaluated, (evaluation, self.run), self.run.training_step)
 
     def ended(self) -> None:
         """The run is over."""
         self.run.is_over = True
         for rule in self._asked_at("ended"):
-            self._take(rule, partial(rule.ended, self.run), self.run.training_step)
+            self._take(rule, rule.ended, (self.run,), self.run.training_step)
 
-    def _asked_at(self, moment: str) -> list[Rule]:
-        """The rules that look at a moment, without those that are off; kept, as each step asks."""
+    def _asked_at(self, moment: str) -> tuple[Rule, ...]:
+        """The rules that look at a moment, without those that are off; kept, as each step asks.
+
+        `watched` is `stepped` without those that only ask about looks.
+        """
         key = (moment, len(self.rules), frozenset(self._silenced))
         if key not in self._asked:
-            plain = getattr(Rule, moment)
-            looking = (rule for rule in self.rules if getattr(type(rule), moment) is not plain)
-            self._asked[key] = [rule for rule in looking if rule.name not in self._silenced]
-        return list(self._asked[key])
+            method = "stepped" if moment == "watched" else moment
+            plain = getattr(Rule, method)
+            self._asked[key] = tuple(
+                rule
+                for rule in self.rules
+                if getattr(type(rule), method) is not plain
+                and rule.name not in self._silenced
+                and not (moment == "watched" and rule.cost == "look")
+            )
+        return self._asked[key]
 
     def _take(
-        self, rule: Rule, ask: Callable[[], Iterable[Sign]], step: int, *, is_look: bool = False
+        self,
+        rule: Rule,
+        ask: Callable[..., Iterable[Sign]],
+        facts: tuple[Any, ...],
+        step: int,
+        *,
+        is_look: bool = False,
     ) -> None:
         """Ask one rule. One that raises is reported, and not asked again."""
         try:
-            told = list(ask())
+            told = list(ask(*facts))
         except Exception as error:
             self.rules.remove(rule)
             self._failed(rule, error)
@@ -137,6 +155,10 @@ class Diagnosis:
                 severity=max(known.severity, sign.severity or rule.severity, key=lambda each: each.rank),
             )
         elif sign.is_sure or track.streak >= rule.patience:
+            if self._unseen:
+                sign = replace(
+                    sign, evidence={**sign.evidence, "steps before it that were not watched": self._unseen}
+                )
             track.finding = _finding(rule, sign, track.began, step)
             self._found(track.finding)
 

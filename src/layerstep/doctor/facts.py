@@ -361,6 +361,9 @@ class StepFacts:
     bad_words: str = ""
     layer_inputs: tuple[InputFacts, ...] = ()
     """What layers got that are fed with data; named by the path of the layer."""
+    unseen: int = 0
+    """Steps of this optimizer right before this one that the doctor did not watch. A rule that compares a
+    step with the one before it must ask."""
 
     @property
     def loss(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,7 @@ class Forwards:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._modes: ByModule[list[tuple[str, nn.Module]]] = ByModule()
+        self._calls: list[tuple[ForwardFacts, weakref.ref[nn.Module]]] = []
         self._tokens: list[Tensor] = []
         self._evaluation: EvaluationFacts | None = None
         self._given: dict[str, list[tuple[str, weakref.ref[Tensor]]]] = {}
@@ -96,10 +98,30 @@ class Forwards:
             return replace(facts, rows=rows_of(tensor))
         return facts
 
-    def with_output(self, call: ForwardFacts, output: Any) -> ForwardFacts:
-        """The same call with what it returned."""
+    # --- the calls of a step ---
+
+    def add_to_step(self, call: ForwardFacts, module: nn.Module) -> None:
+        """A model is called with gradients."""
+        self._calls.append((call, weakref.ref(module)))
+
+    def returned(self, output: Any) -> None:
+        """The last of these calls has returned this."""
         made = next((t for t in tensors_of(output) if t.is_floating_point()), None)
-        return replace(call, output=input_facts("output", made, deep=True)) if made is not None else call
+        if self._calls and made is not None:
+            call, reference = self._calls[-1]
+            self._calls[-1] = (replace(call, output=input_facts("output", made, deep=True)), reference)
+
+    def take_step(self, is_own: Callable[[nn.Module], bool]) -> tuple[ForwardFacts, ...]:
+        """The calls since they were taken last. Whose model it is matters only in evaluation mode."""
+        taken, self._calls = self._calls, []
+        return tuple(
+            call
+            if call.is_training or ((module := reference()) is not None and is_own(module))
+            else replace(call, is_own=False)
+            for call, reference in taken
+        )
+
+    # --- what they tell ---
 
     def tokens(self) -> list[Tensor]:
         """The inputs of whole numbers of the last call with gradients, if it was looked at."""

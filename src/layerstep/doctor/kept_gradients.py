@@ -69,6 +69,12 @@ class KeptGradients:
         self._cleared[number] = not self._kept[number]
         self._added[number] = set()
 
+    def forget(self) -> None:
+        """What is known is too old: say nothing until the next step of each optimizer is kept."""
+        self._kept.clear()
+        self._cleared.clear()
+        self._added.clear()
+
     def backward_begins(self) -> None:
         """A gradient that is another object now, was written since or is all zeros, has been cleared."""
         for number, kept in self._kept.items():

@@ -17,6 +17,7 @@ from layerstep.doctor.facts import (
     CallFacts,
     ForwardFacts,
     GroupFacts,
+    InputFacts,
     LossFacts,
     ParameterFacts,
     ParameterLook,
@@ -24,6 +25,7 @@ from layerstep.doctor.facts import (
 )
 from layerstep.doctor.finding import Place
 from layerstep.doctor.kept_gradients import KeptGradients
+from layerstep.doctor.live_graphs import LiveGraphs
 from layerstep.doctor.measuring import Copy, copy_of, is_readable, look_at
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.schedulers import Schedulers
@@ -77,6 +79,9 @@ class Optimizers:
         self._bad: tuple[str, ...] = ()
         self.born: Born | None = None
         """Where gradients that are not finite began, once that was looked for."""
+        self._told: dict[int, tuple[object, list[tuple[str, ...]]]] = {}
+        self._last: dict[int, int] = {}
+        """The last step of each optimizer that was watched."""
 
     @property
     def has_bad_gradients(self) -> bool:
@@ -159,6 +164,39 @@ class Optimizers:
             self._backward = {key: size.norm for (key, _), size in zip(having, sizes, strict=True)}
         self._kept.backward_ended()
 
+    # --- steps that were not watched ---
+
+    def wake(self) -> None:
+        """Steps were not watched: what was known of gradients is too old."""
+        self._kept.forget()
+
+    def _unseen(self, stepped: Stepped) -> int:
+        return stepped.steps - self._last.get(stepped.number, stepped.steps - 1) - 1
+
+    def unseen_step(self, run: RunFacts, training_step: int) -> StepFacts | None:
+        """A step for the last ones of a run, if they were not watched and parameters are not finite now.
+
+        The models are asked, as the optimizer may be gone by then.
+        """
+        told = [each.last for each in run.optimizers.values() if each.last is not None]
+        last = max(told, key=lambda step: step.training_step, default=None)
+        bad = [name for name, p in self.named() if is_bad(p)]
+        if last is None or not bad or last.training_step >= training_step:
+            return None
+        unseen = training_step - last.training_step
+        return StepFacts(
+            last.number + unseen,
+            training_step,
+            last.optimizer,
+            last.kind,
+            last.groups,
+            losses=(),
+            forwards=(),
+            seconds=0.0,
+            parameters={name: ParameterLook(has_gradient=True, is_finite=False) for name in bad},
+            unseen=unseen,
+        )
+
     # --- one step ---
 
     def before_step(self, stepped: Stepped, *, deep: bool) -> None:
@@ -197,6 +235,8 @@ class Optimizers:
         seconds: float,
         activations: tuple[ActivationFacts, ...],
         calls: tuple[CallFacts, ...],
+        layer_inputs: tuple[InputFacts, ...],
+        graphs: LiveGraphs,
         run: RunFacts,
     ) -> StepFacts:
         """The step is done."""
@@ -219,6 +259,7 @@ class Optimizers:
         kept = self._kept.names(stepped.number)
         self._kept.keep(stepped.number, named)
         self._trained.update(id(p) for _, p in named)
+        unseen, self._last[stepped.number] = self._unseen(stepped), stepped.steps
         return StepFacts(
             stepped.steps,
             training_step,
@@ -243,6 +284,10 @@ class Optimizers:
             bad_gradients=self._bad,
             bad_at=self.born.where if self.born is not None else None,
             bad_words=self.born.words if self.born is not None else "",
+            layer_inputs=layer_inputs,
+            live_graphs=graphs.look(training_step),
+            held_by=graphs.held_by,
+            unseen=unseen,
         )
 
     def _norm_after_backward(self, named: list[tuple[str, Tensor]]) -> float | None:
@@ -295,14 +340,30 @@ class Optimizers:
             GroupFacts(
                 _number(group.get("lr"), math.nan),
                 _number(group.get("weight_decay"), 0.0),
-                tuple(self._names.get(id(p), "") for p in group["params"])
-                if len(group["params"]) <= 512
-                else (),
+                names,
                 _number(group["initial_lr"], math.nan) if "initial_lr" in group else None,
                 bool(group.get("maximize", False)),
             )
-            for group in groups
+            for group, names in zip(groups, self._names_of(stepped.number, groups), strict=True)
         )
+
+    def _names_of(self, number: int, groups: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+        """The names of the parameters of each group; kept while both are the same."""
+        key = (
+            id(self._names),
+            *(id(group["params"]) for group in groups),
+            *(len(g["params"]) for g in groups),
+        )
+        known = self._told.get(number)
+        if known is None or known[0] != key:
+            names = [
+                tuple(self._names.get(id(p), "") for p in group["params"])
+                if len(group["params"]) <= 512
+                else ()
+                for group in groups
+            ]
+            known = self._told[number] = (key, names)
+        return known[1]
 
     def _neglected(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Parameters with a gradient that nothing has written to, and those that are in no optimizer."""

@@ -67,9 +67,11 @@ class WindowRule(Rule):
 
     def __init__(self) -> None:
         self._signs: dict[int, list[Sign]] = {}
+        self._asked: dict[int, int] = {}
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
-        if step.number % self.every == 0:
+        asked = self._asked[step.optimizer] = self._asked.get(step.optimizer, 0) + 1  # some steps are unseen
+        if asked % self.every == 0:
             self._signs[step.optimizer] = list(self.look_back(step, run))
         return self._signs.get(step.optimizer, ())
 

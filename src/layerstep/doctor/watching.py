@@ -1,16 +1,16 @@
 """The doctor on a run: takes facts off it step by step, and asks the rules.
 
-Always on are taps on the outermost modules, a look at each `backward()` and at each step of an optimizer: a
-few microseconds each. A step that is looked at also has taps on the layers, copies of the parameters and a
-walk through the graph of the loss. `Budget` decides which steps those are.
+A step that is watched has taps on the outermost modules, and what happens at `backward()` and at the step of
+the optimizer is noted: 0.2 ms in all. A step that is looked at also has taps on the layers, copies of the
+parameters and a walk through the graph of the loss. In a rest only evaluations are noted. `Budget` decides.
 """
 
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +23,17 @@ from layerstep.calls.events import Phase
 from layerstep.calls.stack import call_depth
 from layerstep.doctor.activity import Activity
 from layerstep.doctor.bad_origins import BadOrigins
-from layerstep.doctor.budget import Budget, Level
+from layerstep.doctor.budget import Attention, Budget, Level
 from layerstep.doctor.calls import Calls
 from layerstep.doctor.diagnosis import Diagnosis
 from layerstep.doctor.evaluation_losses import EvaluationLosses
-from layerstep.doctor.facts import ForwardFacts, StepFacts
+from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Finding
 from layerstep.doctor.forwards import Forwards, autocast_in_use
 from layerstep.doctor.live_graphs import LiveGraphs
 from layerstep.doctor.losses import Losses
 from layerstep.doctor.optimizers import Optimizers
+from layerstep.doctor.own_time import OwnTime, Piece
 from layerstep.doctor.rule import Rule, make_rule
 from layerstep.doctor.sequences import LOOKS_AT_TOKENS, has_padding, has_tokens, look_at_tokens
 from layerstep.doctor.source_of_loss import line_of, program_frame
@@ -91,14 +92,13 @@ class Doctor(Instrument):
         self.origins = BadOrigins(self.session)
         self.losses = Losses(self.optimizers, self.forwards, self.training_calls, self.origins)
         self.evaluation_losses = EvaluationLosses(self.session.fail)
-        self._calls: list[ForwardFacts] = []
-        self._modules: list[weakref.ref[nn.Module]] = []
-        """The models of these calls."""
         self.graphs = LiveGraphs(self.session)
-        self._is_looking = False
+        self._is_looking = self._is_resting = False
+        self._rests_until = 0
+        """The number of the step, of all optimizers, that is the last of a rest."""
         self._is_quiet = False
         self._has_begun = False
-        self._own = 0.0
+        self._own = OwnTime(self.session.fail)
         self._since = time.perf_counter()
         self._paths: dict[int, str] = {}
 
@@ -131,8 +131,9 @@ class Doctor(Instrument):
         if not self.is_on:
             return
         self._roots.apply_to(self.session.run.models.tappable, Phase.ENTER, Phase.EXIT)
-        self._listen(wanted=True)
-        self._look_next()
+        self._listen(wanted=not self._is_resting)
+        if not self._is_resting:
+            self._look_next()
 
     def _listen(self, *, wanted: bool) -> None:
         backward, training = self.session.run.backward_calls, self.session.run.training
@@ -140,6 +141,7 @@ class Doctor(Instrument):
         backward.listen(backward.after, self._has_ended, wanted)
         training.listen(training.before, self._is_about_to_step, wanted)
         training.listen(training.after, self._stepped, wanted)
+        training.call_at(self._rests_until if self.is_on and self._is_resting else 0, self._wake)
 
     def clear(self) -> None:
         """Called when the session detaches."""
@@ -150,18 +152,27 @@ class Doctor(Instrument):
         self._is_quiet = quiet
         if self.is_on:
             self._end_evaluation()
+            self._look_at_the_unseen()
             self.optimizers.schedulers.tell(self.diagnosis.run)
             self.diagnosis.ended()
+
+    def _look_at_the_unseen(self) -> None:
+        """The run ends in a rest: have the steps since it began left parameters that are not finite?"""
+        training = self.session.run.training
+        if not self._is_resting:
+            return
+        with self._safely(), observing():
+            step = self.optimizers.unseen_step(self.diagnosis.run, training.count)
+            if step is not None:
+                self.diagnosis.stepped(step)
+        self.diagnosis.run.training_step = training.count
 
     def cost(self) -> list[str]:
         if not self.is_on:
             return []
-        share, every = self.budget.cost, self.budget.every
-        often = "each step" if every == 1 else f"one step in {every}"
         tried = self.diagnosis.run.sequence
         left = f"; how it treats tokens was not tried: {tried.skipped}" if tried and tried.skipped else ""
-        words = f"takes {share:.1%} of a step, may take {self.level.share:.0%}; looks at {often}{left}"
-        return [f"doctor, {self.level}: {words}"]
+        return [f"doctor, {self.level}: {self.budget.words()}{left}"]
 
     @property
     def wants_ops(self) -> bool:
@@ -172,6 +183,8 @@ class Doctor(Instrument):
     def _called(
         self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
     ) -> None:
+        if self._is_resting and torch.is_grad_enabled() and not self.forwards.is_evaluating:
+            return
         if self.session.run.is_silent or is_in_backward() or is_tracing() or call_depth(frame) != 1:
             return
         with self._safely():
@@ -182,6 +195,9 @@ class Doctor(Instrument):
 
     def _entered(self, module: nn.Module, args: Any, kwargs: Any, frame: FrameType) -> None:
         with_grad, autocast = torch.is_grad_enabled(), autocast_in_use()
+        if self._is_resting and with_grad:
+            self._end_evaluation()
+            return
         with observing():
             call = self.forwards.begins(
                 module,
@@ -198,8 +214,7 @@ class Doctor(Instrument):
             return
         if call.with_grad:
             self._end_evaluation()
-            self._calls.append(call)
-            self._modules.append(weakref.ref(module))
+            self.forwards.add_to_step(call, module)
             self.origins.called(module, args, kwargs, autocast)
             if self._is_looking:
                 step = self.session.run.training.count + 1
@@ -207,7 +222,7 @@ class Doctor(Instrument):
                     self.training_calls.begins(module, args, kwargs, step=step, autocast=autocast)
         elif self.optimizers.trains(module):
             line = line_of(program_frame(frame))
-            self.forwards.add_to_evaluation(call, self.diagnosis.run.training_step, line)
+            self.forwards.add_to_evaluation(call, self.session.run.training.count, line)
             is_compiled = any(model.compiled for model in self.session.run.models)
             self.evaluation_losses.listen(wanted=not is_compiled)
 
@@ -215,11 +230,13 @@ class Doctor(Instrument):
         if not torch.is_grad_enabled():
             self._note_evaluation_loss(module, output)
             return
+        if self._is_resting:
+            return
         if is_tensor(output):
             self.graphs.follow(output, self.session.run.training.count)
-        if self._is_looking and self._calls and self._is_model(module):
+        if self._is_looking and self._is_model(module):
             with observing():
-                self._calls[-1] = self.forwards.with_output(self._calls[-1], output)
+                self.forwards.returned(output)
                 self.training_calls.ends(module, output)
 
     def _note_evaluation_loss(self, module: nn.Module, output: Any) -> None:
@@ -290,19 +307,14 @@ class Doctor(Instrument):
                 deep=self._is_looking,
                 training_step=self.session.run.training.count,
                 losses=self.losses.take(),
-                forwards=self._own_calls(stepped),
+                forwards=self.forwards.take_step(partial(self.optimizers.has_part_of, stepped)),
                 seconds=time.perf_counter() - self._since,
                 activations=self.activity.take(),
                 calls=self.calls.take(),
+                layer_inputs=self.activity.take_inputs(),
+                graphs=self.graphs,
                 run=self.diagnosis.run,
             )
-            step = replace(
-                step,
-                layer_inputs=self.activity.take_inputs(),
-                live_graphs=self.graphs.look(self.session.run.training.count),
-                held_by=self.graphs.held_by,
-            )
-            self._calls, self._modules = [], []
             if self._is_looking:
                 self._try_sequences()
             self.diagnosis.stepped(step)
@@ -311,15 +323,6 @@ class Doctor(Instrument):
             for stepper in self.steppers:
                 stepper(step)
         self._close_step()
-
-    def _own_calls(self, stepped: Stepped) -> tuple[ForwardFacts, ...]:
-        """The calls of the step. Whose model it is matters only where it is in evaluation mode."""
-        found = []
-        for call, reference in zip(self._calls, self._modules, strict=True):
-            module = reference()
-            is_own = call.is_training or (module is not None and self.optimizers.has_part_of(stepped, module))
-            found.append(call if is_own else replace(call, is_own=False))
-        return tuple(found)
 
     def _try_sequences(self) -> None:
         """In the third look, and once more if padding comes later: how the model treats tokens."""
@@ -334,15 +337,33 @@ class Doctor(Instrument):
 
     def _close_step(self) -> None:
         now = time.perf_counter()
-        own, self._own = self._own, 0.0
-        self.budget.stepped(now - self._since, own, was_look=self._is_looking)
+        self.budget.stepped(now - self._since, self._own.take(), was_look=self._is_looking)
         self._since = now
         with self._safely():
             self._look_next()
 
+    def _rest(self) -> None:
+        self._is_resting = True
+        self._rests_until = self.session.run.training.total + self.budget.rest
+        self._listen(wanted=False)
+
+    def _wake(self) -> None:
+        now = time.perf_counter()
+        self.budget.rested(now - self._since)
+        self._since = now
+        self._own.take()
+        with self._safely():
+            self._is_resting = False
+            self._listen(wanted=True)
+            self.optimizers.wake()
+            self._look_next()
+
     def _look_next(self) -> None:
         """Decide about the step that begins now, and put taps on the layers if it is to be looked at."""
-        self._is_looking = self.budget.wants_look()
+        attention = self.budget.next()
+        self._is_looking = attention is Attention.LOOK
+        if attention is Attention.REST:
+            self._rest()
         if not self._is_looking:
             self._layers.clear()
             self.training_calls.forget()
@@ -360,8 +381,8 @@ class Doctor(Instrument):
 
     # --- what goes wrong with ourselves ---
 
-    def _safely(self) -> _Timed:
-        return _Timed(self)
+    def _safely(self) -> Piece:
+        return Piece(self._own)
 
     def _found(self, finding: Finding) -> None:
         if not self._is_quiet:
@@ -372,26 +393,6 @@ class Doctor(Instrument):
     def _rule_failed(self, rule: Rule, error: Exception) -> None:
         text = f"the rule {rule.name} failed and is off: {type(error).__name__}: {message_of(error)}"
         self.session.say(Notice(text[:300], level="warn"))
-
-
-class _Timed:
-    """Takes the time of the doctor's own work. A bug in it detaches and lets the run go on."""
-
-    __slots__ = ("_begun", "_doctor")
-
-    def __init__(self, doctor: Doctor) -> None:
-        self._doctor = doctor
-        self._begun = 0.0
-
-    def __enter__(self) -> None:
-        self._begun = time.perf_counter()
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        self._doctor._own += time.perf_counter() - self._begun
-        if isinstance(error, Exception):
-            self._doctor.session.fail(error)
-            return True
-        return False
 
 
 def _ignore(*_: Any) -> None:

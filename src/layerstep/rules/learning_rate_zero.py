@@ -48,7 +48,8 @@ class LearningRateZero(Rule):
             self._zero[step.optimizer] = 0
             yield from self._of_groups(step)
             return
-        zero = self._zero[step.optimizer] = self._zero.get(step.optimizer, 0) + 1
+        before = self._zero.get(step.optimizer, 0)
+        zero = self._zero[step.optimizer] = before + 1 + (step.unseen if before else 0)
         always = zero == step.number
         if (always and zero >= FIRST) or (zero >= AFTER and zero >= SHARE * step.number):
             since = "from the beginning" if always else f"since {zero} steps"

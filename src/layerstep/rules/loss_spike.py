@@ -52,6 +52,8 @@ class LossSpike(Rule):
             yield from _of_outlier(step, optimizer)
         if optimizer is None or value is None or not math.isfinite(value) or len(optimizer.loss) <= WINDOW:
             return
+        if step.unseen:  # the steps after the spike are not known
+            self._waiting = None
         if self._waiting is not None and step.number >= self._waiting[0] + BACK:
             _, top, sign = self._waiting
             self._waiting = None

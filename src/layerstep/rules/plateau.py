@@ -39,7 +39,8 @@ class Plateau(WindowRule):
             return
         points = [(float(at), value) for at, value in optimizer.loss.recent if math.isfinite(value)]
         points = points[-2 * seen.length :]
-        change = theil_sen(points) * len(points)
+        apart = (points[-1][0] - points[0][0]) / max(len(points) - 1, 1)  # more than 1 where steps are unseen
+        change = theil_sen(points) * len(points) * apart
         fell = seen.first - seen.last
         if abs(change) > max(0.001 * abs(seen.last), seen.noise / math.sqrt(seen.length)) or fell <= 0:
             return
@@ -47,7 +48,7 @@ class Plateau(WindowRule):
             return
         at = optimizer.made_at
         yield Sign(
-            f"the loss stays at {seen.last:.4g} since {len(points)} steps or more",
+            f"the loss stays at {seen.last:.4g} since {round(len(points) * apart)} steps or more",
             Place(file=at.file, line=at.line),
             {"loss": seen.last, "change": change},
         )

@@ -43,6 +43,8 @@ class WarmUpCliff(Rule):
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         held = self._held.setdefault(step.optimizer, [])
+        if step.unseen:  # what looks like a jump may be many small steps
+            held.clear()
         if held and held[-1][0] == step.lr:
             held[-1] = (step.lr, held[-1][1] + 1)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import weakref
 from collections.abc import Callable
@@ -53,6 +52,11 @@ class Steps:
         """Training steps that were done elsewhere: in the run that wrote a core file."""
         self.before: list[Callable[[Stepped], None]] = []
         self.after: list[Callable[[Stepped], None]] = []
+        self.total = 0
+        """Steps of all optimizers."""
+        self._alarms: dict[Callable[[], None], int] = {}
+        """Who is to be called once, and at which of them."""
+        self._next_alarm = 0
 
     @property
     def count(self) -> int:
@@ -83,6 +87,14 @@ class Steps:
         self._running.clear()
         self.before.clear()
         self.after.clear()
+        self._alarms.clear()
+
+    def call_at(self, total: int, mine: Callable[[], None]) -> None:
+        """Call once, after the step with this number; until then it costs nothing. Zero takes it back."""
+        self._alarms.pop(mine, None)
+        if total:
+            self._alarms[mine] = total
+        self._next_alarm = min(self._alarms.values(), default=0)
 
     @staticmethod
     def listen(
@@ -106,25 +118,34 @@ class Steps:
         frame = sys._getframe(1)  # torch's, around one step
         if not _is_within(frame.f_back, self._running.get(id(optimizer))):
             self._running[id(optimizer)] = id(frame)
-            self._call(self.before, optimizer)
+            if self.before or id(optimizer) not in self._seen:
+                self._call(self.before, optimizer, steps=0)
 
     def _has(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         frame = id(sys._getframe(1))
         if self._running.get(id(optimizer), frame) != frame:
             return
         self._running.pop(id(optimizer), None)
-        with contextlib.suppress(Exception):
-            self._of(optimizer).steps += 1
-        self._call(self.after, optimizer)
+        self._call(self.after, optimizer, steps=1)
 
-    def _call(self, listeners: list[Callable[[Stepped], None]], optimizer: Optimizer) -> None:
+    def _call(self, listeners: list[Callable[[Stepped], None]], optimizer: Optimizer, *, steps: int) -> None:
         try:
             stepped = self._of(optimizer)
-            for listener in list(listeners):
+            stepped.steps += steps
+            self.total += steps
+            for listener in tuple(listeners):
                 with no_grad_unseen():
                     listener(stepped)
+            if self._alarms and self.total >= self._next_alarm:
+                self._ring()
         except Exception as error:
             self._failed(error)
+
+    def _ring(self) -> None:
+        for mine in [each for each, total in self._alarms.items() if total <= self.total]:
+            self.call_at(0, mine)
+            with no_grad_unseen():
+                mine()
 
 
 def _is_within(frame: FrameType | None, outer: int | None) -> bool:
