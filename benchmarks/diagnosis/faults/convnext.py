@@ -19,6 +19,8 @@ FLOAT16 = (
     "            output = model(pictures)\n"
     "            loss = criterion(output, labels)\n",
 )
+FLOAT16_STEPS = 120
+"""Convolutions in float16 are several times slower on a CPU."""
 
 FAULTS = [
     _Fault(
@@ -144,6 +146,7 @@ FAULTS = [
         rules=("half-precision-without-scaler",),
         lines=(CALL, CRITERION, BACKWARD, STEP, "with torch.autocast('cpu', dtype=torch.float16):"),
         names=("*", "@"),
+        steps=FLOAT16_STEPS,
     ),
     _Fault(
         name="convnext: clips the scaled gradients",
@@ -160,5 +163,6 @@ FAULTS = [
             "scaler.scale(loss).backward()",
         ),
         names=("*",),
+        steps=FLOAT16_STEPS,
     ),
 ]

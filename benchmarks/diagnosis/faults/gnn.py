@@ -59,16 +59,18 @@ FAULTS = [
         ),
     ),
     _Fault(
-        name="gnn: the root of a spread of zero",
+        name="gnn: the root of a distance of zero",
         edits=[
             (
-                "        total = torch.zeros_like(mean).index_add_(0, owner, x) / 10\n",
-                "        total = (pool_mean(x**2, owner, graphs) - mean**2).clamp(min=0).sqrt()\n",
+                "        received = torch.zeros_like(x).index_add_(0, target, x[source])\n",
+                "        distance = (x[source] - x[target]).pow(2).sum(dim=1, keepdim=True).sqrt()\n"
+                "        near = torch.exp(-distance) * x[source]\n"
+                "        received = torch.zeros_like(x).index_add_(0, target, near)\n",
             )
         ],
         rules=("non-finite",),
-        lines=(BACKWARD, "total = (pool_mean(x**2, owner, graphs) - mean**2).clamp(min=0).sqrt()"),
-        names=("layers.*", "encoder*", "@"),
+        lines=(BACKWARD, "distance = (x[source] - x[target]).pow(2).sum(dim=1, keepdim=True).sqrt()"),
+        names=("layers.0*", "encoder*"),
     ),
     _Fault(
         name="gnn: the likelihood is maximised the wrong way",

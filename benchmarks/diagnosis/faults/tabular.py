@@ -129,7 +129,7 @@ FAULTS = [
         names=("@",),
     ),
     _Fault(
-        name="tabular: one price has six digits too many",
+        name="tabular: one target is thousands of times too large",
         edits=[(f"    {TARGET}\n", f"    {TARGET}\n    target[700] = 4000.0\n")],
         rules=("loss-spike",),
         lines=(CRITERION, BACKWARD),
