@@ -30,7 +30,20 @@ from layerstep.views import Notice
 
 __all__ = ["Judged", "Played", "is_same", "judge", "play"]
 
-ROOTS = {"model", "net", "convnet", "gpt", "tagger", "regressor", "autoencoder", "gpt2lmheadmodel"}
+ROOTS = {
+    "model",
+    "net",
+    "convnet",
+    "gpt",
+    "tagger",
+    "regressor",
+    "autoencoder",
+    "gpt2lmheadmodel",
+    "convnext",
+    "translator",
+    "tabularnet",
+    "graphnet",
+}
 """What the whole model of a program may be called."""
 QUICK = 0.7
 """The share of the steps of a quick run."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.diagnosis.cases import DEVELOPED, PROGRAMS
+from benchmarks.diagnosis.cases import DEVELOPED, HELD_OUT, PROGRAMS
 from benchmarks.diagnosis.judging import Judged
 from benchmarks.diagnosis.published import PRESETS
 from benchmarks.tables import machine, table
@@ -18,7 +18,7 @@ __all__ = ["PAGE", "page", "row", "summary"]
 PAGE = Path(__file__).parent.parent.parent / "docs" / "explanation" / "diagnosis.md"
 OFTEN = 0.3
 """A preset that alarms in a larger share of the steps alarms often."""
-HALVES = ((False, "development"), (True, "held out"))
+PARTS = ((False, "development"), (True, "held out"))
 
 
 def row(one: Judged) -> str:
@@ -54,10 +54,10 @@ def _is_done(one: Judged) -> bool:
 
 
 def fault_table(results: Sequence[Judged]) -> str:
-    """How many faults were named and localised, in each half."""
+    """How many faults were named and localised, in each part."""
     rows = []
     for level in _levels(results):
-        for held_out, name in HALVES:
+        for held_out, name in PARTS:
             runs = _split((one for one in results if one.level == level), "fault", held_out)
             rows.append(
                 (
@@ -79,10 +79,10 @@ def fault_table(results: Sequence[Judged]) -> str:
 
 
 def healthy_table(results: Sequence[Judged]) -> str:
-    """How many healthy runs heard a warning, in each half."""
+    """How many healthy runs heard a warning, in each part."""
     rows = []
     for level in _levels(results):
-        for held_out, name in HALVES:
+        for held_out, name in PARTS:
             runs = _split((one for one in results if one.level == level), "healthy", held_out)
             rows.append(
                 (
@@ -156,7 +156,7 @@ def healthy_list(results: Sequence[Judged]) -> str:
                 ", ".join(notes),
             )
         )
-    return table(("training", "half", "warnings", "notes"), rows)
+    return table(("training", "part", "warnings", "notes"), rows)
 
 
 def checks(results: Sequence[Judged]) -> str:
@@ -200,7 +200,7 @@ def page(results: Sequence[Judged]) -> str:
         healthy=len(healthy),
         seeds=seeds,
         developed=", ".join(DEVELOPED),
-        kept=", ".join(name for name in PROGRAMS if name not in DEVELOPED),
+        held_out=", ".join(HELD_OUT),
         fault_table=fault_table(results),
         healthy_table=healthy_table(results),
         presets="\n".join(f"- **{name}**: {rule}." for name, rule in PRESETS.items()),
@@ -232,13 +232,13 @@ _PAGE = """\
 <!-- Written by `python -m benchmarks.diagnosis`; do not edit. -->
 # How often the doctor is right
 
-{faults} faults are planted in seven training programs, and {healthy} healthy trainings are run as they are.
+{faults} faults are planted in eleven training programs, and {healthy} healthy trainings are run as they are.
 This page is generated: `pip install -e '.[bench]'`, then `python -m benchmarks.diagnosis` runs all of it
 again and writes it anew.
 {note}
 ## What is run, and how
 
-The seven programs are in `benchmarks/diagnosis/programs/`: ordinary training loops of 150 to 260 steps. A
+The eleven programs are in `benchmarks/diagnosis/programs/`: ordinary training loops of 150 to 300 steps. A
 fault changes a few lines of the text of a program (`benchmarks/diagnosis/faults/`). It says which rules are
 right, and which source lines, parameters or modules are the right place. A fault runs with {seeds} seeds.
 
@@ -246,11 +246,17 @@ right, and which source lines, parameters or modules are the right place. A faul
 - **and where**: that finding names a right line, a right module, or parameters most of which are right.
 - **silent**: there is no finding, not even a note.
 
-Rules may be written with the development half in sight: the programs {developed} and their faults. The
-others ({kept}) are held out. The other healthy trainings are split by a checksum of their names.
+There are two parts, and they are reported apart:
+
+- **development**: the programs {developed}, their faults, and the older
+  healthy trainings. These were once split in two. Results of both halves were looked at while rules were
+  written, so that neither says how the rules do on faults that they were not made for.
+- **held out**: the programs {held_out}, their faults, and the healthy trainings
+  that are marked so. They were written after the rules, by someone who had not seen the rules and knew only
+  their names and one line on each. The doctor was not run on them while they were written.
 
 Each run takes place three times: bare, under the doctor, and with `torch.autograd.detect_anomaly` and
-published thresholds (these at the level extreme only). The seven programs as they are run for 200 steps or
+published thresholds (these at the level extreme only). The eleven programs as they are run for 200 steps or
 more, and all that they leave behind is compared bit by bit. A healthy training counts only if its loss falls
 as far as its case says.
 

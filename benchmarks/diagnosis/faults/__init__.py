@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.diagnosis.cases import PROGRAMS, Fault
-from benchmarks.diagnosis.faults import autoencoder, cnn, gpt, lstm, mlp, regression, trainer
+from benchmarks.diagnosis.faults import (
+    autoencoder,
+    cnn,
+    convnext,
+    gnn,
+    gpt,
+    lstm,
+    mlp,
+    regression,
+    seq2seq,
+    tabular,
+    trainer,
+)
 
 __all__ = ["all_faults"]
 
@@ -17,6 +29,10 @@ _FILES = {
     "regression": regression,
     "autoencoder": autoencoder,
     "trainer": trainer,
+    "convnext": convnext,
+    "seq2seq": seq2seq,
+    "tabular": tabular,
+    "gnn": gnn,
 }
 
 

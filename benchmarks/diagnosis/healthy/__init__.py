@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from benchmarks.diagnosis.cases import PROGRAMS, Healthy
 from benchmarks.diagnosis.healthy import (
+    fresh,
+    fresh_sequences,
     generative,
     libraries,
     losses,
@@ -38,6 +40,8 @@ FILES = (
     precision,
     unusual,
     libraries,
+    fresh,
+    fresh_sequences,
 )
 
 LONGER = {"lstm": 200, "trainer": 200}
@@ -45,7 +49,7 @@ LONGER = {"lstm": 200, "trainer": 200}
 
 
 def all_healthy() -> Iterator[Healthy]:
-    """The seven programs as they are, then the others."""
+    """The programs as they are, then the others."""
     for program in PROGRAMS:
         yield Healthy(
             name=f"{program}, as it is", program=program, falls_to=0.7, seeds=3, steps=LONGER.get(program)
