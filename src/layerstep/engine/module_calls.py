@@ -20,6 +20,7 @@ from layerstep.engine.instrument import Instruments
 from layerstep.engine.messages import Messages
 from layerstep.engine.model_intake import ModelIntake
 from layerstep.engine.point import Point
+from layerstep.engine.restart import Follower, Restart
 from layerstep.engine.run import Run
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop import Caught, Match
@@ -50,6 +51,7 @@ class ModuleCalls:
     ) -> None:
         self._run = run
         self._evaluating = run.evaluating_threads
+        self._followers = run.followers
         self._decision = decision
         self._standstill = standstill
         self._instruments = instruments
@@ -70,11 +72,25 @@ class ModuleCalls:
         kwargs: Any,
         output: Any,
         frame: FrameType,
-    ) -> None:
-        """What taps call, with the frame of the module call.
+    ) -> Any:
+        """What taps call, with the frame of the module call. What it returns replaces the output.
 
-        Never raises but to quit: a bug of ours detaches and lets the run go on.
+        Never raises but to quit or to begin the forward again: a bug of ours detaches and lets the run go on.
         """
+        if self._followers and (follower := self._follower()) is not None:
+            return self._report_followed(follower, phase, points, module, args, kwargs, output, frame)
+        return self._report(phase, points, module, args, kwargs, output, frame)
+
+    def _report(
+        self,
+        phase: Phase,
+        points: tuple[Point, ...],
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
+    ) -> None:
         if (self._evaluating and get_ident() in self._evaluating) or not self._run.is_attached:
             return
         try:
@@ -89,6 +105,53 @@ class ModuleCalls:
                 points = self._decision.worth_asking(points, phase, module, args, kwargs, output, frame)
             if points or sink.listening:
                 self._consider(points, Event(phase, module, args, kwargs, output), frame)
+        except Exception as error:
+            self._fail(error)
+
+    def _follower(self) -> Follower | None:
+        """Who follows the forward that runs in this thread."""
+        found = self._followers.get(get_ident())
+        return found() if found is not None else None
+
+    def _report_followed(
+        self,
+        follower: Follower,
+        phase: Phase,
+        points: tuple[Point, ...],
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
+    ) -> Any:
+        """The same in a forward that can begin again: from a stop at its exit, it does so here."""
+        try:
+            if follower.is_silent:
+                self._pass_silently(follower, Event(phase, module, args, kwargs, output), frame)
+                return None
+            if not (self._evaluating and get_ident() in self._evaluating):
+                follower.passes(phase, module)
+            self._report(phase, points, module, args, kwargs, output, frame)
+            return None
+        except Restart:
+            if not follower.is_over or module is not follower.module:
+                raise
+        output = follower.run_again()
+        replaced = self._report_followed(follower, phase, points, module, args, kwargs, output, frame)
+        return output if replaced is None else replaced
+
+    def _pass_silently(self, follower: Follower, event: Event, frame: FrameType) -> None:
+        """A call on the way to an earlier place: only what is noted of calls is noted."""
+        if not self._run.is_attached or is_in_backward() or is_tracing():
+            return
+        try:
+            if self._sink.noting:
+                values = event.output if event.phase is Phase.EXIT else (event.args, event.kwargs)
+                self._backward_pass.note(event.phase, event.module, values, frame)
+            if event.phase is Phase.EXIT:
+                self._run.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
+            if follower.arrives(event):
+                self._stop_at(event, frame, None, "")
         except Exception as error:
             self._fail(error)
 
@@ -141,7 +204,9 @@ class ModuleCalls:
 
     def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module that may overwrite its inputs is called. Never raises: a bug of ours detaches."""
-        if self._run.is_silent or not self._run.is_attached:
+        follower = self._follower() if self._followers else None
+        is_silent = self._run.is_silent and not (follower is not None and follower.is_silent)
+        if is_silent or not self._run.is_attached:
             return
         try:
             limit = self._run.config.copy_input_bytes

@@ -65,6 +65,7 @@ _PHASES = {
     Kind.FINISH: (Phase.EXIT,),
     Kind.INTO: (Phase.ENTER, Phase.EXIT),  # the exit tap only makes the call take the hook path
     Kind.INTERRUPT: (Phase.ENTER, Phase.EXIT),
+    Kind.BACK: (Phase.ENTER, Phase.EXIT),
 }
 
 

@@ -20,9 +20,11 @@ from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.tensors.clones import clone_of
 from layerstep.tensors.observing import observing
 
-__all__ = ["attributes_kept"]
+__all__ = ["Attributes", "attributes_kept"]
 
 DEPTH = 4
+DEPTH_OF_VALUES = 7
+"""Arguments lie deeper: the keys of a layer in a cache among the keyword arguments, say."""
 MOST = 20_000
 """The most objects to visit: a module that holds its trainer would lead to everything."""
 
@@ -37,22 +39,24 @@ def attributes_kept(module: nn.Module) -> Iterator[list[str]]:
     Gives a list, which then holds the names of the attributes that grew.
     """
     grew: list[str] = []
-    state = _Attributes(module)
+    state = Attributes(module)
     try:
         yield grew
     finally:
         grew += state.restore()
 
 
-class _Attributes:
-    """The attributes of a module and its parts as they are now."""
+class Attributes:
+    """The attributes of a module and its parts as they are now, and what is reached from some more values."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *more: Any) -> None:
         self._seen: set[int] = set()
         self._attributes: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._tensors: list[tuple[Tensor, Tensor, int]] = []
         with observing():
+            for value in more:
+                self._add(value, DEPTH_OF_VALUES)
             for part in module.modules():
                 self._add_attributes(part.__dict__, DEPTH)
 
@@ -66,15 +70,23 @@ class _Attributes:
         if id(value) in self._seen or len(self._seen) > MOST:
             return
         self._seen.add(id(value))
-        if _is_own_tensor(value):
-            with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
-                self._tensors.append((value, clone_of(value), version_of(value)))
+        if is_tensor(value):
+            self._add_tensor(value)
         elif isinstance(value, _CONTAINERS):
-            self._containers.append((value, copy.copy(value)))
+            with contextlib.suppress(Exception):  # a class of the program's that cannot be copied
+                self._containers.append((value, copy.copy(value)))
             for item in (value.values() if isinstance(value, dict) else value) if depth else ():
+                self._add(item, depth - 1)
+        elif isinstance(value, tuple):
+            for item in value if depth else ():
                 self._add(item, depth - 1)
         elif depth and not isinstance(value, _NOT_STATE) and type(getattr(value, "__dict__", None)) is dict:
             self._add_attributes(value.__dict__, depth - 1)
+
+    def _add_tensor(self, tensor: Tensor) -> None:
+        if _is_own_tensor(tensor):
+            with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
+                self._tensors.append((tensor, clone_of(tensor), version_of(tensor)))
 
     def restore(self) -> list[str]:
         """Put everything back, and return the names of what had grown."""
@@ -87,14 +99,18 @@ class _Attributes:
             names.update(before)
         for container, contents in self._containers:
             if not _same(container, contents):
-                container.clear()
-                (container.update if isinstance(container, dict | set) else container.extend)(contents)
+                with contextlib.suppress(Exception):  # a class of the program's that refuses
+                    container.clear()
+                    (container.update if isinstance(container, dict | set) else container.extend)(contents)
         with observing():
-            for tensor, content, version in self._tensors:
-                if version_of(tensor) != version:
-                    tensor.data.copy_(content)
-                    set_version(tensor, version)
+            self._restore_tensors()
         return grew
+
+    def _restore_tensors(self) -> None:
+        for tensor, content, version in self._tensors:
+            if version_of(tensor) != version:
+                tensor.data.copy_(content)
+                set_version(tensor, version)
 
 
 def _is_machinery(name: str, value: Any) -> bool:
@@ -111,9 +127,8 @@ def _length(value: Any) -> Any:
     return value if type(value) is int else None
 
 
-def _is_own_tensor(value: Any) -> bool:
-    plain = is_tensor(value) and not isinstance(value, nn.Parameter)
-    return plain and not value.is_inference() and not value.is_meta
+def _is_own_tensor(value: Tensor) -> bool:
+    return not isinstance(value, nn.Parameter) and not value.is_inference() and not value.is_meta
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -30,7 +30,7 @@ from layerstep.tensors.observing import observing
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["CallStart", "note_start", "rerunning"]
+__all__ = ["CallStart", "generators_of", "note_start", "rerunning"]
 
 INPUT_BYTES = 256 << 20
 """Larger inputs are kept, not copied; a rerun then gets them as the call has left them."""
@@ -86,7 +86,7 @@ def note_start(
         kwargs,
         forward=forward,
         streams=RandomState(),
-        generators=_generators_of(module),
+        generators=generators_of(module),
         buffers=buffers,
         grad=torch.is_grad_enabled(),
         inference=torch.is_inference_mode_enabled(),
@@ -97,7 +97,7 @@ def note_start(
 _known: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()
 
 
-def _generators_of(module: nn.Module) -> Generators:
+def generators_of(module: nn.Module) -> Generators:
     """The random generators that the module holds, as they are now. We search for them once per module."""
     if module not in _known:
         reach = Reach(tensors=False)

@@ -1,0 +1,83 @@
+"""Outputs that were kept to compare with: the proof that a forward has come back to the same bits."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from layerstep._torch.tensors import raw_bytes
+from layerstep.tensors.clones import clone_of
+from layerstep.tensors.observing import checksum, observing, size_of
+from layerstep.tensors.shapes import tensors_in
+
+__all__ = ["Comparison", "KeptOutput", "keep_output"]
+
+MOST_TENSORS = 64
+"""Of one output."""
+
+
+class _Kept(NamedTuple):
+    place: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    mark: int
+    copy: Tensor | None
+
+
+KeptOutput = tuple[_Kept, ...]
+
+
+def keep_output(output: Any, *, room: int) -> tuple[KeptOutput, int]:
+    """The checksums of an output, with copies as far as there is room; and the bytes of these copies."""
+    kept: list[_Kept] = []
+    used = 0
+    with observing():
+        for place, tensor in tensors_in(output, most=MOST_TENSORS):
+            size = size_of(tensor)
+            if size is None:  # no bytes of its own to compare
+                continue
+            copy = clone_of(tensor).cpu() if used + size <= room else None
+            used += size if copy is not None else 0
+            kept.append(_Kept(place, tuple(tensor.shape), tensor.dtype, checksum(tensor), copy))
+    return tuple(kept), used
+
+
+class Comparison:
+    """How many outputs were compared, and which of them differ."""
+
+    def __init__(self) -> None:
+        self.compared = 0
+        self.different: list[tuple[str, str]] = []
+        """The path of each that differs, and where it does so first."""
+
+    def compare(self, path: str, before: KeptOutput, now: KeptOutput) -> None:
+        if not before and not now:
+            return
+        self.compared += 1
+        if [each.place for each in before] != [each.place for each in now]:
+            self.different.append((path, "it has other tensors"))
+            return
+        for one, other in zip(before, now, strict=True):
+            if (one.shape, one.dtype, one.mark) != (other.shape, other.dtype, other.mark):
+                self.different.append((path, f"{one.place}{_first(one, other)}".strip()))
+                return
+
+
+def _first(one: _Kept, other: _Kept) -> str:
+    """Where two tensors differ first, as far as copies of both were kept."""
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        return f"{list(other.shape)} {other.dtype}, before {list(one.shape)} {one.dtype}"
+    if one.copy is None or other.copy is None:
+        return ""
+    with observing():
+        differ = (raw_bytes(one.copy) != raw_bytes(other.copy)).nonzero()
+        if not len(differ):
+            return ""
+        number = int(differ[0]) // one.copy.element_size()
+    index = []
+    for size in reversed(one.shape):
+        index.append(number % size)
+        number //= size
+    return f"first at {index[::-1]}"
