@@ -9,7 +9,8 @@ from torch import Tensor
 
 from layerstep._torch.tensors import raw_bytes
 from layerstep.tensors.clones import clone_of
-from layerstep.tensors.observing import checksum, observing, size_of
+from layerstep.tensors.kinds import readable
+from layerstep.tensors.observing import checksum, observing
 from layerstep.tensors.shapes import tensors_in
 
 __all__ = ["Comparison", "KeptOutput", "keep_output"]
@@ -35,13 +36,20 @@ def keep_output(output: Any, *, room: int) -> tuple[KeptOutput, int]:
     used = 0
     with observing():
         for place, tensor in tensors_in(output, most=MOST_TENSORS):
-            size = size_of(tensor)
-            if size is None:  # no bytes of its own to compare
-                continue
-            copy = clone_of(tensor).cpu() if used + size <= room else None
-            used += size if copy is not None else 0
-            kept.append(_Kept(place, tuple(tensor.shape), tensor.dtype, checksum(tensor), copy))
+            for part in _values(tensor):
+                size = part.numel() * part.element_size()
+                copy = clone_of(part).cpu() if used + size <= room else None
+                used += size if copy is not None else 0
+                kept.append(_Kept(place, tuple(part.shape), part.dtype, checksum(part), copy))
     return tuple(kept), used
+
+
+def _values(tensor: Tensor) -> list[Tensor]:
+    """The plain tensors in it: of a nested or sparse one its parts, inside vmap that of all samples."""
+    try:
+        return [part.detach().resolve_conj().resolve_neg() for part in readable(tensor)[0]]
+    except Exception:  # a kind of tensor unknown here: its values are not compared
+        return []
 
 
 class Comparison:

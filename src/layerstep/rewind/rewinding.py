@@ -130,7 +130,7 @@ def go_back(session: Session, goal: Goal) -> Resume:
         _check(forward, goal, place)
     trouble = forward.snapshot.why_not() if forward.snapshot is not None else "its entry was not seen"
     if trouble:
-        raise UserError(f"this forward cannot begin again: {trouble}")
+        raise UserError(f"the forward cannot begin again: {trouble}")
     rewind.aim(goal, place)
     return Resume(Kind.BACK)
 

@@ -29,6 +29,11 @@ class Silence:
             self._evaluation.__enter__()
             self._muted = sys.stdout = _Muted(sys.stdout)
 
+    def begin_pass(self) -> None:
+        """The forward begins again: count the lines of this run only."""
+        if self._muted is not None:
+            self._muted.lines = 0
+
     def end(self) -> None:
         if not self.is_on:
             return

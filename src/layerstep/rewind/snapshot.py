@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from layerstep._torch import set_version
+from layerstep._torch import is_transformed, set_version
 from layerstep._torch.tensors import raw_bytes, size_of, version_of
 from layerstep.rerun.attributes import Attributes
 from layerstep.rerun.whole_call import generators_of
@@ -42,7 +42,7 @@ class Snapshot:
         self.generators = generators_of(module)
         self._state = _State(self, module, args, kwargs)
         self._streams = RandomState()
-        self.trouble = "this forward makes the weights of its lazy layers" if self._state.has_lazy else ""
+        self.trouble = "it makes the weights of its lazy layers" if self._state.has_lazy else ""
         """Why the forward cannot begin again, whatever it does."""
 
     @property
@@ -82,7 +82,8 @@ class _State(Attributes):
             return
         content = None
         size = size_of(tensor)
-        if not tensor.is_meta and self.copied + size <= COPY_BYTES:
+        has_values = not (tensor.is_meta or is_transformed(tensor))
+        if has_values and self.copied + size <= COPY_BYTES:
             with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
                 content = clone_of(tensor)
                 self.copied += size

@@ -30,5 +30,5 @@ def arrival(forward: RunningForward) -> list[Notice]:
         text = f"came back to the same bits: {found.compared} of {found.compared} outputs"
         notices.append(Notice(text, more, level="good"))
     elif not forward.lost_way:
-        notices.append(Notice("the forward begins again", more))
+        notices.append(Notice("the forward has begun again; no module has finished before here", more))
     return notices
