@@ -63,9 +63,16 @@ class Rewind(Instrument):
         session = self._session
         if not session.run.config.back:
             return False
-        return session.run.intent.reach is not Reach.NOTHING or any(
-            point.enabled and point.stops for point in session.points
-        )
+        intent = session.run.intent
+        if intent.reach is not Reach.NOTHING or intent.kind.is_by_line:
+            return True
+        return any(point.enabled and point.stops for point in session.points)
+
+    @property
+    def wants_forwards(self) -> bool:
+        """For stops at lines. A compiled model is left alone: the tap would make it run eagerly."""
+        session = self._session
+        return self.is_armed and not any(model.compiled for model in session.run.models)
 
     def forward_here(self) -> RunningForward | None:
         """The forward that runs in this thread, if it can begin again."""
@@ -102,8 +109,13 @@ class Rewind(Instrument):
 
     def _arrived(self, forward: RunningForward) -> None:
         self._notices = arrival(forward)
+        for came_back in self._session.instruments.at("came_back"):
+            came_back()
 
     def stopped(self) -> list[Notice]:
+        forward = self.forward_here()
+        if forward is not None:
+            forward.clock.stop()
         notices, self._notices = self._notices, []
         return notices
 
@@ -113,6 +125,8 @@ class Rewind(Instrument):
 
     def resuming(self, pause: Pause, resume: Resume) -> None:
         forward = self.forward_here()
+        if forward is not None:
+            forward.clock.go_on()
         if resume.kind is Kind.BACK and forward is not None:
             forward.leave_for(*self._goal)
 
@@ -170,7 +184,8 @@ def _place_of(pause: Pause, forward: RunningForward) -> Place | None:
     if pause.phase in (Phase.ENTER, Phase.EXIT):
         return None
     modules = [frame.module for frame in pause.stack if frame.module is not None and frame.op is None]
-    return Place(tuple(id(module) for module in reversed(modules)), is_raised=pause.stop.error is not None)
+    stack = tuple(id(module) for module in reversed(modules))
+    return Place(stack, forward.clock.now, is_raised=pause.stop.error is not None)
 
 
 def _check(forward: RunningForward, goal: Goal, place: Place | None) -> None:

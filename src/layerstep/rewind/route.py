@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from layerstep._torch.graphs import autograd_count
 from layerstep.calls.events import Phase
 from layerstep.rewind.outputs import KeptOutput
 
-__all__ = ["Boundary", "Key", "Place", "Route", "Search", "find_call"]
+__all__ = ["Boundary", "Clock", "Key", "Place", "Route", "Search", "find_call"]
 
 Key = tuple[int, Phase]
 """The id of a module, and whether it is entered or left."""
@@ -29,6 +30,7 @@ class Boundary:
     phase: Phase
     stack: tuple[int, ...]
     """The ids of the modules that run, this one included; the outermost first."""
+    clock: int = 0
     output: KeptOutput = ()
 
     @property
@@ -37,6 +39,9 @@ class Boundary:
 
     def is_entry_of(self, stack: tuple[int, ...]) -> bool:
         return self.phase is Phase.ENTER and self.stack == stack
+
+    def is_exit_of(self, stack: tuple[int, ...]) -> bool:
+        return self.phase is Phase.EXIT and self.stack == stack
 
 
 @dataclass(slots=True)
@@ -51,6 +56,7 @@ class Place:
     """A stop that is no boundary, at a line or an op say: which modules run, and whether one has raised."""
 
     stack: tuple[int, ...]
+    clock: int = 0
     is_raised: bool = False
 
 
@@ -118,21 +124,46 @@ class Search:
             self._left = self._anchors[0].count if self._anchors else 0
 
 
-def find_call(boundaries: list[Boundary], place: Place, after: int) -> int:
-    """The entry of the module that runs at a place.
+class Clock:
+    """Counts the autograd nodes that a forward has made, without those of lines at the prompt.
 
-    That is the last one if it has raised. Else the one that runs at the boundary `after`, the last stop; if
-    there is none, the first one after that.
+    It tells apart two calls of one module at one place. Without gradients it stands still.
+    """
+
+    def __init__(self) -> None:
+        self._zero = autograd_count()
+        self._stopped: int | None = None
+
+    @property
+    def now(self) -> int:
+        return (autograd_count() if self._stopped is None else self._stopped) - self._zero
+
+    def stop(self) -> None:
+        """The run stands still."""
+        self._stopped = autograd_count()
+
+    def go_on(self) -> None:
+        if self._stopped is not None:
+            self._zero += autograd_count() - self._stopped
+            self._stopped = None
+
+
+def find_call(boundaries: list[Boundary], place: Place, after: int) -> tuple[int, bool]:
+    """The entry of the module that runs at a place, and whether it may be another one.
+
+    That is the last one if it has raised. Else the clock tells. Where it stands still, it is the one that runs
+    at the boundary `after`, the last stop; if there is none, the first one after that.
     """
     entries = [number for number, each in enumerate(boundaries) if each.is_entry_of(place.stack)]
     if not entries:
-        return 0
-    if place.is_raised:
-        return entries[-1]
+        return 0, True
+    if place.is_raised or len(entries) == 1:
+        return entries[-1], False
+    clocks = [boundaries[number].clock for number in entries]
+    if len(set(clocks)) == len(clocks):
+        return next((n for n in reversed(entries) if boundaries[n].clock <= place.clock), entries[0]), False
     for number in reversed(entries):
-        if number <= after and not any(
-            each.phase is Phase.EXIT and each.stack == place.stack
-            for each in boundaries[number : after + 1]
-        ):
-            return number
-    return next((number for number in entries if number > after), entries[-1])
+        passed = boundaries[number : after + 1]
+        if number <= after and not any(each.is_exit_of(place.stack) for each in passed):
+            return number, True
+    return next((number for number in entries if number > after), entries[-1]), True

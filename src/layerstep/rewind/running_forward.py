@@ -17,7 +17,7 @@ from layerstep.calls.stack import build_stack
 from layerstep.engine.causes import AtModule
 from layerstep.engine.restart import Restart
 from layerstep.rewind.outputs import Comparison, KeptOutput, keep_output
-from layerstep.rewind.route import Boundary, Key, Place, Route, Search, find_call
+from layerstep.rewind.route import Boundary, Clock, Key, Place, Route, Search, find_call
 from layerstep.rewind.silence import Silence
 from layerstep.rewind.snapshot import Snapshot
 
@@ -69,6 +69,10 @@ class RunningForward:
         self.silence = Silence(session.run)
         self.lost_way = ""
         """What the second run did not come to."""
+        self.is_unsure = False
+        """The module that ran is called several times alike, and it is not known which call it was."""
+        self.clock = Clock()
+        self._open: list[int] = []
         self._call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
         self._goal = Goal()
         self._place: Place | None = None
@@ -102,6 +106,7 @@ class RunningForward:
         try:
             with modes_off():
                 self.snapshot = Snapshot(self.module, args, kwargs)
+            self.clock = Clock()
         except Exception as error:
             self._session.fail(error)
 
@@ -160,6 +165,7 @@ class RunningForward:
                 session.backward_pass.graph.begin_again(self.module)
         except Exception as error:
             session.fail(error)
+        self.clock = Clock()
         self._new = [Boundary(self.module, Phase.ENTER, (id(self.module),))]
         self._open = [id(self.module)]
         self._room = KEEP_BYTES
@@ -202,7 +208,7 @@ class RunningForward:
         """Be silent from here on; `Restart` is thrown next. `place`: where the run stands between boundaries."""
         self._goal, self._place = goal, place
         self.comparison = Comparison()
-        self.lost_way = ""
+        self.lost_way, self.is_unsure = "", False
         here = self.find_here() if place is None else None
         if goal == Goal():
             self._aim(0)
@@ -216,7 +222,8 @@ class RunningForward:
         search = self._search
         here = search.number if search.is_over else len(self._new)
         if self._place is not None and not self._place.is_raised:
-            here = find_call(self._new, self._place, search.last_stop) + 1
+            here, self.is_unsure = find_call(self._new, self._place, search.last_stop)
+            here += 1
         for number, output in search.seen:
             self._compare(self._new[number], output)
         self.boundaries = self._new
@@ -268,7 +275,7 @@ class RunningForward:
             while self._open and self._open.pop() != id(event.module):
                 stack = tuple(self._open)
             output = self._kept(event.output)
-        boundary = Boundary(event.module, event.phase, stack, output)
+        boundary = Boundary(event.module, event.phase, stack, self.clock.now, output)
         self._new.append(boundary)
         return boundary
 

@@ -21,6 +21,9 @@ def arrival(forward: RunningForward) -> list[Notice]:
     more = f"{printed} printed line{'s' if printed != 1 else ''} not shown again" if printed else ""
     if forward.lost_way:
         notices.append(Notice(f"the forward did not come to {forward.lost_way}", level="warn"))
+    if forward.is_unsure:
+        text = "the module that ran is called several times alike; this may be another of its calls"
+        notices.append(Notice(text, level="warn"))
     if found.different:
         path, where = found.different[0]
         text = f"not the same bits: {path}{f', {where}' if where else ''}"
