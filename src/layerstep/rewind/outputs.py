@@ -56,21 +56,35 @@ class Comparison:
     """How many outputs were compared, and which of them differ."""
 
     def __init__(self) -> None:
-        self.compared = 0
-        self.different: list[tuple[str, str]] = []
-        """The path of each that differs, and where it does so first."""
+        self._compared: set[int] = set()
+        self._different: dict[int, tuple[str, str]] = {}
 
-    def compare(self, path: str, before: KeptOutput, now: KeptOutput) -> None:
+    @property
+    def compared(self) -> int:
+        return len(self._compared)
+
+    @property
+    def different(self) -> list[tuple[str, str]]:
+        """The path of each that differs, and where it does so first; in the order of the forward."""
+        return [self._different[number] for number in sorted(self._different)]
+
+    def compare(self, number: int, path: str, *, before: KeptOutput, now: KeptOutput) -> None:
+        """Compare what a module returned in two runs; `number` is that of the call."""
         if not before and not now:
             return
-        self.compared += 1
-        if [each.place for each in before] != [each.place for each in now]:
-            self.different.append((path, "it has other tensors"))
-            return
-        for one, other in zip(before, now, strict=True):
-            if (one.shape, one.dtype, one.mark) != (other.shape, other.dtype, other.mark):
-                self.different.append((path, f"{one.place}{_first(one, other)}".strip()))
-                return
+        self._compared.add(number)
+        where = _difference(before, now)
+        if where is not None:
+            self._different.setdefault(number, (path, where))
+
+
+def _difference(before: KeptOutput, now: KeptOutput) -> str | None:
+    if [each.place for each in before] != [each.place for each in now]:
+        return "it has other tensors"
+    for one, other in zip(before, now, strict=True):
+        if (one.shape, one.dtype, one.mark) != (other.shape, other.dtype, other.mark):
+            return ", ".join(filter(None, (one.place, _first(one, other))))
+    return None
 
 
 def _first(one: _Kept, other: _Kept) -> str:

@@ -125,7 +125,7 @@ class RunningForward:
                     self._stop_at_entry(args, kwargs)
                 result = forward(*args, **kwargs)
             except BaseException as error:
-                if not self._goes_again(error):
+                if not self._goes_again(error) and not self._goes_back_from(error):
                     self.is_over = True
                     self.release()
                     raise
@@ -152,6 +152,16 @@ class RunningForward:
             self.lost_way = self._path(self.boundaries[self._target])
             self._aim(0)
         return True
+
+    def _goes_back_from(self, error: BaseException) -> bool:
+        """The exception leaves the forward: does the user go back from the stop there?"""
+        if not isinstance(error, Exception) or not self._session.run.is_attached:
+            return False
+        try:
+            self._session.raised_in_forward(error)
+        except Restart:
+            return True
+        return False
 
     def _begin_again(self) -> None:
         """Put back what the forward may have written; the next run is silent up to its target."""
@@ -220,12 +230,13 @@ class RunningForward:
     def _resolve(self) -> None:
         """All calls up to the place that was left are known now: which boundary is the goal?"""
         search = self._search
-        here = search.number if search.is_over else len(self._new)
+        is_boundary = self._place is None and search.is_over
+        here = search.number if is_boundary else len(self._new)  # at its end, or where it has raised
         if self._place is not None and not self._place.is_raised:
             here, self.is_unsure = find_call(self._new, self._place, search.last_stop)
             here += 1
         for number, output in search.seen:
-            self._compare(self._new[number], output)
+            self._compare(number, before=output)
         self.boundaries = self._new
         target = self._goal.number(self.boundaries, here)
         if target is None:
@@ -256,7 +267,7 @@ class RunningForward:
             return False
         number = len(self._new) - 1
         if number < len(self.boundaries) and self.boundaries[number].key == boundary.key:
-            self._compare(boundary, self.boundaries[number].output)
+            self._compare(number, before=self.boundaries[number].output)
         key, left = self._wanted
         if boundary.key != key:
             return False
@@ -285,9 +296,10 @@ class RunningForward:
         self._room -= used
         return kept
 
-    def _compare(self, boundary: Boundary, before: KeptOutput) -> None:
+    def _compare(self, number: int, *, before: KeptOutput) -> None:
+        boundary = self._new[number]
         if boundary.phase is Phase.EXIT:
-            self.comparison.compare(self._path(boundary), before, boundary.output)
+            self.comparison.compare(number, self._path(boundary), before=before, now=boundary.output)
 
     def _path(self, boundary: Boundary) -> str:
         return self._session.run.models.path_of(boundary.module)
