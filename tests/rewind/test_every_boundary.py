@@ -1,4 +1,4 @@
-"""`back` from every boundary of a forward to every earlier one, and the end of the run is that of a bare run."""
+"""`back` from every boundary of a forward to every earlier one; then the run ends as a bare one."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def _lines(boundaries: int) -> list[str]:
     return [*lines, "delete", "continue"]
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize(("kind", "mode", "most"), list(_cases()))
 def test_back_from_every_boundary_to_every_earlier_one(kind: Entry, mode: str, most: int) -> None:
     bare = play(kind, mode)

@@ -189,7 +189,7 @@ class Session:
             self.say(Notice(describe_bug(error), "detached; the run goes on untouched", level="error"))
 
     def raised_in_forward(self, error: BaseException) -> None:
-        """An exception leaves a forward that can begin again; it is told here, and not once more further out."""
+        """An exception leaves a forward that can begin again: it is told here, and not again further out."""
         if self.intake.discovery.is_on:
             self._raised(error)
             self._told = error

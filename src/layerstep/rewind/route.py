@@ -151,8 +151,8 @@ class Clock:
 def find_call(boundaries: list[Boundary], place: Place, after: int) -> tuple[int, bool]:
     """The entry of the module that runs at a place, and whether it may be another one.
 
-    That is the last one if it has raised. Else the clock tells. Where it stands still, it is the one that runs
-    at the boundary `after`, the last stop; if there is none, the first one after that.
+    That is the last one if it has raised. Else the clock tells. Where it stands still, it is the one that
+    runs at the boundary `after`, the last stop; if there is none, the first one after that.
     """
     entries = [number for number, each in enumerate(boundaries) if each.is_entry_of(place.stack)]
     if not entries:

@@ -55,7 +55,9 @@ class Goal:
 class RunningForward:
     """An outermost call, from its beginning to its end."""
 
-    def __init__(self, session: Session, module: nn.Module, arrived: Callable[[RunningForward], None]) -> None:
+    def __init__(
+        self, session: Session, module: nn.Module, arrived: Callable[[RunningForward], None]
+    ) -> None:
         self._session = session
         self._arrived = arrived
         self.module = module
@@ -215,7 +217,7 @@ class RunningForward:
         return self.route.find(self.boundaries)
 
     def leave_for(self, goal: Goal, place: Place | None) -> None:
-        """Be silent from here on; `Restart` is thrown next. `place`: where the run stands between boundaries."""
+        """Be silent from here on; `Restart` is thrown next. `place`: where the run is, between boundaries."""
         self._goal, self._place = goal, place
         self.comparison = Comparison()
         self.lost_way, self.is_unsure = "", False

@@ -122,7 +122,7 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _was_written(tensor: Tensor, content: Tensor, version: int) -> bool:
-    """By its bits too: batch norm writes its statistics without counting that, as does whoever uses `.data`."""
+    """By its bits too: batch norm writes its statistics uncounted, as does whoever uses `.data`."""
     if version < 0 or version_of(tensor) != version:
         return True
     try:
