@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from layerstep._torch import set_version
@@ -28,6 +29,8 @@ DEPTH_OF_VALUES = 7
 MOST = 20_000
 """The most objects to visit: a module that holds its trainer would lead to everything."""
 
+_LEAVES = frozenset([int, float, bool, str, type(None), torch.dtype, torch.device, nn.Parameter])
+"""The types of most attributes that hold nothing else, recognised by one look-up."""
 _CONTAINERS = (list, dict, set, deque)
 _NOT_STATE = (nn.Module, Tensor, type, FunctionType, MethodType, ModuleType)
 
@@ -67,7 +70,7 @@ class Attributes:
             self._add(value, depth)
 
     def _add(self, value: Any, depth: int) -> None:
-        if id(value) in self._seen or len(self._seen) > MOST:
+        if type(value) in _LEAVES or id(value) in self._seen or len(self._seen) > MOST:
             return
         self._seen.add(id(value))
         if is_tensor(value):

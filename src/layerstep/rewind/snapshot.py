@@ -8,6 +8,7 @@ has changed in them stays.
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,12 @@ __all__ = ["COPY_BYTES", "Snapshot"]
 
 COPY_BYTES = 256 << 20
 """Copies of all tensors together. What is larger is put back only if the forward has not written it."""
+
+
+_KNOWN = frozenset(
+    [int, float, bool, str, type(None), tuple, list, dict, set, OrderedDict, Tensor, nn.Parameter]
+)
+"""The types of most values, none of which is a source of random numbers."""
 
 
 class _Noted(NamedTuple):
@@ -72,13 +79,13 @@ class _State(Attributes):
         super().__init__(module, *values)
 
     def _add(self, value: Any, depth: int) -> None:
-        if is_generator(value):
+        if type(value) not in _KNOWN and is_generator(value):
             self._owner.generators.add(value)
         super()._add(value, depth)
 
     def _add_tensor(self, tensor: Tensor) -> None:
         if isinstance(tensor, nn.Parameter):
-            self.has_lazy |= is_lazy(tensor)
+            self.has_lazy |= is_lazy(tensor)  # of a class of its own until its first forward
             return
         content = None
         size = size_of(tensor)
