@@ -10,6 +10,7 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -30,6 +31,7 @@ __all__ = [
     "replacing_forward",
     "watching_calls",
     "watching_copy",
+    "watching_every_call",
     "watching_output",
     "watching_outputs",
 ]
@@ -338,6 +340,24 @@ def watching_outputs(seen: Callable[[nn.Module, Any], None]) -> Iterator[None]:
         seen(module, output)
 
     handle = register_module_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def watching_every_call(ended: Callable[[nn.Module, Any, Any, Any], None]) -> Iterator[None]:
+    """Report each call of a module in this thread when it ends: arguments and output; hidden hooks or not."""
+    from torch.nn.modules.module import register_module_forward_hook
+
+    thread = get_ident()
+
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if get_ident() == thread:
+            ended(module, args, kwargs, output)
+
+    handle = register_module_forward_hook(hook, with_kwargs=True)
     try:
         yield
     finally:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Rewind", "go_back"]
 
 
+_REPLAY = "`replay` runs one that is over again, on copies; `replay on` keeps what it needs"
+
+
 class Rewind(Instrument):
     """Lets the forwards of a session begin again."""
 
@@ -152,7 +155,7 @@ def go_back(session: Session, goal: Goal) -> Resume:
 def _forward_at(session: Session, pause: Pause, rewind: Rewind) -> RunningForward:
     is_backward = pause.phase is not None and pause.phase.is_backward
     if is_backward or is_in_backward():
-        raise UserError("`back` goes back in a forward, and this is the backward pass", "`replay`")
+        raise UserError("`back` goes back in a forward, and this is the backward pass", _REPLAY)
     forward = rewind.forward_here()
     modules = [frame.module for frame in pause.stack if frame.module is not None]
     if forward is None or not modules or modules[-1] is not forward.module:
@@ -164,7 +167,7 @@ def _forward_at(session: Session, pause: Pause, rewind: Rewind) -> RunningForwar
     if not is_at_exit and not forward.is_running_here():
         _refuse(session, pause)
     if is_at_exit and forward.has_other_hooks():
-        raise UserError("this forward is over, and hooks of yours have got its result", "`replay`")
+        raise UserError("this forward is over, and hooks of yours have got its result", _REPLAY)
     if kind := waits_for_ranks(forward.module):
         raise UserError(f"`back` on one rank alone: {kind} would wait for the other ranks")
     return forward
@@ -172,7 +175,7 @@ def _forward_at(session: Session, pause: Pause, rewind: Rewind) -> RunningForwar
 
 def _refuse(session: Session, pause: Pause) -> None:
     if not any(frame.module is not None for frame in pause.stack):
-        raise UserError("no forward is running here", "`replay` runs one that is over on copies")
+        raise UserError("no forward is running here", _REPLAY)
     if not session.run.config.back:
         raise UserError("nothing was kept at the entry of this forward", "`back on`, then the next forward")
     text = "nothing was kept at the entry of this forward: it began in another thread, or nothing could stop"
