@@ -21,6 +21,7 @@ from layerstep._torch.tensors import size_of, version_of
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import leaving_no_trace, length_of
+from layerstep.side_effects.guard import note_before_change
 from layerstep.side_effects.random_streams import Generators, RandomState
 from layerstep.side_effects.reachable import Reach
 from layerstep.tensors.clones import clone_of
@@ -123,6 +124,7 @@ def rerunning(session: Session, start: CallStart) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.installation.held())
         stack.enter_context(modes_off())
+        note_before_change(start.module)
         stack.enter_context(_buffers_at_start(start))
         stack.enter_context(leaving_no_trace(session, start.module))
         stack.callback(RandomState().restore)  # undo our own restore, even if other threads have drawn

@@ -181,7 +181,7 @@ class RunningForward:
         self._new = [Boundary(self.module, Phase.ENTER, (id(self.module),))]
         self._open = [id(self.module)]
         self._room = KEEP_BYTES
-        self.silence.begin_pass()
+        self.silence.begin_run()
         self._search = Search(self.route)
         self._search.pass_by(self._new[0])
 

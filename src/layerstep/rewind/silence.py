@@ -27,12 +27,19 @@ class Silence:
             self.is_on = True
             self.printed = 0
             self._evaluation.__enter__()
-            self._muted = sys.stdout = _Muted(sys.stdout)
+            self._mute()
 
-    def begin_pass(self) -> None:
-        """The forward begins again: count the lines of this run only."""
-        if self._muted is not None:
-            self._muted.lines = 0
+    def begin_run(self) -> None:
+        """The forward begins again: count the lines of this run only.
+
+        On the way out of the run before, a `redirect_stdout` of the program may have taken ours off.
+        """
+        if self.is_on:
+            self._mute()
+
+    def _mute(self) -> None:
+        self.leave_stdout()
+        self._muted = sys.stdout = _Muted(sys.stdout)
 
     def end(self) -> None:
         if not self.is_on:
