@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from layerstep.errors import Quit
+from layerstep.rewind.running_forward import RunningForward
 from layerstep.rewind.snapshot import Snapshot
 from zoo import console_on, hook_count, taps_on
 
@@ -323,12 +324,19 @@ def test_nothing_is_left_at_the_end(end: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_snapshot_lives_no_longer_than_its_forward() -> None:
     model = Model(plain)
-    console, seen = console_on(model, ["break inner.linear", "continue", "info cost", "delete", "continue"])
+    console, seen = console_on(
+        model, ["break inner.linear", "continue", "info cost", "back", *["continue"] * 4]
+    )
     x = torch.randn(6, 4)
-    with console:
-        model(x)
-        assert not console.session.run.followers
-        model(x)
+    gc.disable()  # so that a cycle of references shows
+    try:
+        with console:
+            model(x)
+            assert not console.session.run.followers
+            assert not [one for one in gc.get_objects() if isinstance(one, Snapshot | RunningForward)]
+            model(x)
+    finally:
+        gc.enable()
     assert "at the entry of each forward" in " ".join(seen.text.split())
 
 

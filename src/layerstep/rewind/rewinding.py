@@ -178,8 +178,8 @@ def _refuse(session: Session, pause: Pause) -> None:
         raise UserError("no forward is running here", _REPLAY)
     if not session.run.config.back:
         raise UserError("nothing was kept at the entry of this forward", "`back on`, then the next forward")
-    text = "nothing was kept at the entry of this forward: it began in another thread, or nothing could stop"
-    raise UserError(text, "from the next forward on, while a point is set or one steps, it is")
+    text = "nothing was kept at the entry of this forward: no point was set, or another thread began it"
+    raise UserError(text, "the next one is kept if a point is set (`catch exception`, say) or one steps")
 
 
 def _place_of(pause: Pause, forward: RunningForward) -> Place | None:

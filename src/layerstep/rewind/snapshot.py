@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from layerstep._torch import is_transformed, set_version
-from layerstep._torch.tensors import raw_bytes, size_of, version_of
+from layerstep._torch.tensors import is_view, raw_bytes, size_of, version_of
 from layerstep.rerun.attributes import Attributes
 from layerstep.rerun.whole_call import generators_of
-from layerstep.side_effects.random_streams import RandomState, is_generator
+from layerstep.side_effects.random_streams import Generators, RandomState, is_generator
 from layerstep.tensors.clones import clone_of
 
 __all__ = ["COPY_BYTES", "Snapshot"]
@@ -47,7 +47,7 @@ class Snapshot:
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.generators = generators_of(module)
-        self._state = _State(self, module, args, kwargs)
+        self._state = _State(self.generators, module, args, kwargs)
         self._streams = RandomState()
         self.trouble = "it makes the weights of its lazy layers" if self._state.has_lazy else ""
         """Why the forward cannot begin again, whatever it does."""
@@ -71,8 +71,8 @@ class Snapshot:
 class _State(Attributes):
     """Objects and tensors that are reached from a module and from the arguments of its call."""
 
-    def __init__(self, owner: Snapshot, module: nn.Module, *values: Any) -> None:
-        self._owner = owner
+    def __init__(self, generators: Generators, module: nn.Module, *values: Any) -> None:
+        self._generators = generators
         self._noted: list[_Noted] = []
         self.copied = 0
         self.has_lazy = False
@@ -80,7 +80,7 @@ class _State(Attributes):
 
     def _add(self, value: Any, depth: int) -> None:
         if type(value) not in _KNOWN and is_generator(value):
-            self._owner.generators.add(value)
+            self._generators.add(value)
         super()._add(value, depth)
 
     def _add_tensor(self, tensor: Tensor) -> None:
@@ -102,7 +102,7 @@ class _State(Attributes):
         for noted in self._noted:
             tensor = noted.tensor
             is_grown = tensor.requires_grad and not noted.requires_grad
-            if (tensor.grad_fn is not noted.grad_fn and not is_grown) or (is_grown and tensor._is_view()):
+            if (tensor.grad_fn is not noted.grad_fn and not is_grown) or (is_grown and is_view(tensor)):
                 return "an input that has a gradient was written in place, which autograd has noted"
             if noted.content is None and noted.version != version_of(tensor):
                 return f"a tensor of {size_of(tensor):,} bytes was written, and no copy was taken of it"
