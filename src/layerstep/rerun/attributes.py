@@ -21,7 +21,7 @@ from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.tensors.clones import clone_of
 from layerstep.tensors.observing import observing
 
-__all__ = ["Attributes", "attributes_kept"]
+__all__ = ["Attributes", "attributes_kept", "own_attributes", "put_back"]
 
 DEPTH = 4
 DEPTH_OF_VALUES = 7
@@ -61,10 +61,13 @@ class Attributes:
             for value in more:
                 self._add(value, DEPTH_OF_VALUES)
             for part in module.modules():
-                self._add_attributes(part.__dict__, DEPTH)
+                self._add_module(part)
+
+    def _add_module(self, module: nn.Module) -> None:
+        self._add_attributes(module.__dict__, DEPTH)
 
     def _add_attributes(self, names: dict[str, Any], depth: int) -> None:
-        own = {name: value for name, value in names.items() if not _is_machinery(name, value)}
+        own = own_attributes(names)
         self._attributes.append((names, own, {name: _length(value) for name, value in own.items()}))
         for value in own.values():
             self._add(value, depth)
@@ -95,11 +98,8 @@ class Attributes:
         """Put everything back, and return the names of what had grown."""
         grew = []
         for names, before, lengths in self._attributes:
-            grew += [name for name in before if name in names and _length(names[name]) != lengths[name]]
-            new = [name for name, value in names.items() if name not in before]
-            for name in [name for name in new if not _is_machinery(name, names[name])]:
-                del names[name]
-            names.update(before)
+            grew += [name for name in lengths if name in names and _length(names[name]) != lengths[name]]
+            put_back(names, before)
         for container, contents in self._containers:
             if not _same(container, contents):
                 with contextlib.suppress(Exception):  # a class of the program's that refuses
@@ -114,6 +114,19 @@ class Attributes:
             if version_of(tensor) != version:
                 tensor.data.copy_(content)
                 set_version(tensor, version)
+
+
+def own_attributes(names: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of an object without what is ours or torch's machinery."""
+    return {name: value for name, value in names.items() if not _is_machinery(name, value)}
+
+
+def put_back(names: dict[str, Any], before: dict[str, Any]) -> None:
+    """Give an object its own attributes of before, and no others."""
+    new = [name for name in names if name not in before]
+    for name in [name for name in new if not _is_machinery(name, names[name])]:
+        del names[name]
+    names.update(before)
 
 
 def _is_machinery(name: str, value: Any) -> bool:

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from layerstep._torch import is_transformed, set_version
 from layerstep._torch.tensors import is_view, raw_bytes, size_of, version_of
-from layerstep.rerun.attributes import Attributes
+from layerstep.rerun.attributes import Attributes, own_attributes, put_back
 from layerstep.rerun.whole_call import generators_of
 from layerstep.side_effects.random_streams import Generators, RandomState, is_generator
 from layerstep.tensors.clones import clone_of
@@ -74,9 +74,28 @@ class _State(Attributes):
     def __init__(self, generators: Generators, module: nn.Module, *values: Any) -> None:
         self._generators = generators
         self._noted: list[_Noted] = []
+        self._layers: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.copied = 0
         self.has_lazy = False
         super().__init__(module, *values)
+
+    def _add_module(self, module: nn.Module) -> None:
+        """Layers of torch hold no state but buffers: what they hold else is only noted, not gone through."""
+        if not type(module).__module__.startswith("torch.nn.modules."):
+            super()._add_module(module)
+            return
+        self._layers.append((module.__dict__, dict(module.__dict__)))
+        for parameter in module._parameters.values():
+            if type(parameter) not in _KNOWN:
+                self._add(parameter, 0)
+        if module._buffers:
+            self._add(module._buffers, 1)
+
+    def restore(self) -> list[str]:
+        for names, before in self._layers:
+            if names.keys() != before.keys() or any(names[name] is not before[name] for name in before):
+                put_back(names, own_attributes(before))
+        return super().restore()
 
     def _add(self, value: Any, depth: int) -> None:
         if type(value) not in _KNOWN and is_generator(value):
