@@ -45,6 +45,7 @@ TITLES = {
     "run": "Run",
     "stop": "Stop",
     "look": "Look",
+    "change": "Change",
     "train": "Train",
     "cost": "Cost",
     "keep": "Keep",

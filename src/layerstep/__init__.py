@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerstep.api import DebugConsole, anomaly_detection, attach, pm, set_trace
+    from layerstep.api import DebugConsole, anomaly_detection, attach, lockstep, pm, set_trace
     from layerstep.automation.alerts import Alert, CallbackSink, JsonLinesSink, LoggingSink, WebhookSink
     from layerstep.automation.hook import AlertSeverity, HookAction, HookBuilder, HookContext, HookTrigger
     from layerstep.errors import LayerstepError, Quit, UserError
     from layerstep.gradients.debugger import GradientDebugger, GradientFlow
     from layerstep.inspector import TensorInspector, TensorReport, compare, inspect
+    from layerstep.lockstepping.result import Lockstep
     from layerstep.memory.profiler import MemoryProfiler, MemoryReport, memory_tracking
     from layerstep.nonfinite.detection import Anomaly, Detection
     from layerstep.precision.checker import StabilityChecker, StabilityIssue
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from layerstep.sessions.pytorch import (
         PyTorchDebugger,
         create_pytorch_debugger,
+        debug_context,
         debug_training_session,
     )
     from layerstep.sessions.report import Report
@@ -46,6 +48,7 @@ __all__ = [
     "HookTrigger",
     "JsonLinesSink",
     "LayerstepError",
+    "Lockstep",
     "LoggingSink",
     "MemoryProfiler",
     "MemoryReport",
@@ -67,9 +70,11 @@ __all__ = [
     "attach",
     "compare",
     "create_pytorch_debugger",
+    "debug_context",
     "debug_session",
     "debug_training_session",
     "inspect",
+    "lockstep",
     "memory_tracking",
     "pm",
     "profiling",
@@ -95,11 +100,14 @@ _HOME = {
     "Report": "layerstep.sessions.report",
     "PyTorchDebugger": "layerstep.sessions.pytorch",
     "create_pytorch_debugger": "layerstep.sessions.pytorch",
+    "debug_context": "layerstep.sessions.pytorch",
     "debug_training_session": "layerstep.sessions.pytorch",
     "TrainingDebugger": "layerstep.sessions.training",
     "DiffusionModelDebugger": "layerstep.sessions.diffusion",
     "DebugConsole": "layerstep.api",
     "attach": "layerstep.api",
+    "lockstep": "layerstep.api",
+    "Lockstep": "layerstep.lockstepping.result",
     "pm": "layerstep.api",
     "set_trace": "layerstep.api",
     "Anomaly": "layerstep.nonfinite.detection",

@@ -1,24 +1,31 @@
-"""The library: `DebugConsole`, `attach`, `set_trace`, `pm`. It owns no logic, only the way in."""
+"""The library: `DebugConsole`, `attach`, `set_trace`, `pm`, `lockstep`. No logic, only the way in."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from torch import nn
 
+from layerstep.automation.running import Hooks, hooks_of
 from layerstep.config import is_disabled
 from layerstep.crashes.catching import Crashes
+from layerstep.edits.edits import Edits
 from layerstep.engine.instrument import Measuring
 from layerstep.engine.points import Catch
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, UserError
 from layerstep.frontends.choose import is_child, open_session
+from layerstep.lockstepping.result import Lockstep
+from layerstep.lockstepping.running import Arguments
+from layerstep.lockstepping.sides import Side, compare_sides
 from layerstep.nonfinite.catching import catch_nonfinite, search_of
 from layerstep.nonfinite.detection import Detection
 from layerstep.points.description import described
@@ -26,7 +33,7 @@ from layerstep.points.setting import set_breakpoint
 from layerstep.points.silence import silence_of
 from layerstep.views import Notice, View
 
-__all__ = ["DebugConsole", "anomaly_detection", "attach", "pm", "set_trace"]
+__all__ = ["DebugConsole", "anomaly_detection", "attach", "lockstep", "pm", "set_trace"]
 
 _current: Session | None = None
 """The session of this process: `set_trace()` joins it instead of opening a second one."""
@@ -66,6 +73,11 @@ class DebugConsole:
         self.session, _ = open_session(commands=commands or (), input=input, output=output)
         self.session.add_model(model)
 
+    @property
+    def hooks(self) -> Hooks:
+        """The hooks of this console, and their alerts: `hooks.register_hook(hook)`, `hooks.alerts`."""
+        return hooks_of(self.session)
+
     def breakpoint(
         self, where: str, phase: str = "exit", *, condition: str | None = None, temporary: bool = False
     ) -> int:
@@ -73,6 +85,22 @@ class DebugConsole:
         return set_breakpoint(
             self.session, where, phase, condition=condition or "", temporary=temporary
         ).number
+
+    @contextlib.contextmanager
+    def edit(self, where: str, change: Callable[[Any], Any] | Any, *, condition: str = "") -> Iterator[int]:
+        """Replace what modules return, for this block; the number of the edit.
+
+            with console.edit("encoder.0.mlp", lambda out: out * 0):
+                out = model(x)
+
+        `change` is a function of what the module returns, or a value. As `edit WHERE EXPR` at the prompt.
+        """
+        edits = self.session.instruments.get(Edits)
+        point = edits.by_function(where, change, condition=condition)
+        try:
+            yield point.number
+        finally:
+            edits.take_back(point.number)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model with the points in effect, and take everything off again."""
@@ -186,6 +214,40 @@ def anomaly_detection(model: nn.Module | None = None, *, stop: bool = False) -> 
     finally:
         session.detach()
         session.close()
+
+
+def lockstep(
+    a: nn.Module | str | os.PathLike[str],
+    b: nn.Module | str | os.PathLike[str],
+    *inputs: Any,
+    tol: float | None = None,
+    map: Mapping[str, str] | None = None,
+    **named: Any,
+) -> Lockstep:
+    """Run two models on copies of one input, and find the first layer whose inputs agree and output does not.
+
+    In place of a model, a file: a run that `lockstep save` wrote. Without `tol`, a difference counts if it is
+    larger than other roundings make it. `map` fixes counterparts: the paths in `b` by those in `a`. Neither
+    model is changed, and nothing stays on them.
+    """
+    session = _current
+    if session is None:
+        session, _ = open_session(batch=True, output=io.StringIO())
+    one, other = _side(a, "a"), _side(b, "b")
+    given = Arguments(inputs, named) if inputs or named else None
+    try:
+        return compare_sides(session, one, other, given, tolerance=tol, paths=map)
+    finally:
+        if session is not _current:
+            session.close()
+
+
+def _side(given: Any, name: str) -> tuple[str, Side]:
+    if isinstance(given, nn.Module):
+        return name, given
+    if isinstance(given, str | os.PathLike):
+        return name, Path(given)
+    raise UserError(f"lockstep wants models or files, not {type(given).__name__}")
 
 
 def tell_unread(session: Session) -> None:

@@ -21,7 +21,7 @@ from layerstep.errors import Quit
 from layerstep.exports.doctor import doctor_page
 from layerstep.files import replacing
 from layerstep.program import CAUGHT_EXIT_CODE, Program
-from layerstep.views import Notice, View
+from layerstep.views import Group, Notice, Text, View
 
 __all__ = ["Checkup", "diagnose"]
 
@@ -82,9 +82,8 @@ def _run(program: Program) -> int:
 
 def _close(doctor: Doctor, checkup: Checkup, log: Log | None, *, script: str) -> None:
     """Ask the rules for the last time, and show, log and write what there is."""
-    doctor.finish()
-    report = _report(doctor)
-    doctor.session.say(report, "answer", "doctor report")
+    doctor.finish(quiet=True)
+    doctor.session.say(Group((Text(""), _report(doctor))), "answer")
     if log is not None:
         steps = doctor.diagnosis.run.training_step
         log.ends(doctor.findings, health_of(doctor.findings, steps).score, doctor.budget.cost)
@@ -92,6 +91,9 @@ def _close(doctor: Doctor, checkup: Checkup, log: Log | None, *, script: str) ->
         with replacing(checkup.html) as new:
             new.write_text(doctor_page(doctor, title=os.path.basename(script)), encoding="utf-8")
         doctor.session.say(Notice(f"the report is in {checkup.html}", level="good"))
+    if any(each.severity.rank >= Severity.WARNING.rank for each in doctor.findings):
+        hint = f"`layerstep run -e 'doctor on' {os.path.basename(script)}`"
+        doctor.session.say(Notice("`explain`, `probe` and `doctor off` are lines for the prompt", hint))
 
 
 def _report(doctor: Doctor) -> View:

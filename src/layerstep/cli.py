@@ -1,4 +1,4 @@
-"""The command line: `layerstep run script.py`, `layerstep open FILE`, `layerstep demo`."""
+"""The command line: `layerstep run script.py`, `doctor`, `diff a.py b.py`, `open FILE`, `demo`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,7 +37,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog="`layerstep train.py` is `layerstep run train.py`.",
     )
     parser.add_argument("--version", action="version", version=f"layerstep {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="run | doctor | open | demo", required=True)
+    commands = parser.add_subparsers(
+        dest="command", metavar="run | doctor | diff | open | demo", required=True
+    )
     run = commands.add_parser(
         "run",
         help="run a script under the debugger",
@@ -54,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--dump", metavar="FILE", help="write a core file here when a catchpoint catches something"
     )
+    run.add_argument("--allow-edits", action="store_true", help="with --batch: let commands change the run")
     run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     run.add_argument("script", nargs="?", help="the script to run")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
@@ -62,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
             "doctor", help="watch a training and say what is wrong with it", usage=_DOCTOR_USAGE
         )
     )
+    _add_diff(commands.add_parser("diff", help="run two programs and name the layer where they part"))
     opening = commands.add_parser("open", help="open a core file that `dump` wrote")
     _add_common(opening)
     opening.add_argument("--model", metavar="NAME", help="package.module:function that makes the model")
@@ -90,7 +95,18 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
 
 
-_COMMANDS = ("run", "doctor", "open", "demo")
+def _add_diff(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tol", metavar="T", type=float, help="the relative error from which values differ")
+    parser.add_argument("--map", metavar="FILE", help="lines `path of A = path of B`")
+    parser.add_argument(
+        "--forward", metavar="N", type=int, default=1, help="the forward to compare; the first is 1"
+    )
+    parser.add_argument("--save", metavar="FILE", help="run A alone, and write what its layers do")
+    parser.add_argument("first", metavar="A", help='a script, "script.py with arguments", or a saved run')
+    parser.add_argument("second", metavar="B", nargs="?", help="the same")
+
+
+_COMMANDS = ("run", "doctor", "diff", "open", "demo")
 
 
 def _with_command(argv: Sequence[str]) -> Sequence[str]:
@@ -122,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from layerstep.demo.tour import play
 
             return play()
-        return {"open": _open, "doctor": _doctor, "run": _run}[options.command](options)
+        return {"open": _open, "doctor": _doctor, "diff": _diff, "run": _run}[options.command](options)
     except UserError as error:
         print(visible(f"layerstep: {error}"), file=sys.stderr)
         return error.exit_code
@@ -157,10 +173,32 @@ def _doctor(options: argparse.Namespace) -> int:
         return diagnose(program, session, Checkup(Level(options.level), options.steps, json, page))
 
 
+def _diff(options: argparse.Namespace) -> int:
+    if options.forward < 1 or (options.tol is not None and not options.tol > 0):
+        raise UserError("--forward takes a number from 1, --tol a number above 0")
+    if (options.second is None) == (options.save is None):
+        raise UserError("diff takes two programs", "layerstep diff a.py b.py, or --save FILE a.py")
+    given = [text for text in (options.first, options.second) if text is not None]
+    words = [shlex.split(text) or [""] for text in given]
+    for text, (script, *_) in zip(given, words, strict=True):  # before torch is imported
+        if not os.path.exists(script) and not os.path.exists(text):
+            raise UserError(f"cannot read {script or 'nothing'}", os.strerror(errno.ENOENT))
+    save_to = _file_to_write(options.save)
+    from layerstep.frontends.choose import open_session
+    from layerstep.program_diff import ProgramDiff, diff_programs, record_program
+
+    session, _ = open_session(batch=True)
+    if save_to is not None:
+        return record_program(words[0], session, save_to, options.forward)
+    wanted = ProgramDiff(options.first, options.second, options.tol, options.forward, options.map)
+    return diff_programs(wanted, session)
+
+
 def _run(options: argparse.Namespace) -> int:
     program = _program(options)
     if is_disabled():
         return program.run()
+    from layerstep.edits.edits import Edits
     from layerstep.frontends.choose import open_session
     from layerstep.program import Stay, debug, debug_afterwards
 
@@ -169,6 +207,8 @@ def _run(options: argparse.Namespace) -> int:
         use_pipe = not lines or not os.environ.get("CI")
         session, _ = open_session(commands=lines, json=json, use_pipe=use_pipe, batch=options.batch)
         session.prompt.dump_to = dump_to
+        if options.batch and not options.allow_edits:
+            session.instruments.get(Edits).why_refused = "edits change the run, and this is batch work"
         if options.post_mortem:
             return debug_afterwards(program, session)
         on_terminal = (

@@ -8,7 +8,7 @@ import keyword
 from layerstep._torch import is_transforming
 from layerstep.engine.resume import Resume
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError
+from layerstep.errors import BadArguments, BadCondition, UnknownCommand, UserError, message_of
 from layerstep.expressions.expression import may_act
 from layerstep.expressions.scope import EvaluationFailed
 from layerstep.habits import known_elsewhere, shell_command
@@ -116,7 +116,9 @@ def _told(command: Command, error: Exception) -> UserError | None:
         return UserError(f"{command.name} needs values, and {place} there are none", "stop outside of it")
     home = plugin_of(command)
     if home:
-        return UserError(f"{command.name} of {home} failed: {type(error).__name__}: {str(error)[:200]}")
+        return UserError(
+            f"{command.name} of {home} failed: {type(error).__name__}: {message_of(error)[:200]}"
+        )
     return None
 
 

@@ -92,8 +92,21 @@ class Quit(SystemExit):
         super().__init__(QUIT_EXIT_CODE)
 
 
+def message_of(error: BaseException) -> str:
+    """What an exception says. It may be one of the program's, and its own `__str__` may fail."""
+    try:
+        return str(error)
+    except Exception as trouble:
+        return f"its __str__ raised {type(trouble).__name__}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says."""
+    return message_of(error).partition("\n")[0]
+
+
 def describe_bug(error: BaseException) -> str:
     """A bug of ours in one line, with the line of code it came from."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     at = f" at {os.path.basename(last[0].filename)}:{last[0].lineno}" if last else ""
-    return f"a bug in layerstep: {type(error).__name__}: {error}{at}"
+    return f"a bug in layerstep: {type(error).__name__}: {message_of(error)}{at}"

@@ -23,7 +23,7 @@ from layerstep.crashes.catching import Crashes
 from layerstep.dispatch import Dispatcher
 from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
-from layerstep.errors import Quit, RecordingError, UserError
+from layerstep.errors import Quit, RecordingError, UserError, first_line
 from layerstep.imports import start_in
 from layerstep.views import Notice, View
 
@@ -156,4 +156,4 @@ def _import(where: str) -> ModuleType:
 
 
 def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+    return f"{type(error).__name__}: {first_line(error)}"[:200]

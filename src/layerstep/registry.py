@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from layerstep.argument_parsing import hint_of, parse
 from layerstep.arguments import Declared, Form, Given, forms_of, usage_of
 from layerstep.documentation import documentation
-from layerstep.errors import MissingExtra, UnknownCommand
+from layerstep.errors import MissingExtra, UnknownCommand, first_line
 from layerstep.imports import installed_entry_points, our_imports
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
     "untold_troubles",
 ]
 
-GROUPS = ("run", "stop", "look", "train", "cost", "keep", "self")
+GROUPS = ("run", "stop", "look", "change", "train", "cost", "keep", "self")
 """The order of `help` and of the reference."""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -237,7 +237,7 @@ def _load_plugin(point: EntryPoint, home: str) -> None:
     try:
         point.load()
     except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+        reason = f"{type(error).__name__}: {first_line(error)}"[:200]
         _troubles.append(f"the plugin {point.name} of {home} is left out: {reason}")
     _plugins.update({word: home for word in _commands if _commands[word] is not before.get(word)})
 

@@ -6,6 +6,7 @@ import http.server
 import io
 import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +35,6 @@ from layerstep import (
     debug_session,
 )
 from layerstep.automation.hook import Hook
-from layerstep.automation.running import hooks_of
 from layerstep.render.screen import to_text
 
 
@@ -261,30 +261,66 @@ def test_a_wrong_hook_is_refused(build: Callable[[], object]) -> None:
 
 def test_pause_stops_at_the_prompt() -> None:
     model, screen = network(), io.StringIO()
-    console = DebugConsole(model, commands=["continue", "p step", "hooks", "continue"], output=screen)
+    lines = ["continue", "p step", "hooks", "__import__('time').sleep(0.5)", "continue"]
+    console = DebugConsole(model, commands=lines, output=screen)
     hook = built(HookTrigger.step_range(2, 2), HookAction.pause())
-    hooks_of(console.session).register_hook(hook)
+    console.hooks.register_hook(hook)
     with console:
         train(model, 3)
     assert "hook mine" in screen.getvalue() and "optimizer.step()" in screen.getvalue()
     assert hook.executions == 1 and not hook.error
+    assert hook.seconds < 0.4  # without the time at the prompt
 
 
 def test_pause_at_a_layer_stops_there() -> None:
     model, screen = network(), io.StringIO()
     console = DebugConsole(model, commands=["continue", "p name", "continue"], output=screen)
-    hooks_of(console.session).register_hook(
-        built(HookTrigger.once("forward"), HookAction.pause(), patterns=("2",))
-    )
+    console.hooks.register_hook(built(HookTrigger.once("forward"), HookAction.pause(), patterns=("2",)))
     with console:
         train(model, 3)
     assert screen.getvalue().count("2  done  Linear") == 1
 
 
+@pytest.mark.parametrize("trigger", [HookTrigger.every_forward(), HookTrigger.every_n_steps(1)])
+def test_without_a_terminal_a_pause_is_refused_and_the_session_goes_on(trigger: HookTrigger) -> None:
+    model, screen, seen = network(), io.StringIO(), []
+    session = session_of(model, screen)
+    act = HookAction.callback(lambda context: seen.append(context.step))
+    session.hooks.register_hook(built(trigger, HookAction.pause(), act, patterns=("0",)))
+    with session:
+        train(model, 3)
+    assert seen == [1, 2, 3]
+    assert "the hook mine cannot pause: there is no terminal to ask at" in screen.getvalue()
+
+
+@pytest.mark.parametrize("action", [HookAction.inspect(), HookAction.replace_nonfinite()])
+def test_a_layer_that_is_not_there_is_refused_and_leaves_nothing(action: HookAction) -> None:
+    session = session_of(network())
+    with pytest.raises(UserError, match=r"nothing matches encoder\.\*"):
+        session.hooks.register_hook(built(HookTrigger.every_forward(), action, patterns=("0", "encoder.*")))
+    assert list(session.hooks) == [] and list(session.hooks._session.points) == []
+
+
+@pytest.mark.parametrize(
+    ("trigger", "pattern", "reason"),
+    [
+        (HookTrigger.every_forward(), "encoder.*", "no layer fits encoder.*"),
+        (HookTrigger.every_backward(), "0", "0 had no backward pass"),
+    ],
+)
+def test_a_hook_on_layers_that_never_acted_says_why(trigger: HookTrigger, pattern: str, reason: str) -> None:
+    model, screen = network(), io.StringIO()
+    session = DebugSession(output=screen)  # it finds its models later
+    session.hooks.register_hook(built(trigger, HookAction.inspect(), patterns=(pattern,)))
+    with session:
+        model(torch.randn(2, 8))
+    assert f"a hook never acted: mine: {reason}" in screen.getvalue()
+
+
 def test_commands_list_hooks_alerts_and_the_level() -> None:
     model = network()
     console = DebugConsole(model, output=io.StringIO())
-    hooks = hooks_of(console.session)
+    hooks = console.hooks
     hooks.register_hook(built(HookTrigger.every_n_steps(1), HookAction.alert("high"), HookAction.clip(1.0)))
     with console:
         train(model, 3)
@@ -386,6 +422,23 @@ def test_a_dead_endpoint_costs_nothing() -> None:
         WebhookSink("file:///etc/passwd")
 
 
+def test_an_endpoint_that_never_answers_costs_the_run_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        model = network()
+        session = session_of(model)
+        session.hooks.alerts.add_sink(WebhookSink(f"http://127.0.0.1:{server.getsockname()[1]}/", most=2))
+        session.hooks.register_hook(
+            built(HookTrigger.expression("step % 2 == 0"), HookAction.alert("again and again"))
+        )
+        begun = time.perf_counter()
+        with session:
+            train(model, 20)
+            assert time.perf_counter() - begun < 2  # it waits for 5 s for an answer
+        assert time.perf_counter() - begun < 5
+        (sink,) = session.hooks.alerts.sinks
+        assert isinstance(sink, WebhookSink) and sink.dropped == 10 - 3 and sink.sent == 0
+
+
 def test_findings_of_the_doctor_are_alerts_too() -> None:
     model, seen = network(), []
     session = debug_session(model, output=io.StringIO())
@@ -399,7 +452,6 @@ def test_findings_of_the_doctor_are_alerts_too() -> None:
 
 
 def test_nothing_is_left_in_torch() -> None:
-    """The doctor and the hooks both stand in for `backward`, one on top of the other."""
     before = torch.autograd.backward
     model = network()
     session = debug_session(model, output=io.StringIO())

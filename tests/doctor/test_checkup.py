@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from torch import nn
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
 optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+if "--scheduler" in sys.argv:
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
 for step in range(int(sys.argv[1])):
     inputs = torch.randn(32, 8)
     out = model(inputs)
@@ -70,11 +73,21 @@ def test_a_healthy_program_runs_as_it_is_and_exits_0(tmp_path: Path) -> None:
 def test_an_error_exits_3_and_steps_end_the_program(tmp_path: Path) -> None:
     done = doctor(tmp_path, "--steps", "25", "--json", "log.jsonl", "train.py", "100000", "--softmax")
     assert done.returncode == 3 and "done" not in done.stdout
-    assert "R6 loss-input-is-probability" in done.stderr and "train.py:11" in done.stderr
+    assert "R6 loss-input-is-probability" in done.stderr and "train.py:13" in done.stderr
+    assert "layerstep run -e 'doctor on' train.py" in " ".join(done.stderr.split())
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert lines[0]["kind"] == "begin" and lines[-1]["kind"] == "end"
+    low = next(line for line in lines if line["kind"] == "finding")["evidence"]["lowest log-probability"]
+    assert -2.2 < low < -0.5  # of a softmax over probabilities of three classes
     assert next(each["name"] for each in lines if each["kind"] == "finding") == "loss-input-is-probability"
-    assert lines[-1]["health"] == 70 and lines[-1]["findings"][0]["where"]["line"] == 11
+    assert lines[-1]["health"] == 70 and lines[-1]["findings"][0]["where"]["line"] == 13
+
+
+def test_what_is_found_at_the_end_is_shown_in_the_report_alone(tmp_path: Path) -> None:
+    done = doctor(tmp_path, "--json", "log.jsonl", "train.py", "60", "--scheduler")
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["name"] for line in lines if line["kind"] == "finding"] == ["scheduler-never-stepped"]
+    assert done.stderr.count("R26 scheduler-never-stepped") == 1
 
 
 def test_the_exit_code_of_the_program_comes_first(tmp_path: Path) -> None:
@@ -121,8 +134,10 @@ def test_a_killed_run_leaves_a_readable_log(tmp_path: Path) -> None:
             time.sleep(0.1)
     finally:
         run.send_signal(signal.SIGKILL)
+        killed = datetime.now(UTC)
         run.wait()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert {"begin", "finding", "step"} <= {line["kind"] for line in lines}
     steps = [line["step"] for line in lines if line["kind"] == "step"]
     assert steps == sorted(steps) and len(steps) >= 3
+    assert abs((killed - datetime.fromisoformat(lines[-1]["time"])).total_seconds()) < 1

@@ -85,3 +85,33 @@ def test_a_profile_draws_it_and_takes_it_away(monkeypatch: pytest.MonkeyPatch, t
     assert after.startswith(ERASED) and "2 forwards timed" in after
     kinds = {json.loads(line)["kind"] for line in data.getvalue().splitlines()}
     assert "progress" not in kinds and "warm up" not in (tmp_path / "t.txt").read_text()
+
+
+class Stream(io.TextIOWrapper):
+    """The program's own stream, on a terminal."""
+
+    def __init__(self, file: Terminal) -> None:
+        super().__init__(io.BytesIO(), write_through=True)
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(text)
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_it_is_erased_before_the_program_ends_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Terminal()
+    stream = Stream(file)
+    monkeypatch.setattr("sys.stdout", stream)
+    line = ProgressLine(Console(file=file, width=40, force_terminal=True, legacy_windows=False))
+    line.draw("profile 1 of 2")
+    print("\r50%", end="")  # a bar stays on its line
+    assert ERASED not in file.getvalue()
+    print("epoch 1")
+    assert file.getvalue().endswith(f"\r50%epoch 1{ERASED}\n")
+    print("epoch 2")
+    line.erase()
+    assert file.getvalue().count(ERASED) == 1 and file.getvalue().endswith("epoch 2\n")
+    assert "write" not in vars(stream)

@@ -17,7 +17,8 @@ from layerstep._torch import call_frames, called_module
 from layerstep.calls.events import Phase
 from layerstep.engine.point import Point
 from layerstep.engine.points import Break
-from layerstep.hooks.taps import Sink, Taps, watching_calls, watching_output
+from layerstep.hooks.taps import Sink, Taps
+from layerstep.hooks.temporary import watching_calls, watching_output
 
 PHASES = (Phase.ENTER, Phase.EXIT, Phase.INPUTS, Phase.RAISED)
 TABLES = (

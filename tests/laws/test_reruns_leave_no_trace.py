@@ -398,3 +398,87 @@ def test_operations_are_counted_at_a_stop_in_inference_mode() -> None:
     console, seen = console_on(model, lines_at("break second enter", "flops first", "flops"))
     console.run(torch.ones(2, 4, requires_grad=True))
     assert not seen.bugs and "forward" in seen.text
+
+
+class _Writes(nn.Module):
+    """Writes its weights in each forward, in the ways that momentum encoders, clamps and casts do."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.layer = nn.Linear(4, 4)
+        self.slow = [torch.ones(4)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.layer.weight
+        if self.way == "in place":
+            with torch.no_grad():
+                weight.mul_(0.9)
+        elif self.way == "by data":
+            weight.data.mul_(0.9)
+            self.slow[0].data.mul_(0.9)
+        elif self.way == "other memory":
+            weight.data = weight.data * 0.9
+        elif self.way == "other class":
+            self.__class__ = _WritesOnce
+        elif self.way == "frozen":
+            weight.requires_grad_(not weight.requires_grad)
+        elif self.way == "other dtype":
+            y = self.layer.double()(x.double())
+            self.layer.float()
+            return y.float()
+        return self.layer(x) * self.slow[0]
+
+
+class _WritesOnce(_Writes):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * 3
+
+
+@pytest.mark.parametrize("line", RERUNS)
+@pytest.mark.parametrize(
+    "way", ["in place", "by data", "other memory", "other class", "frozen", "other dtype"]
+)
+@pytest.mark.parametrize("stop", ["break _Writes", "break layer"])
+def test_what_a_forward_does_to_its_own_weights_is_done_by_the_run_alone(
+    stop: str, way: str, line: str
+) -> None:
+    x = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    bare = _Writes(way)
+    torch.manual_seed(0)
+    model = _Writes(way)
+    console, seen = console_on(model, lines_at(stop, "up", line))
+    outputs = []
+    for each, run in ((bare, bare), (model, console.run)):
+        given = x.clone().requires_grad_()
+        output = run(given)
+        output.sum().backward()
+        outputs.append((output, given.grad, each.layer.weight, each.layer.weight.grad, each.slow[0]))
+    for one, other in zip(*outputs, strict=True):
+        assert (one is None and other is None) or torch.equal(one, other)
+    assert bare.layer.weight._version == model.layer.weight._version
+    assert type(bare) is type(model)
+    assert not seen.bugs
+
+
+class _Transforms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.vmap(torch.func.jacrev(lambda row: self.layer(row).tanh()))(x).mean()
+
+
+@pytest.mark.parametrize("line", RERUNS)
+def test_a_module_is_not_rerun_in_a_transform_in_which_it_was_not_called(line: str) -> None:
+    """There `double()` would give the weight a value of the transform, which is gone with it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(_Transforms(), _Writes("other dtype"))
+    x = torch.randn(2, 4)
+    expected = model(x)
+    console, seen = console_on(model, lines_at("break 0.layer", "up", "up", line))
+    assert torch.equal(console.run(x), expected)
+    assert torch.equal(model(x), expected)
+    assert not seen.bugs

@@ -356,3 +356,12 @@ def test_taps_of_the_backward_pass_follow_the_second_run() -> None:
     state, text, _ = run(plain, [*lines, "delete", "continue"])
     check_same(bare, state)
     assert "first  backward done" in text and "f32[] cpu  =" in text
+
+
+def test_edits_act_again_in_the_second_run() -> None:
+    """The same call is edited in each run, and its bits are the same."""
+    lines = ["edit inner.linear out*2 call 2", "break inner.drop", "ignore 2 1", "continue", "back 7", "next"]
+    edited, _, _ = run(twice, ["edit inner.linear out*2 call 2", "continue"])
+    state, text, _ = run(twice, [*lines, "back first", "delete 2", "continue"])
+    check_same(edited, state)
+    assert text.count("came back to the same bits") == 2 and "not the same" not in text

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +75,14 @@ def test_without_tensor_inspection_nothing_is_inspected() -> None:
     assert len(session.tensor_inspector) == 0 and report.tensors == ()
 
 
+def test_outputs_are_looked_at_in_brief() -> None:
+    """A whole report of a million values takes 60 ms."""
+    session, _ = watched(1)
+    first = session.tensor_inspector.reports[0]
+    assert first.stats is not None and first.stats.count == 16 * 16 and first.stats.std is not None
+    assert first.spread is None and "0.output" in str(first)
+
+
 def test_without_gradient_debugging_no_gradient_is_recorded() -> None:
     session, report = watched(enable_gradient_debugging=False)
     assert len(session.gradient_debugger.flow) == 0 and report.gradients is None
@@ -103,7 +118,7 @@ def test_a_rate_is_met_over_many_steps(rate: float) -> None:
 def test_the_output_folder_gets_the_report(tmp_path: Path) -> None:
     watched(output_dir=tmp_path / "new" / "folder")
     files = sorted(path.name for path in (tmp_path / "new" / "folder").iterdir())
-    assert files == ["report.json"]
+    assert files == ["log.jsonl", "report.json"]
     data = json.loads((tmp_path / "new" / "folder" / "report.json").read_text())
     assert data["summary"]["steps"] == 10 and len(data["performance"]) == 10
 
@@ -123,11 +138,32 @@ def test_profiling_times_the_modules() -> None:
     assert report.profile is not None and report.profile.layer("0").calls > 0
 
 
-def test_the_level_is_the_doctors_and_thresholds_are_the_debuggers() -> None:
-    session, _ = watched(level="advanced", thresholds="seed-email")
-    assert session.model_diagnostics.doctor is not None
-    assert session.model_diagnostics.doctor.level == "advanced"
-    assert session.gradient_debugger.flow.thresholds.exploding == 1.0
+@pytest.mark.parametrize(("level", "share"), [("basic", "2%"), ("advanced", "10%"), ("extreme", "25%")])
+def test_the_level_is_the_budget_of_the_doctor(level: str, share: str) -> None:
+    model = network()
+    with debug_session(model, output=io.StringIO(), level=level) as session:
+        train(model, 2)
+        doctor = session.model_diagnostics.doctor
+        assert doctor is not None and f"may take {share}" in doctor.cost()[0]
+
+
+@pytest.mark.parametrize(("thresholds", "health"), [("layerstep", "Healthy"), ("seed-email", "Critical")])
+def test_the_thresholds_judge_the_gradients(thresholds: str, health: str) -> None:
+    model = network()
+    with debug_session(model, output=io.StringIO(), thresholds=thresholds) as session:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(torch.ones(4, 8)) * 10).square().sum().backward()
+            optimizer.step()
+    assert session.stop().summary()["gradient_health"] == health
+
+
+def test_every_field_of_the_configuration_is_tested_here() -> None:
+    """Each is a keyword of a session somewhere in this file."""
+    text = Path(__file__).read_text()
+    for field in dataclasses.fields(DebugConfig):
+        assert f"{field.name}=" in text, field.name
 
 
 @pytest.mark.parametrize(
@@ -226,3 +262,65 @@ def test_an_exception_in_the_block_takes_everything_off() -> None:
         model(torch.randn(2, 8))
         _ = 1 / 0
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_session_can_start_again() -> None:
+    model = network()
+    session = debug_session(model, output=io.StringIO())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for steps in (3, 2):
+        session.start()
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+        report = session.stop()
+    assert len(report.tensors) == 4 * 5 and len(report.performance) == 5
+    assert len(session.gradient_debugger.flow) == 5
+    assert session.stop() is report
+
+
+def test_the_log_grows_while_the_training_runs(tmp_path: Path) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with debug_session(model, output=io.StringIO(), output_dir=tmp_path):
+        for _ in range(20):  # no zero_grad
+            F.cross_entropy(model(torch.randn(16, 8)), torch.randint(0, 3, (16,))).backward()
+            optimizer.step()
+        lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+        assert lines[0]["kind"] == "begin"
+        assert "stale-gradients" in [line["name"] for line in lines if line["kind"] == "finding"]
+    last = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
+    assert last["kind"] == "end" and last["findings"][0]["name"] == "stale-gradients"
+
+
+KILLED = """\
+import sys, torch
+from torch import nn
+from layerstep import debug_session
+model = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+with debug_session(model, output_dir=sys.argv[1], enable_tensor_inspection=False):
+    while True:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(torch.randn(4, 8)), torch.randint(0, 3, (4,))).backward()
+        optimizer.step()
+"""
+
+
+def test_a_killed_session_leaves_a_log_up_to_its_last_second(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    run = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
+    end = time.monotonic() + 100
+    while time.monotonic() < end and (not log.exists() or log.read_text().count('"step"') < 8):
+        time.sleep(0.1)
+    run.send_signal(signal.SIGKILL)
+    killed = datetime.now(UTC)
+    run.wait()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["kind"] for line in lines][:2] == ["begin", "step"]
+    assert abs((killed - datetime.fromisoformat(lines[-1]["time"])).total_seconds()) < 1

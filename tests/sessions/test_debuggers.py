@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from layerstep import (
     TrainingDebugger,
     UserError,
     create_pytorch_debugger,
+    debug_context,
     debug_training_session,
 )
 
@@ -74,7 +76,7 @@ def test_check_gradients_gives_the_norm_and_notes_what_is_wrong() -> None:
     assert not event.is_anomaly
     model[0].weight.grad[0, 0] = torch.inf  # type: ignore[index]
     debugger.check_gradients(model)
-    assert debugger.get_debug_summary()["events"]["gradient_nan"] == 1
+    assert debugger.get_debug_summary()["events"]["gradient_nonfinite"] == 1
     assert create_pytorch_debugger(enable_gradient_checking=False).check_gradients(model) == 0.0
 
 
@@ -102,6 +104,32 @@ def test_a_forward_is_watched_layer_by_layer(kind: str) -> None:
     assert debugger.layers == ()
 
 
+class Slow(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.05)
+        return x
+
+
+def test_layers_are_timed_with_what_goes_in_and_out() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(Slow(), nn.Linear(8, 2)))
+    debugger = create_pytorch_debugger()
+    debugger.debug_forward_pass(model, torch.ones(3, 4))
+    seconds = {each.name: each.seconds for each in debugger.layers}
+    assert list(seconds) == ["0", "1.0", "1.1", "1", "Sequential"]
+    assert seconds["1.0"] >= 0.05 and seconds["1"] >= 0.05 and seconds["Sequential"] >= 0.05
+    assert 0 < seconds["0"] < 0.05 and 0 < seconds["1.1"] < 0.05
+    assert [each.input_shape for each in debugger.layers] == [(3, 4), (3, 8), (3, 8), (3, 8), (3, 4)]
+
+
+def test_the_times_leave_out_the_looks() -> None:
+    model = nn.Sequential(nn.Identity(), nn.Identity())
+    debugger, x = create_pytorch_debugger(), torch.randn(4_000_000)
+    begun = time.perf_counter()
+    debugger.debug_forward_pass(model, x)
+    whole = time.perf_counter() - begun
+    assert debugger.layers[-1].seconds < 0.2 * whole
+
+
 def test_the_first_layer_that_is_not_finite_is_named() -> None:
     model, debugger = network(), create_pytorch_debugger()
     with torch.no_grad():
@@ -119,7 +147,7 @@ def test_a_backward_keeps_the_graph_if_asked() -> None:
     with pytest.raises(RuntimeError):
         debugger.debug_backward_pass(loss)
     debugger.debug_backward_pass(loss.detach().requires_grad_() * torch.nan)
-    assert debugger.get_debug_summary()["events"]["loss_not_finite"] == 1
+    assert debugger.get_debug_summary()["events"]["loss_nonfinite"] == 1
 
 
 def test_a_training_step_is_the_plain_one() -> None:
@@ -184,6 +212,79 @@ def test_a_training_session_checks_all(tmp_path: Path) -> None:
     assert (summary["profiles"], summary["memory_reports"], summary["gradient_checks"]) == (1, 1, 3)
 
 
+def test_a_tensor_is_analysed() -> None:
+    debugger = create_pytorch_debugger()
+    found = debugger.analyze_tensor(torch.tensor([1.0, 3.0, torch.nan, torch.inf]), "mine")
+    assert (found.name, found.shape, found.nan, found.inf, found.is_finite) == ("mine", (4,), 1, 1, False)
+    assert found.mean == 2.0 and found.max == 3.0
+    assert debugger.get_debug_summary()["events"] == {"tensor_nonfinite": 1}
+    model = network()
+    assert list(debugger.analyze_model_parameters(model)) == [name for name, _ in model.named_parameters()]
+    assert debugger.get_debug_summary()["total_anomalies"] == 1
+
+
+def test_gradients_are_analysed_one_by_one() -> None:
+    model, debugger = network(), create_pytorch_debugger()
+    assert debugger.analyze_gradients(model) == {}
+    backward(model, 1e3)
+    found = debugger.analyze_gradients(model)
+    weight = model[2].weight.grad
+    assert weight is not None
+    assert found["2.weight"].grad_norm == pytest.approx(float(weight.norm()))
+    assert found["2.weight"].max_abs_grad == pytest.approx(float(weight.abs().max()))
+    assert found["2.weight"].is_exploding and not found["2.weight"].is_vanishing
+
+
+def test_gradients_that_explode_or_vanish_are_named() -> None:
+    model, debugger = network(), create_pytorch_debugger()
+    backward(model)
+    norms = {name: float(p.grad.norm()) for name, p in model.named_parameters() if p.grad is not None}
+    middle = sum(sorted(norms.values())[1:3]) / 2
+    assert set(debugger.check_gradient_explosion(model, threshold=middle)) == {
+        name for name, norm in norms.items() if norm > middle
+    }
+    assert set(debugger.check_gradient_vanishing(model, threshold=middle)) == {
+        name for name, norm in norms.items() if norm < middle
+    }
+    model[0].bias.grad[0] = torch.nan  # type: ignore[index]
+    assert debugger.check_gradient_explosion(model, threshold=1e9) == ("0.bias",)
+
+
+def test_the_bytes_of_a_model() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+    debugger, count = create_pytorch_debugger(), 4 * 8 + 8 + 8 + 8
+    found = debugger.profile_memory_usage(model)
+    assert (found.parameters, found.gradients, found.buffers) == (4 * count, 0, 4 * 16 + 8)
+    model(torch.randn(3, 4)).sum().backward()
+    assert debugger.profile_memory_usage(model).total == 2 * 4 * count + 4 * 16 + 8
+
+
+def test_in_a_debug_context_the_doctor_watches(caplog: pytest.LogCaptureFixture) -> None:
+    model, before = network(), torch.autograd.backward
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with (
+        caplog.at_level(logging.INFO, "watched"),
+        debug_context("extreme", logger=logging.getLogger("watched")) as debugger,
+    ):
+        for _ in range(20):  # no zero_grad
+            backward(model)
+            optimizer.step()
+    events = [each for each in debugger.events if each.event_type == "finding"]
+    assert any("stale-gradients" in each.message and each.is_anomaly for each in events)
+    assert "WARNING" in [record.levelname for record in caplog.records]
+    assert torch.autograd.backward is before
+    with pytest.raises(UserError, match="no level 'deep'"), debug_context("deep"):
+        pass
+
+
+def test_events_of_the_users_own_are_kept() -> None:
+    debugger = create_pytorch_debugger()
+    debugger.add_event("custom_error", "no data", is_anomaly=True, batch=7)
+    (event,) = debugger.events
+    assert (event.event_type, event.message, event.data["batch"]) == ("custom_error", "no data", 7)
+    assert debugger.get_debug_summary()["total_anomalies"] == 1
+
+
 # --- counts of a training ---
 
 
@@ -194,7 +295,7 @@ def test_steps_are_counted() -> None:
         debugger.monitor_training_step(model, backward(model, scale), step)
     model.zero_grad()
     last = debugger.monitor_training_step(model, backward(model, float("nan")), 4)
-    assert last.loss_anomaly and last.gradients.nan
+    assert last.loss_anomaly and last.gradients.nonfinite
     summary = debugger.get_training_summary()
     assert summary["total_steps"] == 5 and summary["loss_anomalies"] == 1
     assert summary["anomaly_steps"] == summary["gradient_explosions"] == 2

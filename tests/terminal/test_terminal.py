@@ -502,6 +502,33 @@ def test_a_bar_of_tqdm_is_away_at_a_stop_and_comes_back(open_terminal: Open, scr
     assert re.search(r"^training: 100%.*\| 3/3 \[.*\nfinished$", rest, re.MULTILINE)
 
 
+DOCTORED = """\
+import time
+from tqdm import tqdm
+
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+for step in tqdm(range(40), desc="training"):  # no zero_grad
+    net(torch.ones(1, 4)).square().sum().backward()
+    optimizer.step()
+    time.sleep(0.03)
+print("finished")
+"""
+
+
+def test_a_status_line_beside_tqdm_leaves_nothing_behind(open_terminal: Open, script):
+    terminal = open_terminal("doctor", script(DOCTORED))
+    terminal.child.expect(pexpect.EOF)
+    raw = terminal.child.before
+    status = re.findall(r"\x1b7\r+\n(step [^\x1b]*)\x1b8", raw)
+    assert len(status) >= 3 and re.match(r"step \d+  loss .*  health .*  doctor [\d.]+%$", status[-1])
+    assert max(map(len, status)) < 80
+    while_it_ran, _, after = raw.rpartition("\x1b8")
+    assert "R2 stale-gradients" in while_it_ran
+    erased = r"finished\x1b\[J\r\n|\x1b\[J[^\x1b]*finished\r\n"
+    assert re.search(erased, after), "nothing of the status line is left on the line of the program"
+    assert "40/40" in raw and "training steps" in after
+
+
 @pytest.mark.long
 def test_a_bar_of_rich_is_away_at_a_stop_and_comes_back(open_terminal: Open, script):
     terminal = open_terminal("run", script(RICH))

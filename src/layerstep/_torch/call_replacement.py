@@ -36,7 +36,7 @@ class CallReplacement:
         self.inner: Callable[..., Any] = _torchs_call
         """What it replaces, called with the module and its arguments."""
 
-    def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         return self.inner(module, *args, **kwargs)
 
     def install(self) -> None:

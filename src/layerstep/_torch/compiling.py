@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["CompileWatch", "graph_calls", "is_compilers_graph"]
+__all__ = ["CompileWatch", "backend_of", "compiled_alone", "graph_calls", "is_compilers_graph"]
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 
@@ -42,6 +42,38 @@ def graph_calls(module: nn.Module) -> set[str] | None:
     if graphs is None or not isinstance(module, graphs.GraphModule):
         return None
     return {str(node.target) for node in module.graph.nodes if node.op == "call_module"}
+
+
+def backend_of(module: nn.Module) -> Any:
+    """The backend that a compiled module was compiled with. Fallback: None, which is torch's own choice."""
+    context = getattr(module, "dynamo_ctx", None)
+    if context is None:  # by `module.compile()`
+        call = getattr(module, "_compiled_call_impl", None)
+        cells = [cell.cell_contents for cell in getattr(call, "__closure__", None) or ()]
+        context = next((each for each in cells if hasattr(each, "callback")), None)
+    found = getattr(context, "callback", None)
+    while (inner := getattr(found, "_torchdynamo_orig_backend", None)) is not None:
+        found = inner
+    return found
+
+
+def compiled_alone(module: nn.Module, backend: Any) -> Callable[..., Any]:
+    """The module compiled by itself, for one use.
+
+    Dynamo keeps what it has compiled with the code of a function, and gives up on a code after a few
+    versions. So this is a function with code of its own: the program's compiled code stays as it is.
+    """
+    names: dict[str, Any] = {"module": module}
+    exec("def call(*args, **kwargs):\n    return module(*args, **kwargs)", names)
+    own = getattr(torch.compile, "__wrapped__", torch.compile)  # not the one that is watched
+    options = {} if backend is None else {"backend": backend}
+    run: Callable[..., Any] = own(names["call"], **options)
+
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        with torch.compiler.set_stance("default"):
+            return run(*args, **kwargs)
+
+    return alone
 
 
 class CompileWatch:

@@ -75,7 +75,7 @@ class _Patch:
         self._plain: Any = kind.forward
 
         @functools.wraps(kind.forward)
-        def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def forward(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             plain = self._plain
             if torch.compiler.is_compiling():
                 return plain(module, *args, **kwargs)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["below_everything", "modes_off", "observation"]
+__all__ = ["below_everything", "functions_off", "modes_off", "no_grad_unseen", "observation"]
 
 _functions_off: Any = torch._C.DisableTorchFunction
 _modes_on = torch._C._len_torch_dispatch_stack
@@ -36,7 +36,7 @@ def _can_leave_modes() -> bool:
     try:
         from torch.utils._python_dispatch import _disable_current_modes
 
-        with _disable_current_modes():  # a mode of the user's may be on: it must not see the self-test
+        with _functions_off(), _disable_current_modes():  # no mode of the user's must see the self-test
             one = torch.ones((), device="cpu")
             with Probe(), _disable_current_modes():  # type: ignore[no-untyped-call]
                 one.add(1)
@@ -84,6 +84,34 @@ class _Guard:
         torch._C._set_grad_enabled(self._grad)
         for guard in reversed(self._guards):
             guard.__exit__(*error)
+
+
+class _NoGrad:
+    """Turns gradients off, and on again, where a function mode would see it."""
+
+    __slots__ = ("_grad",)
+
+    def __init__(self) -> None:
+        self._grad = False
+
+    def __enter__(self) -> None:
+        with _functions_off():
+            self._grad = torch.is_grad_enabled()
+            torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        with _functions_off():
+            torch._C._set_grad_enabled(self._grad)
+
+
+def no_grad_unseen() -> contextlib.AbstractContextManager[None]:
+    """`torch.no_grad()`, which no function mode of the program sees."""
+    return _NoGrad()
+
+
+def functions_off() -> contextlib.AbstractContextManager[Any]:
+    """No function mode and no subclass of the program sees what we ask a tensor. Costs 0.3 µs."""
+    return _functions_off()  # type: ignore[no-any-return]
 
 
 def below_everything() -> contextlib.AbstractContextManager[None]:

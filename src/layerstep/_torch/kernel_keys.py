@@ -2,8 +2,9 @@
 
 In the handler of a mode torch switches off every dispatch key above it: autocast, the views of inference
 mode, conjugate and negative bits. A kernel that calls other operations then calls other ones than in the bare
-run: a fused encoder layer under autocast computes in float32, and `linear` in inference mode folds its input
-differently. So we switch those keys on again for the kernel, as the bare run has them.
+run: a fused encoder layer under autocast computes in float32, `linear` in inference mode folds its input
+differently, and the writes of an optimizer that works on lists of tensors are not counted. So we switch those
+keys on again for the kernel, as the bare run has them.
 
 Where the source has a number that torch wraps in a tensor, the handler gets the number. Most operators refuse
 a number there: `view`, by which TorchScript prints the constants of a graph, raises. They get the tensor
@@ -98,6 +99,8 @@ class _Kernel:
 
     follows_views: bool
     """What it calls in inference mode still follows views. A kernel of its own for that switches it off."""
+    counts_inside: bool
+    """It writes in place, and what it calls counts the writes: `_foreach_add_` calls `add_` for each."""
     is_fused: bool
     casts: frozenset[str]
     """The devices on which autocast has a kernel for it. That kernel has run and switched itself off."""
@@ -109,8 +112,10 @@ _known: dict[Any, _Kernel | None] = {}
 def _learn(func: Any) -> _Kernel | None:
     try:
         name = func.name()
+        follows_views = not _has_kernel(name, "ADInplaceOrView")
         found = _Kernel(
-            not _has_kernel(name, "ADInplaceOrView"),
+            follows_views,
+            follows_views and name.partition(".")[0].endswith("_"),
             name in _FUSED,
             frozenset(each for each in _AUTOCAST if _has_kernel(name, f"Autocast{each.upper()}")),
         )
@@ -171,7 +176,7 @@ def _above(kernel: _Kernel) -> list[Any]:
     in_inference = torch.is_inference_mode_enabled()
     found = [_AUTOCAST[device] for device in _thread.on - kernel.casts if device in _AUTOCAST]
     found = found if in_inference or kernel.is_fused else []
-    if in_inference and kernel.follows_views:
+    if kernel.counts_inside or (in_inference and kernel.follows_views):
         found.append(_keys.ADInplaceOrView)
     return [] if found and _is_in_another_mode(sys._getframe(1)) else found
 

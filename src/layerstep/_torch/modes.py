@@ -27,6 +27,7 @@ __all__ = [
     "keeping_kernel",
     "pop_mode",
     "push_below",
+    "users_modes_aside",
 ]
 
 Mode = TorchFunctionMode | TorchDispatchMode
@@ -110,6 +111,27 @@ def keeping_kernel(module: nn.Module, forward: Callable[..., Any]) -> Callable[.
                     push_below(mode)
 
     return forward_alone
+
+
+@contextlib.contextmanager
+def users_modes_aside() -> Iterator[None]:
+    """Meanwhile the dispatch modes of the program see nothing; ours, which lie below them, do.
+
+    Fallback: modes of torch's own, such as that of fake tensors, stay where they are, and all with them.
+    """
+    probe = TorchDispatchMode()
+    theirs = [mode for mode in _stack(probe) if not type(mode).__module__.startswith("layerstep.")]
+    if any(getattr(mode, "_mode_key", None) is not None for mode in theirs):
+        theirs = []
+    on_top = _stack(probe)[len(_stack(probe)) - len(theirs) :]
+    if any(one is not other for one, other in zip(on_top, theirs, strict=True)):
+        on_top = []
+    _pop_all(probe, len(on_top))
+    try:
+        yield
+    finally:
+        for mode in on_top:
+            _push(mode)
 
 
 def is_on_stack(mode: Mode) -> bool:

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerstep._torch.dynamo import is_key_on, keep_dynamo_out
 from layerstep._torch.forward_swap import swap_forward
+from layerstep._torch.graphs import is_in_backward
 from layerstep._torch.kernel_keys import follow_autocast, unfollow_autocast
 from layerstep._torch.modes import DEFERRED_POP, DeferredPop, is_on_stack, pop_mode, push_below
 
@@ -100,9 +101,10 @@ class PersistentMode(TorchDispatchMode):
     def pop_after_handler(self, kwargs: dict[str, Any], called_from: FrameType) -> None:
         """Called in its own handler: leave the stack as soon as torch has put the mode back there.
 
-        `called_from`: the frame that called the handler.
+        Not in a backward pass: autograd lays the modes again for each node, and an operation of a node may be
+        such a block, of which no frame tells. `called_from`: the frame that called the handler.
         """
-        if blocks_around(called_from) == NO_BLOCKS:
+        if not is_in_backward() and blocks_around(called_from) == NO_BLOCKS:
             kwargs[DEFERRED_POP] = DeferredPop(self.pop_here)
 
     def push_here(self) -> bool:

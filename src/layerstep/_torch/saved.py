@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerstep._torch.guards import functions_off
+
 __all__ = [
     "OPAQUE",
     "has_saved_tensor",
@@ -139,7 +141,8 @@ def key_of(tensor: Tensor) -> int:
 def memory_of(tensor: Tensor) -> tuple[int, Any]:
     """The number of a tensor's memory and the storage itself; 0 and nothing where there is none."""
     try:
-        storage = tensor.untyped_storage()
+        with functions_off():
+            storage = tensor.untyped_storage()
         return storage._cdata, storage
     except Exception:  # lazy, freed, or a class that refuses every question
         return 0, None

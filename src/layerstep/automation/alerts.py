@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from layerstep.automation.hook import AlertSeverity
-from layerstep.errors import UserError
+from layerstep.errors import UserError, message_of
 
 __all__ = ["Alert", "Alerts", "CallbackSink", "JsonLinesSink", "LoggingSink", "Sink", "WebhookSink"]
 
@@ -92,8 +92,16 @@ class Alerts:
                 sink.send(alert)
             except Exception as error:
                 self.sinks.remove(sink)
-                self.broken.append(f"{type(sink).__name__}: {type(error).__name__}: {error}"[:200])
+                self.broken.append(
+                    f"{type(sink).__name__}: {type(error).__name__}: {message_of(error)}"[:200]
+                )
         return True
+
+    def close(self) -> None:
+        """Let the sinks that send from a thread of their own send the rest, but not for long."""
+        for sink in self.sinks:
+            if isinstance(sink, WebhookSink):
+                sink.close()
 
 
 _LEVELS = {

@@ -181,7 +181,10 @@ class HookAction:
 
     @classmethod
     def replace_nonfinite(cls, value: float = 0.0) -> HookAction:
-        """Changes the run: put a number in place of NaN and Inf in the gradients."""
+        """Changes the run: put a number in place of NaN and Inf.
+
+        At a step, in the gradients; with `every_forward()`, in what the layers return.
+        """
         return cls("replace", number=value)
 
     @classmethod
@@ -221,6 +224,11 @@ class HookAction:
     def changes_the_run(self) -> bool:
         return self.kind in ("replace", "clip", "skip", "lower rate", "restore")
 
+    def fits(self, moment: Moment) -> bool:
+        """Can it act then?"""
+        is_output = self.kind == "replace" and moment is Moment.FORWARD
+        return moment is Moment.STEP or is_output or not self.changes_the_run
+
     def __str__(self) -> str:
         return f"{self.kind} {self.message!r}" if self.message else self.kind
 
@@ -253,6 +261,11 @@ class Hook:
     @property
     def is_active(self) -> bool:
         return self.enabled and not self.is_done
+
+    @property
+    def changes_outputs(self) -> bool:
+        """Does it act on what layers return?"""
+        return self.trigger.moment is Moment.FORWARD and any(each.changes_the_run for each in self.actions)
 
 
 class HookBuilder:
@@ -303,11 +316,11 @@ class HookBuilder:
         if self._trigger is None or not self._actions:
             missing = "trigger" if self._trigger is None else "action"
             raise UserError(f"the hook {self._name!r} has no {missing}", f"HookBuilder(name).{missing}(…)")
-        if self._trigger.moment is not Moment.STEP:
-            late = next((each for each in self._actions if each.changes_the_run), None)
-            if late is not None:
-                raise UserError(
-                    f"{late.kind} acts on gradients before a step, not at a {self._trigger.moment}",
-                    "use a trigger on steps: every_n_steps(1), not_finite(), gradient_norm(above=…)",
-                )
+        moment = self._trigger.moment
+        late = next((each for each in self._actions if not each.fits(moment)), None)
+        if late is not None:
+            raise UserError(
+                f"{late.kind} acts before a step of an optimizer, not at a {moment}",
+                "use a trigger on steps: every_n_steps(1), not_finite(), gradient_norm(above=…)",
+            )
         return Hook(self._name, self._trigger, tuple(self._actions), self._patterns, self._most)

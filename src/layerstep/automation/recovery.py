@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,23 +16,32 @@ from torch.optim import Optimizer
 
 from layerstep.automation.hook import HookAction
 from layerstep.module_paths.models import Models
-from layerstep.training_steps.steps import Stepped
+from layerstep.training_steps.steps import Stepped, Steps
 
 __all__ = ["Recovery"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The models and all optimizers at one step."""
+
+    step: int
+    tensors: list[tuple[Tensor, Tensor]]
+    """Each with a copy of its values."""
+    optimizers: list[tuple[Optimizer, dict[str, Any]]]
 
 
 class Recovery:
     """What one hook changes."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, training: Steps) -> None:
         self._models = models
+        self._training = training
         self._hidden: list[tuple[Tensor, Tensor]] = []
         """The gradients that a skipped step does not find, to be put back after it."""
-        self._saved: list[tuple[Tensor, Tensor]] = []
-        self._saved_optimizers: dict[int, dict[str, Any]] = {}
-        self._saved_at: dict[int, int] = {}
+        self._snapshot: _Snapshot | None = None
 
-    def act(self, action: HookAction, stepped: Stepped, step: int) -> str:
+    def act(self, action: HookAction, stepped: Stepped) -> str:
         """Do it; in words, what has changed. Nothing if nothing had to."""
         optimizer = stepped.optimizer
         if optimizer is None:
@@ -47,10 +57,10 @@ class Recovery:
                 case "lower rate":
                     return _lower(optimizer, action.number)
                 case _:
-                    return self._restore(stepped, optimizer, step)
+                    return self._restore(optimizer)
 
     def stepped(self) -> None:
-        """The step is over: the gradients of a skipped one are back."""
+        """The step is over: put back the gradients of a skipped one."""
         for parameter, gradient in self._hidden:
             if parameter.grad is None:
                 parameter.grad = gradient
@@ -58,17 +68,18 @@ class Recovery:
 
     def keep(self, action: HookAction, stepped: Stepped, step: int) -> None:
         """Nothing is wrong: keep a snapshot if one is due."""
-        optimizer = stepped.optimizer
-        due = self._saved_at.get(stepped.number, -math.inf) + action.number
-        if optimizer is None or step < due:
+        if self._snapshot is not None and step < self._snapshot.step + action.number:
             return
+        own = stepped.optimizer
+        known = [each.optimizer for each in self._training.optimizers]
+        optimizers = list({id(each): each for each in (*known, own) if each is not None}.values())
+        held = [tensor for model in self._models if model.root is not None for tensor in _state(model.root)]
+        trained = [p for each in optimizers for group in each.param_groups for p in group["params"]]
         with torch.no_grad():
-            state = [tensor for model in self._models if model.root for tensor in _state(model.root)]
-            own = [p for group in optimizer.param_groups for p in group["params"]]
-            tensors = {id(each): each for each in (*state, *own)}
-            self._saved = [(each, each.detach().clone()) for each in tensors.values()]
-            self._saved_optimizers[stepped.number] = copy.deepcopy(optimizer.state_dict())
-        self._saved_at[stepped.number] = step
+            tensors = {id(each): each for each in (*held, *trained)}.values()
+            copies = [(each, each.detach().clone()) for each in tensors]
+        states = [(each, copy.deepcopy(each.state_dict())) for each in optimizers]
+        self._snapshot = _Snapshot(step, copies, states)
 
     def _skip(self, optimizer: Optimizer) -> str:
         for parameter, gradient in _gradients(optimizer):
@@ -76,15 +87,16 @@ class Recovery:
             parameter.grad = None
         return f"skipped a step of {type(optimizer).__name__}"
 
-    def _restore(self, stepped: Stepped, optimizer: Optimizer, step: int) -> str:
-        saved = self._saved_optimizers.get(stepped.number)
-        skipped = self._skip(optimizer)
-        if saved is None:
+    def _restore(self, optimizer: Optimizer) -> str:
+        snapshot, skipped = self._snapshot, self._skip(optimizer)
+        if snapshot is None:
             return f"{skipped}; there is no healthy snapshot yet"
-        for tensor, value in self._saved:
+        for tensor, value in snapshot.tensors:
             tensor.detach().copy_(value)
-        optimizer.load_state_dict(copy.deepcopy(saved))
-        return f"went back to step {self._saved_at[stepped.number]}: models and {stepped.kind}"
+        for each, state in snapshot.optimizers:
+            each.load_state_dict(copy.deepcopy(state))
+        kinds = " and ".join(type(each).__name__ for each, _ in snapshot.optimizers)
+        return f"went back to step {snapshot.step}: models and {kinds}"
 
 
 def _state(root: torch.nn.Module) -> list[Tensor]:
@@ -98,10 +110,13 @@ def _gradients(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
 
 def _replace(optimizer: Optimizer, value: float) -> str:
     count = tensors = 0
-    for _, gradient in _gradients(optimizer):
-        bad = int((~torch.isfinite(gradient)).sum())
+    for parameter, gradient in _gradients(optimizer):
+        found = gradient.coalesce() if gradient.is_sparse else gradient
+        values = found.values() if found.is_sparse else found
+        bad = int((~torch.isfinite(values)).sum())
         if bad:
-            gradient.nan_to_num_(value, value, value)
+            values.nan_to_num_(value, value, value)
+            parameter.grad = found
             count, tensors = count + bad, tensors + 1
     return f"replaced {count:,} values of {tensors} gradients by {value:g}" if count else ""
 

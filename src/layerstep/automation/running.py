@@ -1,4 +1,4 @@
-"""Hooks on the run: points at layers, and a look before each step of an optimizer."""
+"""Hooks on the run: points and taps at layers, and a look before each step of an optimizer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ from torch import Tensor
 from layerstep._torch import is_tracing
 from layerstep.automation.alerts import Alert, Alerts
 from layerstep.automation.hook import AlertSeverity, Hook, HookAction, HookContext, Moment
+from layerstep.automation.looking import figures_of, save_snapshot, tensors_at
+from layerstep.automation.outputs import OutputTaps, modules_of, without_nonfinite
 from layerstep.automation.recovery import Recovery
 from layerstep.calls.events import Phase
 from layerstep.calls.operations import user_frame
@@ -26,19 +28,16 @@ from layerstep.calls.stack import Frame
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.point import Point
 from layerstep.engine.points import Break, Record
-from layerstep.errors import UserError
-from layerstep.gradients.recorder import named_parameters
+from layerstep.errors import UserError, first_line
 from layerstep.gradients.sizes import measure
 from layerstep.module_paths.where import Where
 from layerstep.side_effects.guard import Outcome
 from layerstep.tensors.observing import observing
-from layerstep.tensors.shapes import tensors_in
-from layerstep.tensors.summary import summarize
-from layerstep.training_steps.backward_calls import BackwardCalls
 from layerstep.training_steps.steps import Stepped
 from layerstep.views import Level, Notice
 
 if TYPE_CHECKING:
+    from layerstep.engine.messages import Frontend
     from layerstep.engine.session import Session
 
 __all__ = ["Hooks", "hooks_of"]
@@ -49,6 +48,7 @@ _NOTICE: dict[AlertSeverity, Level] = {
     AlertSeverity.WARNING: "warn",
     AlertSeverity.CRITICAL: "error",
 }
+_EVERYWHERE = (Where.parse("**"),)
 
 
 def hooks_of(session: Session) -> Hooks:
@@ -63,12 +63,12 @@ class Hooks(Instrument):
         self._session = session
         self._hooks: dict[int, Hook] = {}
         self._points: dict[int, list[Point]] = {}
+        self._outputs = OutputTaps(session, self._returned)
         self._recoveries: dict[int, Recovery] = {}
         self._outcomes: dict[tuple[int, str], Outcome] = {}
         """What each recovery has changed, for `perturbed?`."""
         self._recovered: Counter[tuple[int, str]] = Counter()
         self._last = 0
-        self._backward = BackwardCalls(session.fail)
         self._loss: float | None = None
         self._process = psutil.Process(os.getpid())
         self.alerts = Alerts()
@@ -76,23 +76,35 @@ class Hooks(Instrument):
         """Is given what `inspect` looks at: tensor, name, layer, operation."""
         self.tracked: Callable[[str, Tensor], None] | None = None
         """Is given what `track_gradients` looks at: name, gradient."""
+        self.open_prompt: Callable[[], Frontend | None] | None = None
+        """Opens a prompt for the first hook that pauses, in a session that has none."""
 
     def __iter__(self) -> Iterator[tuple[int, Hook]]:
         return iter(list(self._hooks.items()))
 
     def register_hook(self, hook: Hook) -> int:
         """Let a hook act from now on; its number."""
-        self._last += 1
-        number = self._last
-        self._hooks[number] = hook
-        self._recoveries[number] = Recovery(self._session.run.models)
+        pauses = any(action.kind == "pause" for action in hook.actions)
+        if pauses and not self._can_ask():
+            text = f"the hook {hook.name} cannot pause: there is no terminal to ask at"
+            self._session.say(Notice(text, level="warn"))
+            pauses = False
+        number = self._last + 1
         phase = _PHASES.get(hook.trigger.moment)
         if phase is not None:
-            wheres = hook.patterns or (Where.parse("**"),)
-            self._points[number] = [p for where in wheres for p in self._put(number, hook, where, phase)]
+            self._points[number] = self._put(number, hook, phase, pauses=pauses)
+        self._hooks[number] = hook
+        self._recoveries[number] = Recovery(self._session.run.models, self._session.run.training)
+        self._last = number
         if self._session.run.is_attached:
-            self.apply()
+            self._session.rearm()
         return number
+
+    def _can_ask(self) -> bool:
+        prompt = self._session.prompt
+        if prompt.frontend is None and self.open_prompt is not None:
+            prompt.frontend = self.open_prompt()
+        return prompt.frontend is not None or bool(prompt.script)
 
     def remove_hook(self, number: int) -> None:
         """Take a hook off."""
@@ -119,47 +131,83 @@ class Hooks(Instrument):
     # --- on and off ---
 
     def apply(self) -> None:
-        at_steps = any(h.trigger.moment is Moment.STEP and h.is_active for h in self._hooks.values())
-        training = self._session.run.training
-        training.listen(training.before, self._before_step, at_steps)
-        training.listen(training.after, self._after_step, at_steps)
-        self._backward.listen(self._backward.before, self._backward_begins, at_steps)
+        active = [(number, hook) for number, hook in self if hook.is_active]
+        self._listen(wanted=any(hook.trigger.moment is Moment.STEP for _, hook in active))
+        self._outputs.apply((n, hook.patterns or _EVERYWHERE) for n, hook in active if hook.changes_outputs)
 
     def clear(self) -> None:
-        training = self._session.run.training
-        training.listen(training.before, self._before_step, False)
-        training.listen(training.after, self._after_step, False)
-        self._backward.listen(self._backward.before, self._backward_begins, False)
+        self._listen(wanted=False)
+        self._outputs.apply(())
+
+    def _listen(self, *, wanted: bool) -> None:
+        backward, training = self._session.run.backward_calls, self._session.run.training
+        backward.listen(backward.before, self._backward_begins, wanted)
+        training.listen(training.before, self._before_step, wanted)
+        training.listen(training.after, self._after_step, wanted)
 
     def cost(self) -> list[str]:
         return [f"hook {n} {h.name}: {h.executions} × {h.trigger}" for n, h in self if h.is_active]
 
-    def _put(self, number: int, hook: Hook, where: Where, phase: Phase) -> list[Point]:
-        found: list[Point] = [
-            Record(
-                where,
-                phase=phase,
-                action=lambda frame: self._at_layer(number, frame),
-                set_by=f"hook {number}",
-            )
-        ]
-        if any(action.kind == "pause" for action in hook.actions):
-            found.append(Break(where, phase=phase))
+    def never_acted(self) -> list[str]:
+        """Of each hook on layers that never acted, its name and why."""
+        told = []
+        for _, hook in self:
+            if hook.executions or hook.error or hook.trigger.moment is Moment.STEP:
+                continue
+            known = modules_of(self._session, hook.patterns or _EVERYWHERE)
+            names = " ".join(where.text for where in hook.patterns) or "any layer"
+            why = "was not called" if hook.trigger.moment is Moment.FORWARD else "had no backward pass"
+            told.append(f"{hook.name}: {names} {why}" if known else f"{hook.name}: no layer fits {names}")
+        return told
+
+    def _put(self, number: int, hook: Hook, phase: Phase, *, pauses: bool) -> list[Point]:
+        """Set its points; a layer that is not there is an error, and leaves none of them."""
+        session, wheres = self._session, hook.patterns or _EVERYWHERE
+        found: list[Point] = []
+        if not hook.changes_outputs:
+            found += [
+                Record(
+                    where,
+                    phase=phase,
+                    action=lambda frame: self._at_layer(number, frame),
+                    set_by=f"hook {number}",
+                )
+                for where in wheres
+            ]
+        elif len(session.run.models) and not session.intake.discovery.is_on:  # no model may come
+            for where in wheres:
+                where.look_up(session.run.models)
+        if pauses:
+            found += [Break(where, phase=phase) for where in wheres]
         for point in found:
-            self._session.points.add(point)
-            self._session.intake.set_or_leave_pending(point)
+            session.points.add(point)
+        try:
+            for point in found:
+                session.intake.set_or_leave_pending(point)
+        except UserError:
+            for point in found:
+                session.points.delete(point)
+            raise
         return found
 
     # --- what happens ---
 
     def _at_layer(self, number: int, frame: Frame) -> None:
-        hook = self._hooks.get(number)
-        if hook is None or not hook.is_active or is_tracing():
-            return
-        value = frame.output if frame.call is None else frame.call.grad_out
+        if number in self._hooks and not is_tracing():
+            value = frame.output if frame.call is None else frame.call.grad_out
+            self._act_at(number, frame.path.partition("|")[0], value)
+
+    def _returned(self, number: int, layer: str, value: Any) -> Any:
+        return self._act_at(number, layer, value) if number in self._hooks else None
+
+    def _act_at(self, number: int, layer: str, value: Any) -> Any:
+        hook = self._hooks[number]
+        if not hook.is_active:
+            return None
         step = self._session.run.training.count + 1
-        layer = frame.path.partition("|")[0]
-        self._act(number, hook, HookContext(hook.name, step, layer, hook.trigger.moment, value), None)
+        context = HookContext(hook.name, step, layer, hook.trigger.moment, value)
+        after = self._act(number, hook, context, None)
+        return None if after.value is value else after.value
 
     def _backward_begins(self, losses: list[Tensor], frame: FrameType) -> None:
         if losses and losses[0].numel() == 1 and not self._session.run.is_silent:
@@ -225,22 +273,31 @@ class Hooks(Instrument):
 
     # --- what is done ---
 
-    def _act(self, number: int, hook: Hook, context: HookContext, stepped: Stepped | None) -> None:
+    def _act(self, number: int, hook: Hook, context: HookContext, stepped: Stepped | None) -> HookContext:
+        """Do what the hook does; the context as its actions have left it."""
         begun = time.perf_counter()
         hook.executions += 1
         hook.last_step = context.step
         try:
             for action in hook.actions:
-                if action.changes_the_run and stepped is not None:
-                    self._recover(number, hook, action, stepped, context.step)
-                else:
+                if not action.changes_the_run:
                     self._do(hook, action, context, stepped)
+                elif stepped is not None:
+                    done = self._recoveries[number].act(action, stepped)
+                    self._tell_change(number, hook, action, context.step, done)
+                else:
+                    value, count = without_nonfinite(context.value, action.number)
+                    context = replace(context, value=value)
+                    where = f"in the output of {context.layer} by {action.number:g}"
+                    done = f"replaced {count:,} values {where}" if count else ""
+                    self._tell_change(number, hook, action, context.step, done)
         except Exception as error:
             self._failed(hook, error)
         finally:
             hook.seconds += time.perf_counter() - begun
             if not hook.is_active:
                 self._rest(number)
+        return context
 
     def _rest(self, number: int) -> None:
         """Its points ask no more; what is not needed goes when the session arms next."""
@@ -254,18 +311,18 @@ class Hooks(Instrument):
         match action.kind:
             case "alert":
                 self._alert(hook, action, context)
+            case "pause":
+                if stepped is not None and self._can_ask():
+                    self._pause(hook)
             case "callback":
                 if action.function is not None:
                     hook.results.append(action.function(context))
-            case "pause":
-                if stepped is not None:
-                    self._pause(hook)
             case "snapshot":
-                hook.results.append(self._snapshot(action, context, stepped))
-            case "record":
-                hook.results.append(self._figures(context))
+                if action.path is not None:
+                    hook.results.append(save_snapshot(self._session, action.path, context, stepped))
             case _:
-                self._look(hook, action, context)
+                with self._session.run.evaluating(), observing():
+                    self._look(hook, action, context)
 
     def _alert(self, hook: Hook, action: HookAction, context: HookContext) -> None:
         alert = Alert(hook.name, action.severity, action.message, context.step, layer=context.layer)
@@ -275,66 +332,25 @@ class Hooks(Instrument):
             self._session.say(Notice(text, level=_NOTICE[action.severity]), "alert")
 
     def _pause(self, hook: Hook) -> None:
-        if self._session.prompt.frontend is None and not self._session.prompt.script:
-            self._session.say(Notice(f"{hook.name} wants to pause, but there is no terminal to ask at"))
-            hook.enabled = False
-            return
-        frame = user_frame(sys._getframe(1))
+        frame, begun = user_frame(sys._getframe(1)), time.perf_counter()
         if frame is not None:
             self._session.standstill.stop_here(frame, f"hook {hook.name}")
-
-    def _figures(self, context: HookContext) -> dict[str, Any]:
-        found: dict[str, Any] = {"step": context.step, "layer": context.layer}
-        if context.moment is Moment.STEP:
-            return {**found, "loss": context.loss, "grad_norm": context.grad_norm}
-        for _, tensor in tensors_in(context.value, most=1):
-            stats = summarize(tensor, limit=1 << 20, brief=True).stats
-            if stats is not None:
-                found |= {"mean": stats.mean, "std": stats.std, "min": stats.min, "max": stats.max}
-                found["nonfinite"] = stats.nan + stats.posinf + stats.neginf
-        return found
+            hook.seconds -= time.perf_counter() - begun  # the time at the prompt is the user's
 
     def _look(self, hook: Hook, action: HookAction, context: HookContext) -> None:
-        with observing():
-            for name, layer, tensor in self._tensors(hook, context):
-                (size,) = measure([tensor])
-                hook.results.append({"step": context.step, "name": name, **size._asdict()})
-                if action.kind == "track gradients" and self.tracked is not None:
-                    self.tracked(name, tensor)
-                elif action.kind == "inspect" and self.inspected is not None:
-                    self.inspected(tensor, name, layer, str(context.moment))
+        if action.kind == "record":
+            hook.results.append(figures_of(context))
+            return
+        for name, layer, tensor in tensors_at(self._session, hook, context):
+            (size,) = measure([tensor])
+            hook.results.append({"step": context.step, "name": name, **size._asdict()})
+            if action.kind == "track gradients" and self.tracked is not None:
+                self.tracked(name, tensor)
+            elif action.kind == "inspect" and self.inspected is not None:
+                self.inspected(tensor, name, layer, str(context.moment))
 
-    def _tensors(self, hook: Hook, context: HookContext) -> list[tuple[str, str, Tensor]]:
-        """The output of the layer or the gradient at it; at a step, the gradients of the layers."""
-        if context.moment is not Moment.STEP:
-            found = tensors_in(context.value, most=4)
-            return [(f"{context.layer}{place}", context.layer, each) for place, each in found]
-        every = named_parameters(self._session)
-        if hook.patterns:
-            models = self._session.run.models
-            inside = {
-                id(p) for where in hook.patterns for _, m in where.look_up(models) for p in m.parameters()
-            }
-            every = [each for each in every if id(each.parameter) in inside]
-        return [(e.name, e.layer, g) for e in every if (g := e.parameter.grad) is not None]
-
-    def _snapshot(self, action: HookAction, context: HookContext, stepped: Stepped | None) -> Path:
-        assert action.path is not None
-        action.path.mkdir(parents=True, exist_ok=True)
-        name = f"step-{context.step}" + (f"-{context.layer}" if context.layer else "")
-        file = action.path / f"{name}.pt"
-        if stepped is None:
-            found = {place or "value": t.detach().clone() for place, t in tensors_in(context.value, most=8)}
-            torch.save(found, file)
-            return file
-        optimizer = stepped.optimizer
-        models = {m.name: m.root.state_dict() for m in self._session.run.models if m.root is not None}
-        state = optimizer.state_dict() if optimizer is not None else {}
-        torch.save({"step": context.step, "models": models, "optimizer": state}, file)
-        return file
-
-    def _recover(self, number: int, hook: Hook, action: HookAction, stepped: Stepped, step: int) -> None:
-        done = self._recoveries[number].act(action, stepped, step)
+    def _tell_change(self, number: int, hook: Hook, action: HookAction, step: int, done: str) -> None:
+        """Say what was changed, and let `perturbed?` list it."""
         if not done:
             return
         hook.results.append(done)
@@ -353,7 +369,7 @@ class Hooks(Instrument):
     def _failed(self, hook: Hook, error: Exception) -> None:
         hook.errors += 1
         hook.enabled = False
-        hook.error = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+        hook.error = f"{type(error).__name__}: {first_line(error)}"[:200]
         text = f"the hook {hook.name} raised and is disabled: {hook.error}"
         self._session.say(Notice(text, "`hooks` lists them", level="warn"))
 

@@ -27,6 +27,7 @@ from layerstep._torch import (
     node_number,
     will_run,
 )
+from layerstep._torch.guards import functions_off
 
 __all__ = ["BEGAN_BEFORE", "Backward", "Call", "State"]
 
@@ -170,7 +171,8 @@ class Backward:
         group = self._groups[key] = [(call, index)]
         hook = partial(self._arrive, group)
         hook.__torch_unserializable__ = True  # type: ignore[attr-defined]  # saving the tensor says nothing of it
-        self._hooks.append((key, value.register_hook(hook)))
+        with functions_off():
+            self._hooks.append((key, value.register_hook(hook)))
 
     def begin_again(self, module: nn.Module) -> None:
         """The outermost call of this thread, which is of this module, begins again: forget what it called."""
@@ -327,12 +329,13 @@ class Backward:
 
 def _key(tensor: torch.Tensor) -> Key | None:
     """The edge of the graph at which the gradient of a tensor arrives; None if none does."""
-    if not tensor.requires_grad:
-        return None
-    node = tensor.grad_fn
-    if node is None:
-        return "leaf", id(tensor), 0
-    return "node", node_number(node), tensor.output_nr
+    with functions_off():
+        if not tensor.requires_grad:
+            return None
+        node = tensor.grad_fn
+        if node is None:
+            return "leaf", id(tensor), 0
+        return "node", node_number(node), tensor.output_nr
 
 
 def _edge(node: Any, output: int) -> Key:

@@ -136,19 +136,20 @@ class Place(NamedTuple):
         return f"{self.name}  {self.text}".rstrip()
 
 
-_is_users: dict[CodeType, bool] = {}
+_is_users: dict[int, tuple[CodeType, bool]] = {}
+"""By identity: the code that dynamo makes may have constants without a hash."""
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of code that is neither torch's nor ours. Verdicts are kept: 0.7 µs a call."""
     while frame is not None:
         code = frame.f_code
-        verdict = _is_users.get(code)
-        if verdict is None:
+        known = _is_users.get(id(code))
+        if known is None:
             file = code.co_filename
             ours = is_ours(frame) or file.startswith((_TORCH, "<frozen", "<string>"))
-            verdict = _is_users[code] = not ours
-        if verdict:
+            known = _is_users[id(code)] = (code, not ours)
+        if known[1]:
             return frame
         frame = frame.f_back
     return None

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ def compare_(session: Session, given: Given) -> View:
     `ulp` counts steps of the coarser dtype; `close` is what torch.testing.assert_close would say. Containers
     and modules are compared tensor by tensor, by name, and what differs most comes first.
     """
-    left, right = _split(session, given.both)
+    left, right = two_operands(given.both, _is_operand, "compare")
     a, b = (_only_tensor(_value(session, text)) for text in (left, right))
     (a, note), (b, other_note) = as_it_was(session.run, left, a), as_it_was(session.run, right, b)
     view = _compared(session, _Side(left, a), _Side(right, b))
@@ -111,16 +111,16 @@ class _Side(NamedTuple):
         return found
 
 
-def _split(session: Session, text: str) -> tuple[str, str]:
+def two_operands(text: str, is_operand: Callable[[str], bool], word: str) -> tuple[str, str]:
     """A and B: the first comma, else the first space, that leaves an expression or a file on either side."""
     text = text.strip()
     for signs in (",", " \t"):
         for at in islice(_outside_brackets(text, signs), MOST_WORDS):
             left, right = text[:at].strip(), text[at + 1 :].strip()
-            if _is_operand(left) and _is_operand(right):
+            if is_operand(left) and is_operand(right):
                 return left, right
-    hint = "compare A, B" if text else "compare out blocks.0.attn.output"
-    raise BadArguments("compare needs two expressions or files", hint)
+    hint = f"{word} A, B"
+    raise BadArguments(f"{word} needs two expressions or files", hint)
 
 
 def _outside_brackets(text: str, signs: str) -> Iterator[int]:

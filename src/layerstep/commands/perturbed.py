@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from layerstep.arguments import Given
+from layerstep.edits.edits import Edits
 from layerstep.engine.session import Session
 from layerstep.registry import command
 from layerstep.tensors.observing import observing
@@ -16,16 +17,18 @@ def perturbed(session: Session, given: Given) -> View:
 
     Compares with what was before the first line of this pause that could write: the random streams, all
     parameters, buffers and gradients, and every other tensor in reach (inputs, outputs, variables of the
-    running functions and what they hold, the state of optimizers). Lists the lines of the whole session that
-    changed something, and what could not be checked.
+    running functions and what they hold, the state of optimizers). Lists the edits that are in force, the
+    lines of the whole session that changed something, and what could not be checked.
     """
+    edits = session.instruments.get(Edits)
     changed = [(line, name) for line, outcome in session.prompt.effects.disturbed for name in outcome.changed]
     unseen, unchecked = _unseen(session, {name for _, name in changed})
-    rows = changed + [("(written past torch)", name) for name in unseen]
+    rows = [(f"{each.number}  {each.line}", f"{each.where}: {each.state()}") for each in edits.in_force]
+    rows += changed + [("(written past torch)", name) for name in unseen if name not in edits.written]
     restored = sum(1 for _, outcome in session.prompt.effects.disturbed if outcome.restored)
     lines = _count(restored, "line")
     also = f"; random streams and buffers that {lines} moved were put back" if restored else ""
-    hint = f"not checked: {_some(unchecked)}" if unchecked else ""
+    hint = f"not checked: {_some(unchecked)}" if unchecked else edits.past
     if not rows:
         return Notice(f"no: {_proof(session)}{also}", hint, level="good" if not unchecked else "info")
     table = Table((Column("line", "code"), Column("changed", "path")), tuple(rows[:MOST_ROWS]))

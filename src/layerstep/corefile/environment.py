@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from layerstep.corefile.values import without_home
+from layerstep.errors import message_of
 
 __all__ = ["environment", "exception_text", "modes_now", "under_modes"]
 
@@ -101,7 +102,7 @@ def exception_text(error: BaseException) -> dict[str, Any]:
         waiting += [one.__cause__, one.__context__]
     return {
         "type": type(error).__name__,
-        "message": without_home(str(error))[:MOST_TEXT],
+        "message": without_home(message_of(error))[:MOST_TEXT],
         "notes": [without_home(str(note))[:MOST_TEXT] for note in getattr(error, "__notes__", [])],
         "traceback": without_home("".join(trace.format()))[-MOST_TEXT:],
     }

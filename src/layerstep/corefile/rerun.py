@@ -26,12 +26,13 @@ from layerstep.corefile.rebuild import RestoredCore
 from layerstep.corefile.streams import Streams
 from layerstep.corefile.tree import own_tensors
 from layerstep.corefile.values import tensors_with_places, without_home
-from layerstep.errors import UserError
+from layerstep.errors import UserError, message_of
 from layerstep.expressions.scope import stdout_of_this_thread
-from layerstep.hooks.taps import replacing_forward
+from layerstep.hooks.temporary import replacing_forward
 from layerstep.module_paths.names import Names
 from layerstep.tensors.kinds import readable
 from layerstep.tensors.observing import observing
+from layerstep.tensors.shapes import shape_of
 
 __all__ = ["CoreRerun", "RerunResult", "difference"]
 
@@ -177,7 +178,7 @@ class CoreRerun:
         stored = self.core.exception
         path = self.core.selected.path
         if error is not None:
-            kind, message = type(error).__name__, without_home(str(error))[:MOST_TEXT]
+            kind, message = type(error).__name__, without_home(message_of(error))[:MOST_TEXT]
             first = message.partition("\n")[0][:200]
             if stored is None:
                 return False, f"{path} raised {kind}: {first}; in the run it had not"
@@ -309,8 +310,9 @@ def difference(stored: Any, output: Any) -> str:
         at = f" at {place}" if place else ""
         if getattr(was, "not_in_core", False):
             return f"not known, the values{at} are not in the file"
-        if was.dtype != now.dtype or was.shape != now.shape:
-            return f"{now.dtype} {list(now.shape)}{at}, and {was.dtype} {list(was.shape)} in the run"
+        if was.dtype != now.dtype or shape_of(was) != shape_of(now):
+            shapes = list(shape_of(now)), list(shape_of(was))
+            return f"{now.dtype} {shapes[0]}{at}, and {was.dtype} {shapes[1]} in the run"
         if not _same_bits(was, now):
             return f"the values{at} differ{_how_far(was, now)}"
     return ""

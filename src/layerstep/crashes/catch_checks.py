@@ -6,17 +6,17 @@ Each is made by a function of the argument that the user gave, and answers with 
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from layerstep.calls.events import Event, Phase
 from layerstep.engine.stop import Caught
 from layerstep.errors import BadArguments
+from layerstep.module_paths.by_module import ByModule
 from layerstep.tensors.containers import tensors_of
+from layerstep.tensors.shapes import shape_of
 
 __all__ = ["CHECKS", "Check"]
 
@@ -30,14 +30,16 @@ class _Changed:
     def __init__(self, look: Callable[[torch.Tensor], Any], word: str) -> None:
         self._look = look
         self._word = word
-        self._first: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()
+        self._first: ByModule[list[Any]] = ByModule()
 
     def __call__(self, event: Event) -> Caught | None:
         now = [self._look(tensor) for tensor in tensors_of(event.output)]
-        first = self._first.setdefault(event.module, now)
+        first = self._first.get(event.module)
         if now == first:
             return None
-        self._first[event.module] = now
+        self._first.put(event.module, now)
+        if first is None:
+            return None
         return Caught(f"{self._word} {_listed(now)}; it was {_listed(first)}")
 
 
@@ -88,7 +90,7 @@ def _slow(argument: str) -> tuple[Check, tuple[Phase, ...]]:
 
 
 CHECKS: dict[str, Callable[[str], tuple[Check, tuple[Phase, ...]]]] = {
-    "shape": lambda _: (_Changed(lambda t: list(t.shape), "the shape is"), _AT_EXIT),
+    "shape": lambda _: (_Changed(lambda t: list(shape_of(t)), "the shape is"), _AT_EXIT),
     "dtype": lambda _: (_Changed(lambda t: str(t.dtype).removeprefix("torch."), "the dtype is"), _AT_EXIT),
     "nograd": lambda _: (_no_gradient, _AT_EXIT),
     "slow": _slow,

@@ -32,6 +32,7 @@ from layerstep.engine.pause import Pause
 from layerstep.engine.point import Point
 from layerstep.engine.points import Catch
 from layerstep.engine.stop import Caught, Stop
+from layerstep.errors import first_line
 from layerstep.hooks.fused import with_kernels
 from layerstep.side_effects.guard import undisturbed
 from layerstep.tensors.shapes import shape_line
@@ -267,6 +268,6 @@ def exception_check(name: str) -> Check:
         }
         if event.error is None or (name and name not in names):
             return None
-        return Caught(f"{kind.__name__}: {event.error}".partition("\n")[0])
+        return Caught(f"{kind.__name__}: {first_line(event.error)}")
 
     return check

@@ -8,6 +8,7 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.calls.stack import Frame
 from layerstep.crashes.explain.explaining import explain
 from layerstep.crashes.traceback_calls import Crash, PassedCall
+from layerstep.errors import message_of
 from layerstep.process.frames import forget_locals
 from layerstep.tensors.shapes import shape_line
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
@@ -68,7 +69,7 @@ def _variables(crash: Crash) -> str:
 
 
 def _message(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
     first = lines[0] if lines else ""
     more = f" … {len(lines) - 1} more lines" if len(lines) > 1 else ""
     return f"{type(error).__name__}: {first[:200]}{'…' if len(first) > 200 else ''}{more}"

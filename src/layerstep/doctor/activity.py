@@ -34,6 +34,8 @@ class Activity:
         self._seen: dict[str, int] = {}
         self._facts: list[ActivationFacts] = []
         self._inputs: dict[str, InputFacts] = {}
+        self._layers: dict[int, str] = {}
+        """The last layer that was called, by the number of its outputs."""
 
     def take_inputs(self) -> tuple[InputFacts, ...]:
         """What layers got that are fed with data, since it was taken last."""
@@ -43,20 +45,26 @@ class Activity:
     def take(self) -> tuple[ActivationFacts, ...]:
         """What was seen since it was taken last."""
         taken, self._facts = tuple(self._facts), []
+        self._layers.clear()
         return taken
 
     def note(self, path: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """A leaf module was called."""
         made = next(iter(tensors_of(output, 2)), None)
-        if made is not None and made.is_floating_point() and is_readable(made):
+        is_followed = made is not None and made.is_floating_point() and is_readable(made)
+        if made is not None and is_followed:
             self._facts.append(self._fact(path, module, made))
         given = next(iter(tensors_of(args, 2)), None)
         if isinstance(module, _FED) and given is not None and _is_data(given):
             self._inputs[path] = input_facts(path, given, deep=True)
-        if isinstance(module, _LAYERS) and given is not None and self._facts and made is not None:
+        if not isinstance(module, _LAYERS) or given is None or not given.is_floating_point():
+            return
+        if is_followed:
             self._facts[-1] = replace(self._facts[-1], given=_root_mean_square(given))
-        if isinstance(module, _LAYERS) and given is not None and given.requires_grad and is_readable(given):
+        if given.requires_grad and is_readable(given):
             self._note_input(path, module, given.detach())
+        if isinstance(module, _LAYERS) and made is not None and made.ndim:
+            self._layers[made.shape[_unit_dimension(made, isinstance(module, _CONVOLUTIONS))]] = path
 
     def _fact(self, path: str, module: nn.Module, made: Tensor) -> ActivationFacts:
         values = made.detach()
@@ -78,6 +86,7 @@ class Activity:
             dead=dead,
             seen=self._seen.get(path, 0),
             saturated=_flat_share(module, values),
+            layer=self._layers.get(count, "") if isinstance(module, _RECTIFIERS) else "",
             nonfinite=0 if math.isfinite(mean) else int((~torch.isfinite(values)).sum()),
         )
 
@@ -107,6 +116,7 @@ class Activity:
                 silent=silent,
                 dead=dead,
                 seen=self._seen.get(key, 0),
+                layer=self._layers.get(count, ""),
             )
         )
 

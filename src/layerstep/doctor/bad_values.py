@@ -30,6 +30,8 @@ class Birth(NamedTuple):
     """The bad parameters, or the nearest ones before the operation."""
     is_in_loss: bool = False
     """The operation comes after the last layer."""
+    is_from_operation: bool = False
+    """Parameters and inputs are finite."""
 
 
 def is_bad(tensor: Tensor) -> bool:
@@ -57,8 +59,10 @@ def birth_of(
         if blamed is not None:
             culprit, words = blamed
             near = _parameters_below(culprit, names)
-            return Birth(words, near[:1], is_in_loss=not _is_below_a_layer(culprit, nodes))
-    return Birth("the operation was not found")
+            return Birth(
+                words, near[:1], is_in_loss=not _is_below_a_layer(culprit, nodes), is_from_operation=True
+            )
+    return Birth("the operation was not found", is_from_operation=True)
 
 
 def _operation(node: Any) -> str:

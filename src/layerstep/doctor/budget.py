@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from layerstep.errors import UserError
+
 __all__ = ["LOOKS_AT_FIRST", "Budget", "Level"]
 
 LOOKS_AT_FIRST = 10
@@ -25,6 +27,13 @@ class Level(StrEnum):
     BASIC = "basic"
     ADVANCED = "advanced"
     EXTREME = "extreme"
+
+    @classmethod
+    def parse(cls, name: str) -> Level:
+        """The level of that name; UserError if there is none."""
+        if name not in list(cls):
+            raise UserError(f"no level {name!r}", f"there are {', '.join(cls)}")
+        return cls(name)
 
     @property
     def share(self) -> float:

@@ -15,6 +15,8 @@ __all__ = ["Diagnosis", "ranked"]
 
 CLEAN = 20
 """Looks without a sign after which a finding is cleared."""
+LATE = 10
+"""Steps that a judgement may take."""
 MOST = 200
 """Findings that are kept."""
 
@@ -134,7 +136,7 @@ class Diagnosis:
                 evidence=sign.evidence or known.evidence,
                 severity=max(known.severity, sign.severity or rule.severity, key=lambda each: each.rank),
             )
-        elif track.streak >= rule.patience:
+        elif sign.is_sure or track.streak >= rule.patience:
             track.finding = _finding(rule, sign, track.began, step)
             self._found(track.finding)
 
@@ -159,14 +161,14 @@ def _finding(rule: Rule, sign: Sign, first: int, step: int) -> Finding:
         rule=rule.name,
         code=rule.code,
         severity=sign.severity or rule.severity,
-        confidence=rule.confidence,
+        confidence=sign.confidence or rule.confidence,
         text=sign.text,
         where=sign.where,
         first_step=first,
         last_step=step,
-        count=rule.patience,
+        count=1 if sign.is_sure else rule.patience,
         evidence=sign.evidence,
-        explains=rule.explains,
+        explains=(*rule.explains, *sign.explains),
         advice=(*sign.advice, *rule.advice),
         confirm=rule.confirm,
         silence=f"doctor off {rule.code}",
@@ -216,6 +218,7 @@ def _cause_of(finding: Finding, findings: list[Finding]) -> Finding | None:
         and each.rule != finding.rule
         and finding.rule != each.caused_by
         and not _explains(finding, each)
+        and not _is_too_late(each, finding)
     ]
     return min(
         able,
@@ -225,5 +228,17 @@ def _cause_of(finding: Finding, findings: list[Finding]) -> Finding | None:
 
 
 def _explains(finding: Finding, other: Finding) -> bool:
-    """Would they explain each other? Then neither is below the other unless it is later."""
-    return other.rule in finding.explains and finding.first_step <= other.first_step
+    """Would they explain each other? Then a fact comes before a judgement, and the earlier before the later;
+    neither is below the other if both begin together.
+    """
+    return other.rule in finding.explains and _order(finding) <= _order(other)
+
+
+def _is_too_late(cause: Finding, finding: Finding) -> bool:
+    """A fact is not the consequence of a judgement about later steps; those take a few steps to be made."""
+    is_exact = finding.confidence == "exact" != cause.confidence
+    return is_exact and cause.first_step > finding.first_step + LATE
+
+
+def _order(finding: Finding) -> tuple[bool, int]:
+    return finding.confidence != "exact", finding.first_step

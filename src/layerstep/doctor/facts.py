@@ -21,6 +21,7 @@ __all__ = [
     "GroupFacts",
     "InputFacts",
     "LossFacts",
+    "OutlierFacts",
     "ParameterFacts",
     "ParameterLook",
     "SchedulerFacts",
@@ -54,6 +55,8 @@ class ParameterFacts:
     """A bias whose effect the norm after it takes away: its gradient is zero by construction."""
     memory: int = 0
     """The same for two parameters that lie in the same memory."""
+    turned: int = 0
+    """The checksum of its transpose, if it is a matrix of moderate size."""
 
     @property
     def is_matrix(self) -> bool:
@@ -182,6 +185,19 @@ class CriterionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class OutlierFacts:
+    """A sample whose values are far larger than those of all others of its batch."""
+
+    name: str
+    """`the target`, or the input."""
+    row: int
+    size: float
+    """Its largest magnitude."""
+    next: float
+    """That of the sample after it."""
+
+
+@dataclass(frozen=True, slots=True)
 class LossFacts:
     """One `backward()`: the loss it began at."""
 
@@ -201,6 +217,8 @@ class LossFacts:
     origin: Place | None = None
     """Of a loss that is not finite: where that began, as far as the graph and the parameters tell."""
     origin_words: str = ""
+    outlier: OutlierFacts | None = None
+    """Of a loss far above the ones before it: the sample that stands out of its batch, if one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +244,8 @@ class ActivationFacts:
     nonfinite: int = 0
     given: float = 0.0
     """Of a linear layer or a convolution: the root of the mean square of its input."""
+    layer: str = ""
+    """Of rectified units: the layer before that has as many outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +356,9 @@ class StepFacts:
     bad_gradients: tuple[str, ...] = ()
     """Parameters whose gradient is not finite, in the order of the model; one is asked in each step, and all
     where it is bad."""
+    bad_at: Place | None = None
+    """Of bad gradients of a finite loss: where they began, if a second run has found it."""
+    bad_words: str = ""
     layer_inputs: tuple[InputFacts, ...] = ()
     """What layers got that are fed with data; named by the path of the layer."""
 

@@ -69,6 +69,12 @@ class Sign:
     """Other than the rule's own."""
     advice: tuple[str, ...] = ()
     """Advice for this case, before the rule's own."""
+    is_sure: bool = False
+    """It is a finding at once, whatever patience the rule has."""
+    confidence: Confidence | None = None
+    """Other than the rule's own."""
+    explains: tuple[str, ...] = ()
+    """The rules whose findings follow in this case, besides those that follow in every one."""
 
 
 @dataclass(frozen=True, slots=True)

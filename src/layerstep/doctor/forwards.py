@@ -14,11 +14,12 @@ from layerstep._torch.tensors import base_of
 from layerstep.doctor.facts import EvaluationFacts, ForwardFacts, InputFacts
 from layerstep.doctor.finding import Place
 from layerstep.doctor.measuring import input_facts, is_readable, rows_of
+from layerstep.module_paths.by_module import ByModule
 from layerstep.module_paths.models import Models
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.shapes import attempt, dtype_name
 
-__all__ = ["Forwards"]
+__all__ = ["Forwards", "autocast_in_use"]
 
 MOST_INPUTS = 6
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -32,12 +33,9 @@ class Forwards:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._modes: weakref.WeakKeyDictionary[nn.Module, list[tuple[str, nn.Module]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._modes: ByModule[list[tuple[str, nn.Module]]] = ByModule()
         self._tokens: list[Tensor] = []
         self._evaluation: EvaluationFacts | None = None
-        self._evaluation_losses: list[float] = []
         self._given: dict[str, list[tuple[str, weakref.ref[Tensor]]]] = {}
 
     def begins(
@@ -109,28 +107,25 @@ class Forwards:
 
     def _modal(self, root: nn.Module) -> list[tuple[str, nn.Module]]:
         """The modules of a model that act differently in evaluation mode."""
-        if root not in self._modes:
-            self._modes[root] = [
-                (path, module)
-                for path, module in root.named_modules()
-                if isinstance(module, _BatchNorm)
-                or (isinstance(module, _DROPOUTS) and module.p > 0)
-                or (
-                    getattr(module, "dropout", 0) not in (0, 0.0)
-                    and isinstance(module, nn.MultiheadAttention | nn.LSTM | nn.GRU)
-                )
-            ]
-        return self._modes[root]
+        known = self._modes.get(root)
+        if known is not None:
+            return known
+        modal: list[tuple[str, nn.Module]] = [
+            (path, module)
+            for path, module in root.named_modules()
+            if isinstance(module, _BatchNorm)
+            or (isinstance(module, _DROPOUTS) and module.p > 0)
+            or (
+                isinstance(module, nn.MultiheadAttention | nn.LSTM | nn.GRU)
+                and getattr(module, "dropout", 0) not in (0, 0.0)
+            )
+        ]
+        return self._modes.put(root, modal)
 
     @property
     def is_evaluating(self) -> bool:
         """Was a trained model called without gradients since the last training call?"""
         return self._evaluation is not None
-
-    def add_evaluation_loss(self, value: float) -> None:
-        """A loss was seen in an evaluation."""
-        if self._evaluation is not None:
-            self._evaluation_losses.append(value)
 
     def add_to_evaluation(self, call: ForwardFacts, step: int, line: Place) -> None:
         """A trained model is called without gradients."""
@@ -138,7 +133,6 @@ class Forwards:
         open_ = self._evaluation
         if open_ is None or open_.model != call.model:
             open_ = EvaluationFacts(call.model, step, 0, 0, False, call.has_modes, line=line)
-            self._evaluation_losses = []
         self._evaluation = replace(
             open_,
             forwards=open_.forwards + 1,
@@ -150,8 +144,13 @@ class Forwards:
     def take_evaluation(self) -> EvaluationFacts | None:
         """The evaluation that has just ended, if there was one."""
         taken, self._evaluation = self._evaluation, None
-        losses, self._evaluation_losses = self._evaluation_losses, []
-        return replace(taken, loss=sum(losses) / len(losses)) if taken is not None and losses else taken
+        return taken
+
+
+def autocast_in_use() -> dict[str, torch.dtype]:
+    """The dtype of autocast on each device where it is on."""
+    on = (device for device in ("cuda", "cpu") if torch.is_autocast_enabled(device))
+    return {device: torch.get_autocast_dtype(device) for device in on}
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:

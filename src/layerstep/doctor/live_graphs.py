@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from layerstep._torch.guards import functions_off
 from layerstep.memory.holders import holder_of
 from layerstep.memory.leak_lines import growing_line
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["MANY", "LiveGraphs"]
+__all__ = ["LiveGraphs"]
 
 KEPT = 64
 """Steps whose graphs are followed."""
@@ -52,7 +53,8 @@ class LiveGraphs:
 
     def follow(self, tensor: Tensor, step: int) -> None:
         """Leave a mark in the node that made a tensor."""
-        node: Any = tensor.grad_fn
+        with functions_off():
+            node: Any = tensor.grad_fn
         self._in_step = self._in_step + 1 if step == self._step else 1
         self._step = step
         if node is not None and self._in_step <= EACH:
@@ -67,6 +69,13 @@ class LiveGraphs:
         alive = {mark.step for reference in self._marks if (mark := reference()) is not None}
         self._count = sum(each < step - 1 for each in alive)
         return self._count
+
+    def look(self, step: int) -> int:
+        """How many are alive after a step; what holds them is looked for once they are many."""
+        alive = self.count(step)
+        if alive >= MANY and self.held_by is None:
+            self.look_for_holder()
+        return alive
 
     def look_for_holder(self) -> None:
         """Name what holds them, once."""

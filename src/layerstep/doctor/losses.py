@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
 
 from torch import Tensor
 
+from layerstep.doctor.bad_origins import BadOrigins
 from layerstep.doctor.bad_values import birth_of
-from layerstep.doctor.facts import LossFacts
+from layerstep.doctor.facts import LossFacts, OutlierFacts
 from layerstep.doctor.finding import Place
 from layerstep.doctor.forwards import Forwards
-from layerstep.doctor.loss_graph import read_graph
-from layerstep.doctor.measuring import criterion_facts
+from layerstep.doctor.loss_graph import Criterion, read_graph
+from layerstep.doctor.measuring import criterion_facts, outlier_of
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.source_of_loss import line_of, where_made
 from layerstep.doctor.training_calls import TrainingCalls
 
 __all__ = ["Losses"]
 
+RECENT = 20
+JUMP = 30.0
+"""Times the largest of the last losses."""
+
 
 class Losses:
     """Makes facts of the losses."""
 
-    def __init__(self, optimizers: Optimizers, forwards: Forwards, training_calls: TrainingCalls) -> None:
+    def __init__(
+        self,
+        optimizers: Optimizers,
+        forwards: Forwards,
+        training_calls: TrainingCalls,
+        origins: BadOrigins,
+    ) -> None:
+        self._origins = origins
         self._optimizers = optimizers
         self._forwards = forwards
         self._training_calls = training_calls
         self._since: list[LossFacts] = []
         self._has_seen_bad = False
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self.labels_are_alike = False
         """All labels so far are the same: they are then looked at in each step."""
 
@@ -38,6 +53,11 @@ class Losses:
         taken, self._since = tuple(self._since), []
         return taken
 
+    @property
+    def are_finite(self) -> bool:
+        """Are the losses since they were taken last?"""
+        return all(math.isfinite(each.value) for each in self._since)
+
     def begins(self, loss: Tensor, frame: FrameType, *, deep: bool) -> None:
         """A backward pass begins at this loss; `deep` reads the graph behind it."""
         self._since.append(self._facts(loss, frame, deep=deep))
@@ -45,7 +65,8 @@ class Losses:
     def _facts(self, loss: Tensor, frame: FrameType, *, deep: bool) -> LossFacts:
         value = float(loss.detach()) if loss.numel() == 1 else math.nan
         place = line_of(frame)
-        is_wanted = deep or self.labels_are_alike or not math.isfinite(value)
+        jumps = self._jumps(value)
+        is_wanted = deep or self.labels_are_alike or not math.isfinite(value) or jumps
         if not is_wanted or loss.grad_fn is None:
             scale = self._since[-1].scale if self._since else self._optimizers.last_scale(place)
             return LossFacts(value, place, place, scale=scale)
@@ -61,11 +82,24 @@ class Losses:
             is_looked_at=deep,
             over_batch=graph.over_batch,
             is_turned=graph.is_turned,
+            outlier=self._outlier(graph.criteria) if jumps else None,
         )
         if not math.isfinite(value) and loss.numel() == 1:
             facts = self._with_birth(facts, loss)
         self._optimizers.note_scale(place, graph.scale)
         return facts
+
+    def _jumps(self, value: float) -> bool:
+        """Is a loss far above all that came lately? The first one has none before it."""
+        known = max(self._recent, default=math.inf)
+        if math.isfinite(value):
+            self._recent.append(abs(value))
+        return not value <= JUMP * known if known > 0 else False
+
+    def _outlier(self, criteria: Sequence[Criterion]) -> OutlierFacts | None:
+        given = [("the target", each.target) for each in criteria if each.target is not None]
+        found = [outlier_of(name, tensor) for name, tensor in (*given, *self._forwards.given())]
+        return max((each for each in found if each), key=lambda each: each.size / each.next, default=None)
 
     def _with_birth(self, facts: LossFacts, loss: Tensor) -> LossFacts:
         """The same loss, with where it stopped being finite. The losses after the first such one follow from
@@ -76,4 +110,9 @@ class Losses:
         self._has_seen_bad = True
         birth = birth_of(loss, self._optimizers.named(), self._forwards.given())
         line = facts.made_at if birth.is_in_loss else Place()
+        born = self._origins.in_forward() if birth.is_from_operation else None
+        if born is not None:
+            return replace(
+                facts, origin=replace(born.where, parameters=birth.parameters), origin_words=born.words
+            )
         return replace(facts, origin=replace(line, parameters=birth.parameters), origin_words=birth.words)

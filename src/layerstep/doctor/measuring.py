@@ -11,19 +11,32 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from layerstep.doctor.facts import CriterionFacts, InputFacts, ParameterLook, TargetFacts
+from layerstep.doctor.facts import CriterionFacts, InputFacts, OutlierFacts, ParameterLook, TargetFacts
 from layerstep.doctor.loss_graph import Criterion
 from layerstep.tensors.kinds import readable
 from layerstep.tensors.shapes import attempt, dtype_name, shape_of
 from layerstep.tensors.summary import summarize
 
-__all__ = ["Copy", "copy_of", "criterion_facts", "input_facts", "look_at", "rows_of", "shift_of"]
+__all__ = [
+    "Copy",
+    "copy_of",
+    "criterion_facts",
+    "input_facts",
+    "look_at",
+    "outlier_of",
+    "rows_of",
+    "shift_of",
+]
 
 SAMPLED = 1 << 16
 """Elements of a parameter, an input or a target that are looked at; of a larger one evenly spread ones."""
 ROWS = 64
 IN_A_ROW = 512
 SHIFTS = (0, 1, 2, -1)
+LARGEST = 1 << 22
+"""Elements of a batch that is searched for an outlier."""
+ALONE = 20.0
+"""Times the sample after it: then it is an outlier. The heaviest tails of healthy data have less than 10."""
 ALIKE = 8
 """Rows of a weight that are compared, evenly spread."""
 
@@ -85,6 +98,21 @@ def _constant(tensor: Tensor) -> float:
     rows = tensor.detach()[:ROWS].reshape(min(len(tensor), ROWS), -1)
     rows = rows[:, :: max(1, -(-rows.shape[1] // IN_A_ROW))]
     return float((rows == rows[:1]).all(dim=0).float().mean())
+
+
+def outlier_of(name: str, tensor: Tensor) -> OutlierFacts | None:
+    """The sample of a batch that is by far the largest; the distance from the median is asked, so that an
+    offset of all does not count. None where no sample stands out.
+    """
+    if not tensor.is_floating_point() or not is_readable(tensor) or tensor.ndim < 1 or len(tensor) < 3:
+        return None
+    if tensor.numel() > LARGEST:
+        return None
+    rows = tensor.detach().reshape(len(tensor), -1).double()
+    most, order = (rows - rows.median()).abs().amax(dim=1).sort(descending=True)
+    if not math.isfinite(float(most[0])) or float(most[0]) <= ALONE * float(most[1]):
+        return None
+    return OutlierFacts(name, int(order[0]), float(most[0]), max(float(most[1]), 1e-30))
 
 
 def criterion_facts(criterion: Criterion, tokens: Sequence[Tensor]) -> CriterionFacts:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from layerstep._torch.guards import functions_off
+from layerstep.doctor.bad_origins import Born
 from layerstep.doctor.bad_values import is_bad
 from layerstep.doctor.facts import (
     ActivationFacts,
@@ -73,6 +75,13 @@ class Optimizers:
         """The norms of gradients after the last `backward()`, by the id of the parameter."""
         self._emptied = False
         self._bad: tuple[str, ...] = ()
+        self.born: Born | None = None
+        """Where gradients that are not finite began, once that was looked for."""
+
+    @property
+    def has_bad_gradients(self) -> bool:
+        """Has the step that is about to be taken gradients that are not finite?"""
+        return bool(self._bad)
 
     # --- the beginning ---
 
@@ -108,6 +117,7 @@ class Optimizers:
                 model=models.get(id(parameter), ""),
                 before_norm=id(parameter) in dead,
                 memory=attempt(parameter.data_ptr, 0),
+                turned=_checksum_turned(parameter),
             )
 
     def _owners(self) -> dict[int, list[int]]:
@@ -130,7 +140,8 @@ class Optimizers:
 
     def trains(self, module: nn.Module) -> bool:
         """Does an optimizer that has stepped have parameters of this model?"""
-        first = next((p for p in module.parameters() if p.requires_grad), None)
+        with functions_off():
+            first = next((p for p in module.parameters() if p.requires_grad), None)
         return first is not None and any(id(p) in self._trained for p in module.parameters())
 
     # --- are gradients cleared between steps? ---
@@ -230,6 +241,8 @@ class Optimizers:
             emptied=self._emptied,
             calls=calls,
             bad_gradients=self._bad,
+            bad_at=self.born.where if self.born is not None else None,
+            bad_words=self.born.words if self.born is not None else "",
         )
 
     def _norm_after_backward(self, named: list[tuple[str, Tensor]]) -> float | None:
@@ -238,11 +251,13 @@ class Optimizers:
 
     @staticmethod
     def _bad_gradients(named: list[tuple[str, Tensor]]) -> tuple[str, ...]:
-        """The parameters whose gradients are not finite. One small one near the input is asked in each step:
-        what is not finite spreads in the backward pass towards the input.
+        """The parameters whose gradients are not finite. One near the input is asked in each step: what is
+        not finite spreads in the backward pass towards the input.
         """
         first = [p.grad for _, p in named[:FIRST_ONES] if p.grad is not None]
-        asked = min(first, key=lambda grad: grad.numel(), default=None)
+        asked = next((grad for grad in first if grad.numel() <= FIRST), None)
+        if asked is None:
+            asked = min(first, key=lambda grad: grad.numel(), default=None)
         if asked is None or not is_bad(asked):
             return ()
         return tuple(name for name, p in named if p.grad is not None and is_bad(p.grad))
@@ -312,6 +327,12 @@ class Optimizers:
     def last_scale(self, place: Place) -> float:
         """The factor of the loss at this line when it was last looked at; that of a scaler is asked."""
         return self.schedulers.scale() or self._scales.get((place.file, place.line), 1.0)
+
+
+def _checksum_turned(parameter: Tensor) -> int:
+    if parameter.ndim != 2 or parameter.numel() > FIRST or not is_plain(parameter):
+        return 0
+    return checksum(parameter.detach().t().contiguous()) if is_readable(parameter) else 0
 
 
 def _number(value: Any, default: float) -> float:

@@ -13,7 +13,7 @@ from layerstep.doctor.training_calls import TrainingCall, note_call
 from layerstep.doctor.trial import Trial, trying
 from layerstep.doctor.watching import Doctor
 from layerstep.documentation import documentation
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.imports import our_imports
 from layerstep.tensors.observing import observing
 from layerstep.views import Level, Plot
@@ -97,7 +97,7 @@ def run_probe(session: Session, chosen: Probe) -> Found:
         except UserError:
             raise
         except Exception as error:  # the model's own code, on a copy or on changed inputs
-            line = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            line = f"{type(error).__name__}: {first_line(error)}"[:200]
             raise UserError(f"the probe could not run on a copy of the model: {line}") from None
     return replace(found, seconds=time.perf_counter() - begun, step=call.step, ran_out=trial.is_out_of_time)
 

@@ -76,6 +76,12 @@ class RunFacts:
         self.sequence: SequenceFacts | None = None
         """How the model treats tokens, if it takes some; known after a few looks."""
 
+    @property
+    def criterion(self) -> str:
+        """The kind of the loss function, where there is only one."""
+        kinds = {each.criterion.kind for each in self.optimizers.values() if each.criterion is not None}
+        return next(iter(kinds)) if len(kinds) == 1 else ""
+
     def optimizer(self, number: int, kind: str = "") -> OptimizerRun:
         """The series of an optimizer; they are made at its first step."""
         if number not in self.optimizers:

@@ -23,6 +23,9 @@ class Batch:
     """Of the looks, from 1 on."""
     digest: int
     rows: int
+    """Different ones."""
+    size: int
+    """All of them, as far as they were looked at."""
     is_same_tensor: bool
     """The model was called with the very tensor of the step before."""
     labels: Counter[int] = field(default_factory=Counter)
@@ -63,6 +66,7 @@ class Samples:
                 self._looks,
                 hash(tuple(rows)),
                 sum(len(set(each)) for each in rows),
+                sum(map(len, rows)),
                 all(call.is_same_input for call in calls),
                 counts,
             )

@@ -24,7 +24,7 @@ from layerstep.doctor.traced import first_difference
 from layerstep.doctor.training_calls import TrainingCall
 from layerstep.doctor.trial import trying, twin_of
 from layerstep.doctor.tried_rows import Rows, change_of, is_attention
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.tensors.format import human_bytes
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def look_at_tokens(session: Session, call: TrainingCall) -> SequenceFacts:
     except StopIteration:
         return replace(facts, skipped="its output does not depend on any row of tokens")
     except Exception as error:  # the model's own code, on other inputs than it expects
-        line = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
+        line = f"{type(error).__name__}: {first_line(error)}"[:160]
         return replace(facts, skipped=f"a copy did not take one row: {line}")
 
 

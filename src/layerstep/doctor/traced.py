@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerstep.hooks.taps import watching_copy
+from layerstep.hooks.temporary import watching_copy
 from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Trace", "Traced", "first_difference", "largest", "outputs_differ", "trace"]

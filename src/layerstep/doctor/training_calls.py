@@ -19,7 +19,7 @@ from layerstep._torch.tensors import size_of
 from layerstep.doctor.finding import Place
 from layerstep.doctor.loss_graph import Criterion
 from layerstep.doctor.loss_recipe import NotRepeatable, Recipe, read_recipe
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import length_of
@@ -138,7 +138,7 @@ class TrainingCalls:
             except NotRepeatable as error:
                 trouble = trouble or str(error)
             except Exception as error:  # a node that is built differently
-                trouble = trouble or f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+                trouble = trouble or f"{type(error).__name__}: {first_line(error)}"[:200]
             else:
                 return call
         last = waiting[-1].call

@@ -23,7 +23,7 @@ from layerstep._torch import drop_hooks, is_compiled, is_in_jvp, is_scripted, mo
 from layerstep._torch.process_state import global_hooks_silent, parametrizations_kept
 from layerstep._torch.tensors import is_tensor
 from layerstep.doctor.training_calls import TrainingCall
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.expressions.scope import stdout_of_this_thread
 from layerstep.rerun.other_ranks import waits_for_ranks
 from layerstep.side_effects.guard import undisturbed
@@ -190,7 +190,7 @@ def twin_of(module: nn.Module) -> nn.Module:
     try:
         twin = copy.deepcopy(module, memo)
     except Exception as error:  # it holds something that refuses to be copied
-        line = str(error).partition("\n")[0]
+        line = first_line(error)
         raise UserError(f"the model cannot be copied: {line}") from None
     drop_hooks(twin)
     return twin

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from layerstep.doctor.traced import Trace, trace
 from layerstep.doctor.training_calls import TrainingCall
 from layerstep.doctor.trial import changed
-from layerstep.hooks.taps import watching_copy
+from layerstep.hooks.temporary import watching_copy
 from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Output", "Rows", "change_of", "is_attention", "is_square_mask"]

@@ -28,10 +28,10 @@ class Watch:
 @contextlib.contextmanager
 def watching(level: str = "basic") -> Iterator[Watch]:
     """Watch the training in this block. The models are found as they are called."""
-    session = Session()
+    wanted, session = Level.parse(level), Session()
     session.attach(discover=True)
     doctor = session.instruments.get(Doctor)
-    doctor.start(Level(level))
+    doctor.start(wanted)
     try:
         yield Watch(doctor)
         doctor.finish()

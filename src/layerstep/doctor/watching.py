@@ -22,13 +22,15 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.calls.events import Phase
 from layerstep.calls.stack import call_depth
 from layerstep.doctor.activity import Activity
+from layerstep.doctor.bad_origins import BadOrigins
 from layerstep.doctor.budget import Budget, Level
 from layerstep.doctor.calls import Calls
 from layerstep.doctor.diagnosis import Diagnosis
+from layerstep.doctor.evaluation_losses import EvaluationLosses
 from layerstep.doctor.facts import ForwardFacts, StepFacts
 from layerstep.doctor.finding import Finding
-from layerstep.doctor.forwards import Forwards
-from layerstep.doctor.live_graphs import MANY, LiveGraphs
+from layerstep.doctor.forwards import Forwards, autocast_in_use
+from layerstep.doctor.live_graphs import LiveGraphs
 from layerstep.doctor.losses import Losses
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.rule import Rule, make_rule
@@ -37,10 +39,10 @@ from layerstep.doctor.source_of_loss import line_of, program_frame
 from layerstep.doctor.training_calls import TrainingCalls
 from layerstep.doctor.views import finding_view
 from layerstep.engine.instrument import Instrument
+from layerstep.errors import message_of
 from layerstep.hooks.taps import Sink, Taps
 from layerstep.registry import all_rules
 from layerstep.tensors.observing import observing
-from layerstep.training_steps.backward_calls import BackwardCalls
 from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 
@@ -70,7 +72,6 @@ class Doctor(Instrument):
         """Told of each finding when it arises."""
         self.steppers: list[Callable[[StepFacts], None]] = []
         """Told of each step."""
-        self._backward = BackwardCalls(session.fail)
         self._roots = Taps(Sink(self._called, _ignore, _ignore))
         self._roots.sink.listening = True
         self._layers = Taps(Sink(self._layer_called, _ignore, _ignore))
@@ -87,12 +88,15 @@ class Doctor(Instrument):
         self.activity = Activity()
         self.calls = Calls()
         self.training_calls = TrainingCalls()
-        self.losses = Losses(self.optimizers, self.forwards, self.training_calls)
+        self.origins = BadOrigins(self.session)
+        self.losses = Losses(self.optimizers, self.forwards, self.training_calls, self.origins)
+        self.evaluation_losses = EvaluationLosses(self.session.fail)
         self._calls: list[ForwardFacts] = []
         self._modules: list[weakref.ref[nn.Module]] = []
         """The models of these calls."""
         self.graphs = LiveGraphs(self.session)
         self._is_looking = False
+        self._is_quiet = False
         self._has_begun = False
         self._own = 0.0
         self._since = time.perf_counter()
@@ -117,35 +121,33 @@ class Doctor(Instrument):
     def stop(self) -> None:
         """Take everything off the run; what was found is kept."""
         self.is_on = False
+        self.evaluation_losses.listen(wanted=False)
         self._roots.clear()
         self._layers.clear()
-        for listeners, mine in (
-            (self._backward.before, self._begins),
-            (self._backward.after, self._has_ended),
-        ):
-            self._backward.listen(listeners, mine, False)
-        training = self.session.run.training
-        training.listen(training.before, self._is_about_to_step, False)
-        training.listen(training.after, self._stepped, False)
+        self._listen(wanted=False)
 
     def apply(self) -> None:
         """Called when the taps of the session are put on: a model may be new."""
         if not self.is_on:
             return
         self._roots.apply_to(self.session.run.models.tappable, Phase.ENTER, Phase.EXIT)
-        self._backward.listen(self._backward.before, self._begins, True)
-        self._backward.listen(self._backward.after, self._has_ended, True)
-        training = self.session.run.training
-        training.listen(training.before, self._is_about_to_step, True)
-        training.listen(training.after, self._stepped, True)
+        self._listen(wanted=True)
         self._look_next()
+
+    def _listen(self, *, wanted: bool) -> None:
+        backward, training = self.session.run.backward_calls, self.session.run.training
+        backward.listen(backward.before, self._begins, wanted)
+        backward.listen(backward.after, self._has_ended, wanted)
+        training.listen(training.before, self._is_about_to_step, wanted)
+        training.listen(training.after, self._stepped, wanted)
 
     def clear(self) -> None:
         """Called when the session detaches."""
         self.stop()
 
-    def finish(self) -> None:
-        """The run is over: ask the rules for the last time."""
+    def finish(self, *, quiet: bool = False) -> None:
+        """The run is over: ask the rules for the last time. `quiet`: a report follows that shows all."""
+        self._is_quiet = quiet
         if self.is_on:
             self._end_evaluation()
             self.optimizers.schedulers.tell(self.diagnosis.run)
@@ -191,12 +193,14 @@ class Doctor(Instrument):
             )
             if self._is_looking:
                 self.calls.model_called(args, kwargs, with_grad=with_grad)
+        self.evaluation_losses.module_begins()
         if call is None:
             return
         if call.with_grad:
             self._end_evaluation()
             self._calls.append(call)
             self._modules.append(weakref.ref(module))
+            self.origins.called(module, args, kwargs, autocast)
             if self._is_looking:
                 step = self.session.run.training.count + 1
                 with observing():
@@ -204,6 +208,8 @@ class Doctor(Instrument):
         elif self.optimizers.trains(module):
             line = line_of(program_frame(frame))
             self.forwards.add_to_evaluation(call, self.diagnosis.run.training_step, line)
+            is_compiled = any(model.compiled for model in self.session.run.models)
+            self.evaluation_losses.listen(wanted=not is_compiled)
 
     def _left(self, module: nn.Module, output: Any) -> None:
         if not torch.is_grad_enabled():
@@ -218,13 +224,11 @@ class Doctor(Instrument):
 
     def _note_evaluation_loss(self, module: nn.Module, output: Any) -> None:
         """A loss that a model returns beside its output, or that a loss module returns."""
-        if not self.forwards.is_evaluating:
-            return
-        model = self.session.run.models.by_root(module)
-        given = output if model is not None and model.is_helper else getattr(output, "loss", None)
-        if is_tensor(given) and given.numel() == 1 and given.is_floating_point():
+        if self.forwards.is_evaluating:
+            model = self.session.run.models.by_root(module)
+            given = output if model is not None and model.is_helper else getattr(output, "loss", None)
             with observing():
-                self.forwards.add_evaluation_loss(float(given))
+                self.evaluation_losses.module_gave(module, given)
 
     def _is_model(self, module: nn.Module) -> bool:
         model = self.session.run.models.by_root(module)
@@ -233,7 +237,9 @@ class Doctor(Instrument):
     def _end_evaluation(self) -> None:
         evaluation = self.forwards.take_evaluation()
         if evaluation is not None:
-            self.diagnosis.evaluated(evaluation)
+            loss = self.evaluation_losses.take(self.diagnosis.run.criterion)
+            self.evaluation_losses.listen(wanted=False)
+            self.diagnosis.evaluated(replace(evaluation, loss=loss))
 
     def _layer_called(
         self, phase: Phase, points: Any, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
@@ -272,6 +278,8 @@ class Doctor(Instrument):
                 self.optimizers.begin(self.diagnosis.run)
                 self.diagnosis.begins()
             self.optimizers.before_step(stepped, deep=self._is_looking)
+            if self.optimizers.has_bad_gradients and self.losses.are_finite:
+                self.optimizers.born = self.origins.in_backward() or self.optimizers.born
 
     def _stepped(self, stepped: Stepped) -> None:
         if self.session.run.is_silent or is_tracing():
@@ -291,12 +299,9 @@ class Doctor(Instrument):
             step = replace(
                 step,
                 layer_inputs=self.activity.take_inputs(),
-                live_graphs=self.graphs.count(self.session.run.training.count),
+                live_graphs=self.graphs.look(self.session.run.training.count),
                 held_by=self.graphs.held_by,
             )
-            if (step.live_graphs or 0) >= MANY and step.held_by is None:
-                self.graphs.look_for_holder()
-                step = replace(step, held_by=self.graphs.held_by)
             self._calls, self._modules = [], []
             if self._is_looking:
                 self._try_sequences()
@@ -350,7 +355,8 @@ class Doctor(Instrument):
             if next(module.children(), None) is None and not isinstance(module, nn.TransformerEncoderLayer)
         }
         self._paths = {key: path for key, (path, _) in leaves.items()}
-        self._layers.apply({key: (module, {Phase.EXIT: ()}) for key, (_, module) in leaves.items()})
+        roots = [model.root for model in models if model.root is not None]
+        self._layers.apply_to_leaves([module for _, module in leaves.values()], roots)
 
     # --- what goes wrong with ourselves ---
 
@@ -358,12 +364,13 @@ class Doctor(Instrument):
         return _Timed(self)
 
     def _found(self, finding: Finding) -> None:
-        self.session.say(finding_view(finding), "finding")
+        if not self._is_quiet:
+            self.session.say(finding_view(finding), "finding")
         for listener in list(self.listeners):
             listener(finding)
 
     def _rule_failed(self, rule: Rule, error: Exception) -> None:
-        text = f"the rule {rule.name} failed and is off: {type(error).__name__}: {error}"
+        text = f"the rule {rule.name} failed and is off: {type(error).__name__}: {message_of(error)}"
         self.session.say(Notice(text[:300], level="warn"))
 
 
@@ -385,12 +392,6 @@ class _Timed:
             self._doctor.session.fail(error)
             return True
         return False
-
-
-def autocast_in_use() -> dict[str, torch.dtype]:
-    """The dtype of autocast on each device where it is on."""
-    on = (device for device in ("cuda", "cpu") if torch.is_autocast_enabled(device))
-    return {device: torch.get_autocast_dtype(device) for device in on}
 
 
 def _ignore(*_: Any) -> None:

@@ -32,9 +32,12 @@ class Discovery:
         self,
         arrived: Callable[[nn.Module, FrameType, bool], None],
         raised: Callable[[BaseException], None] = lambda error: None,
+        is_silent: Callable[[], bool] = lambda: False,
     ) -> None:
         self._arrived = arrived
         self._raised = raised
+        self._is_silent = is_silent
+        """Is this call ours? Then it must not count as the first of its model."""
         self._thread = ThreadInCall()
         self._known: dict[int, weakref.ref[nn.Module]] = {}
         self._wrappers: dict[int, tuple[weakref.ref[nn.Module], weakref.ref[nn.Module]]] = {}
@@ -70,7 +73,7 @@ class Discovery:
         if not self.is_on:
             self.stop()  # who was over ours has gone
             return
-        if is_tracing() or is_replica(module):
+        if is_tracing() or is_replica(module) or self._is_silent():
             return
         if not hasattr(module, "_modules"):  # its __init__ did not call that of nn.Module: torch will say so
             return

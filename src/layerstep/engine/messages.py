@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from layerstep.errors import message_of
 from layerstep.expressions.expression import Expression
 from layerstep.expressions.scope import Scope
 from layerstep.imports import our_imports
@@ -97,7 +98,7 @@ class Watch:
         try:
             return short(self.expression.evaluate(scope))
         except Exception as error:
-            return f"<{type(error).__name__}: {error}>".split("\n")[0][:100]
+            return f"<{type(error).__name__}: {message_of(error)}>".split("\n")[0][:100]
 
     def row(self, now: str) -> Text:
         """How it looks, and how it looked at the last stop if that was different."""

@@ -46,7 +46,7 @@ class ModelIntake:
         self._begin_forward = begin_forward
         """Called when a model that is no helper is called."""
         self._fail = fail
-        self.discovery = Discovery(self._arrived, raised)
+        self.discovery = Discovery(self._arrived, raised, lambda: self._run.is_silent)
         self._told: list[Point] = []
         self._set: set[int] = set()
         """The numbers of points that were said to be set."""

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from layerstep._torch import NO_BACKWARD, graph_task, is_in_backward, is_tracing, modes_off
+from layerstep._torch.modes import users_modes_aside
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.overwritten_inputs import OverwrittenInputs
@@ -25,6 +26,7 @@ from layerstep.engine.run import Run
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop import Caught, Match
 from layerstep.engine.stop_decision import StopDecision
+from layerstep.errors import first_line
 from layerstep.hooks.taps import Sink, Taps
 from layerstep.side_effects.random_streams import OtherThreads, RandomState
 
@@ -60,7 +62,7 @@ class ModuleCalls:
         self._overwritten_inputs = overwritten_inputs
         self._messages = messages
         self._fail = fail
-        self._sink = Sink(self.report, self._run_plain, self._leaving, self._entered)
+        self._sink = Sink(self.report, self._run_plain, self._leaving, self._entered, self._edit)
         self.taps = Taps(self._sink)
 
     def report(
@@ -73,7 +75,7 @@ class ModuleCalls:
         output: Any,
         frame: FrameType,
     ) -> Any:
-        """What taps call, with the frame of the module call. What it returns replaces the output.
+        """What taps call, with the frame of the module call; what torch is to go on with, if not the same.
 
         Never raises but to quit or to begin the forward again: a bug of ours detaches and lets the run go on.
         """
@@ -90,23 +92,47 @@ class ModuleCalls:
         kwargs: Any,
         output: Any,
         frame: FrameType,
-    ) -> None:
+    ) -> Any:
         if (self._evaluating and get_ident() in self._evaluating) or not self._run.is_attached:
-            return
+            return None
         try:
             sink = self._sink
             if phase is _ENTER or sink.noting or sink.lies_open or graph_task() != NO_BACKWARD:
                 event = Event(phase, module, args, kwargs, output)
                 if self._is_only_noted(event, points, frame):
-                    return
+                    return None
             if points:
                 if is_tracing():
-                    return
+                    return None
                 points = self._decision.worth_asking(points, phase, module, args, kwargs, output, frame)
             if points or sink.listening:
-                self._consider(points, Event(phase, module, args, kwargs, output), frame)
+                return self._consider(points, Event(phase, module, args, kwargs, output), frame)
         except Exception as error:
             self._fail(error)
+        return None
+
+    def _edit(
+        self,
+        phase: Phase,
+        points: tuple[Point, ...],
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
+    ) -> Any:
+        """What taps of edits call: what torch is to go on with, if not the same.
+
+        A call that is recomputed in a backward pass is edited again, or its gradients would be wrong.
+        """
+        if self._is_silent() or not self._run.is_attached:
+            return None
+        try:
+            event = Event(phase, module, args, kwargs, output)
+            return _instead(event, self._decision.edited(points, event, frame)) if not is_tracing() else None
+        except Exception as error:
+            self._fail(error)
+        return None
 
     def _follower(self) -> Follower | None:
         """Who follows the forward that runs in this thread."""
@@ -127,12 +153,10 @@ class ModuleCalls:
         """The same in a forward that can begin again: from a stop at its exit, it does so here."""
         try:
             if follower.is_silent:
-                self._pass_silently(follower, Event(phase, module, args, kwargs, output), frame)
-                return None
+                return self._pass_silently(follower, Event(phase, module, args, kwargs, output), frame)
             if not (self._evaluating and get_ident() in self._evaluating):
                 follower.passes(phase, module)
-            self._report(phase, points, module, args, kwargs, output, frame)
-            return None
+            return self._report(phase, points, module, args, kwargs, output, frame)
         except Restart:
             if not follower.is_over or module is not follower.module:
                 raise
@@ -140,10 +164,10 @@ class ModuleCalls:
         replaced = self._report_followed(follower, phase, points, module, args, kwargs, output, frame)
         return output if replaced is None else replaced
 
-    def _pass_silently(self, follower: Follower, event: Event, frame: FrameType) -> None:
+    def _pass_silently(self, follower: Follower, event: Event, frame: FrameType) -> Any:
         """A call on the way to an earlier place: only what is noted of calls is noted."""
         if not self._run.is_attached or is_in_backward() or is_tracing():
-            return
+            return None
         try:
             if self._sink.noting:
                 values = event.output if event.phase is Phase.EXIT else (event.args, event.kwargs)
@@ -151,9 +175,17 @@ class ModuleCalls:
             if event.phase is Phase.EXIT:
                 self._run.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
             if follower.arrives(event):
-                self._stop_at(event, frame, None, "")
+                return _instead(event, self._stop_at(event, frame, None, ""))
         except Exception as error:
             self._fail(error)
+        return None
+
+    def _is_silent(self) -> bool:
+        """Is this thread in an evaluation? One whose forward runs again is not: there the same edits act."""
+        if not self._evaluating or get_ident() not in self._evaluating:
+            return False
+        follower = self._follower() if self._followers else None
+        return follower is None or not follower.is_silent
 
     def _is_only_noted(self, event: Event, points: tuple[Point, ...], frame: FrameType) -> bool:
         """Note the call for those who follow it; is it only recomputed?"""
@@ -174,14 +206,15 @@ class ModuleCalls:
             called(phase, points, module, frame)
         return False
 
-    def _consider(self, points: tuple[Point, ...], event: Event, frame: FrameType) -> None:
+    def _consider(self, points: tuple[Point, ...], event: Event, frame: FrameType) -> Any:
         match = self._decision.ask(points, event, frame) if points else None
         trouble = match.trouble if match is not None else ""
         if match is not None and match.caught is not None:
             match, trouble = self._stop_elsewhere(match, match.caught)
         stepped = self._decision.has_arrived(event, frame) if self._sink.listening else False
         if (match is not None or stepped) and not is_tracing():
-            self._stop_at(event, frame, match, trouble)
+            return _instead(event, self._stop_at(event, frame, match, trouble))
+        return None
 
     def _stop_elsewhere(self, match: Match, caught: Caught) -> tuple[Match | None, str]:
         """Stop where what was caught was made, if it says where; what is left to stop for at the event."""
@@ -191,7 +224,7 @@ class ModuleCalls:
             failed = caught.elsewhere(self._standstill.stop)
         return (match, f"{caught.text}; {failed}") if failed else (None, "")
 
-    def _stop_at(self, event: Event, frame: FrameType, match: Match | None, trouble: str) -> None:
+    def _stop_at(self, event: Event, frame: FrameType, match: Match | None, trouble: str) -> Event | None:
         for arriving in self._instruments.at("arriving"):
             arriving(event, frame)
         with self._standstill.pausing():
@@ -200,13 +233,11 @@ class ModuleCalls:
             stack = build_stack(frame, self._run.models, event=event)
             if event.phase is Phase.EXIT and stack:
                 stack[0].overwritten = self._overwritten_inputs.overwritten(event.module)
-            self._standstill.stop_in(stack, event, match, cause=AtModule(), trouble=trouble)
+            return self._standstill.stop_in(stack, event, match, cause=AtModule(), trouble=trouble)
 
     def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module that may overwrite its inputs is called. Never raises: a bug of ours detaches."""
-        follower = self._follower() if self._followers else None
-        is_silent = self._run.is_silent and not (follower is not None and follower.is_silent)
-        if is_silent or not self._run.is_attached:
+        if self._is_silent() or not self._run.is_attached:
             return
         try:
             limit = self._run.config.copy_input_bytes
@@ -228,10 +259,19 @@ class ModuleCalls:
         )
         streams, threads = RandomState(), OtherThreads()
         try:
-            with global_hooks_silent():  # the kernel calls none of the modules inside
+            with users_modes_aside(), global_hooks_silent():  # the kernel calls none of the modules inside
                 plain()
         except Exception as error:
-            say_once(f"{kind} cannot be played beside its kernel: {error}", "break at the layer itself")
+            say_once(
+                f"{kind} cannot be played beside its kernel: {first_line(error)}", "break at the layer itself"
+            )
         finally:
             if streams.changed() and not threads.have_run():
                 streams.restore()
+
+
+def _instead(event: Event, edited: Event | None) -> Any:
+    """What a hook returns to torch, so that it goes on with other values."""
+    if edited is None or edited is event:
+        return None
+    return edited.output if event.phase is Phase.EXIT else (edited.args, edited.kwargs)

@@ -46,6 +46,8 @@ class Pause:
     """Is the front end asked when the given lines run out?"""
     is_over: bool = False
     """After the run: there is nothing to resume, any resume ends the pause."""
+    edited: Event | None = None
+    """The event of the stop with the values that the user has put into it."""
 
     @property
     def stack(self) -> list[Frame]:

@@ -20,6 +20,7 @@ __all__ = ["LinePlace", "Point", "PointKind"]
 class PointKind(StrEnum):
     BREAK = "break"
     CATCH = "catch"
+    EDIT = "edit"
     LOG = "log"
     RECORD = "record"
     WATCH = "watch"

@@ -19,7 +19,7 @@ from layerstep.errors import BadArguments
 from layerstep.expressions.expression import Template
 from layerstep.module_paths.models import Models
 
-__all__ = ["Break", "BreakAtLine", "BreakAtOp", "Catch", "Log", "Points", "Record", "Until"]
+__all__ = ["Break", "BreakAtLine", "BreakAtOp", "Catch", "Edit", "Log", "Points", "Record", "Until"]
 
 
 @dataclass(slots=True, eq=False)
@@ -136,6 +136,30 @@ class Record(Point):
 
 
 @dataclass(slots=True, eq=False)
+class Edit(Point):
+    """Replaces what calls of its modules are given or return, and does not stop."""
+
+    kind: ClassVar[PointKind] = PointKind.EDIT
+    stops: ClassVar[bool] = False
+    _: KW_ONLY
+    change: Callable[[Event, Frame], Event | None]
+    """The event with other values in it; None at a call that it leaves alone."""
+    set_by: str
+    """The line that sets it again."""
+
+    @property
+    def asked_at(self) -> tuple[Phase, ...]:
+        return (Phase.EDIT_INPUT if self.phase is Phase.ENTER else Phase.EDIT_OUTPUT,)
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    def line(self) -> str:
+        return self.set_by
+
+
+@dataclass(slots=True, eq=False)
 class Until(Point):
     """The hidden end of an `until`: at modules, at a line, or wherever its condition holds."""
 
@@ -170,6 +194,10 @@ class Points:
         point.number = 0 if point.kind is PointKind.UNTIL else self.next_number()
         self._points[point.number] = point
         return point
+
+    def put_back(self, point: Point) -> None:
+        """Keep a point that was deleted, under its old number."""
+        self._points[point.number] = point
 
     def next_number(self) -> int:
         """A number that nothing else has: points and watched expressions share them."""

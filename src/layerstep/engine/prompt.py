@@ -17,7 +17,7 @@ from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.run import Run
 from layerstep.engine.stop import Shown, Stop
 from layerstep.engine.threads import Turns
-from layerstep.errors import UserError
+from layerstep.errors import UserError, message_of
 from layerstep.expressions.scope import run_python
 from layerstep.imports import our_imports
 from layerstep.process.interrupts import Interrupts, is_from_a_signal
@@ -174,7 +174,7 @@ class Prompt:
         self.frontend = None
         self._messages.say(
             Notice(
-                f"the prompt failed: {type(error).__name__}: {error}",
+                f"the prompt failed: {type(error).__name__}: {message_of(error)}",
                 "detached; the run goes on",
                 level="error",
             )
@@ -212,11 +212,11 @@ class Prompt:
             if is_from_a_signal(error):
                 raise
             if not isinstance(error, Exception):  # SystemExit, GeneratorExit: of the line, or of a `__repr__`
-                text = f"{type(error).__name__}: {error}".rstrip(": ")
+                text = f"{type(error).__name__}: {message_of(error)}".rstrip(": ")
                 return Notice(text, "the run is as it was; `quit` ends the program", level="error")
             words = line.split()[:1]
             where = f", in {words[0][:40]!r}" if words else ""
-            text = f"a bug in layerstep{where}: {type(error).__name__}: {_bounded(str(error))}"
+            text = f"a bug in layerstep{where}: {type(error).__name__}: {_bounded(message_of(error))}"
             return Notice(text, "the run is as it was", level="error")
 
     def evaluate(self, text: str, *, deep: bool = True) -> tuple[Any, str, Outcome]:

@@ -16,6 +16,7 @@ from layerstep.expressions.scope import Scope
 from layerstep.expressions.seen_values import Results, SeenCalls
 from layerstep.module_paths.models import Models
 from layerstep.side_effects.guard import Evaluation
+from layerstep.training_steps.backward_calls import BackwardCalls
 from layerstep.training_steps.steps import Steps
 
 __all__ = ["Run"]
@@ -28,6 +29,7 @@ class Run:
         self.config = config
         self.models = Models()
         self.training = Steps(fail)
+        self.backward_calls = BackwardCalls(fail)
         self.seen_calls = SeenCalls(config.keep_bytes)
         self.results = Results(config.keep_bytes)
         """What lines have answered: `$1`, `$2`, …"""
@@ -42,6 +44,8 @@ class Run:
         """The names at the prompt."""
         self.followers: dict[int, weakref.ref[Follower]] = {}
         """By thread: who follows the outermost call that runs there."""
+        self.restarts = 0
+        """How often a forward has begun again. Whoever counts its calls begins anew then."""
         self.evaluating_threads: set[int] = set()
         """The ids of the threads that are in an evaluation of ours."""
 

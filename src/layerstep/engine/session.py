@@ -156,6 +156,7 @@ class Session:
             self.installation.clear()
             self.backward_pass.graph.forget()
             self.run.training.stop()
+            self.run.backward_calls.stop()
             self.run.seen_calls.clear()
             self.run.intent = stepper.GO
             self.points.forget_until()

@@ -73,12 +73,12 @@ class Standstill:
 
     def stop_in(
         self, stack: list[Frame], event: Event, match: Match | None, *, cause: Cause, trouble: str = ""
-    ) -> None:
-        """Stop at an event, in the module calls that it is in."""
+    ) -> Event | None:
+        """Stop at an event, in the module calls that it is in; the event as the user has edited it."""
         owner = self._run.models.owner_of(event.module)
         if event.phase is Phase.EXIT:
             self._run.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
-        self.stop(
+        return self.stop(
             Stop(
                 cause,
                 stack,
@@ -135,9 +135,11 @@ class Standstill:
         for settle in self._instruments.at("settle"):
             settle()  # outside of the guards: they put back what they found
 
-    def stop(self, stop: Stop) -> None:
-        """Stand still at a stop until a line resumes the run."""
-        self.hold(Pause(self._run.scope, stop))
+    def stop(self, stop: Stop) -> Event | None:
+        """Stand still at a stop until a line resumes the run; its event, if the user has edited it."""
+        pause = Pause(self._run.scope, stop)
+        self.hold(pause)
+        return pause.edited
 
     def hold(self, pause: Pause) -> Resume | None:
         """Stand still in this thread until a line resumes, and say how; a second thread waits its turn."""

@@ -44,7 +44,7 @@ class Nothing:
         return Group(())
 
 
-Hold = Callable[["Stop"], None]
+Hold = Callable[["Stop"], object]
 """Stands still at a stop until a line resumes the run."""
 
 

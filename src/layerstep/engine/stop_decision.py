@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 
-from layerstep._torch import modes_off
+from layerstep._torch import is_in_backward, modes_off
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.op_frame import op_frame
 from layerstep.calls.stack import Frame, call_depth, is_deeper
 from layerstep.engine import stepper
 from layerstep.engine.messages import Messages
 from layerstep.engine.point import Point
-from layerstep.engine.points import Break, BreakAtOp, Catch, Log, Record
+from layerstep.engine.points import Break, BreakAtOp, Catch, Edit, Log, Record
 from layerstep.engine.resume import Kind
 from layerstep.engine.run import Run
 from layerstep.engine.stop import Match
+from layerstep.errors import UserError, first_line, message_of
 from layerstep.expressions.computing_calls import is_plain
 from layerstep.expressions.expression import Expression
 from layerstep.expressions.scope import Scope
@@ -29,7 +30,7 @@ from layerstep.process.frames import caller_of, forget_locals
 from layerstep.process.interrupts import is_from_a_signal
 from layerstep.side_effects.guard import own_saved_tensors, undisturbed
 from layerstep.tensors.observing import observing
-from layerstep.views import Text
+from layerstep.views import Notice, Text
 
 __all__ = ["StopDecision"]
 
@@ -140,6 +141,40 @@ class StopDecision:
             found = found if found is not None else match
         return found
 
+    def edited(self, points: tuple[Point, ...], event: Event, frame: FrameType) -> Event:
+        """The event as the edits at this call leave it. One that raises is told, and disabled."""
+        for point in points:
+            if not (isinstance(point, Edit) and point.enabled):
+                continue
+            place = self._place(event, frame)
+            if not self._is_called_as(point, place):
+                continue
+            try:
+                with modes_off(), self._run.evaluating(), undisturbed(self._run.models, deep=False):
+                    event = self._changed(point, event, place) or event
+            except Exception as error:
+                if is_from_a_signal(error):
+                    raise
+                point.enabled = False
+                kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+                text = f"{point.label} failed: {kind}{first_line(error)}"
+                self._messages.say(Notice(text, f"it is disabled; `enable {point.number}`", level="error"))
+        return event
+
+    def _changed(self, point: Edit, event: Event, place: Frame) -> Event | None:
+        if point.condition is not None:
+            point.tried += 1
+            if not point.condition.evaluate(self._run.scope_at(place)):
+                return None
+        if is_in_backward():  # recomputed: what acted in the forward acts again, and is not counted
+            return point.change(event, place)
+        if point.ignore:
+            point.ignore -= 1
+            return None
+        changed = point.change(event, place)
+        point.hits += changed is not None
+        return changed
+
     def meets(self, point: Point, place: Frame | None) -> Match | None:
         """What a point is about has happened, found by a feature: does it stop?"""
         if not point.enabled:
@@ -232,7 +267,7 @@ class StopDecision:
         except Exception as error:
             if _is_to_come(error, scope.frame):
                 return False, ""
-            text = f"condition {condition.text!r} raised {type(error).__name__}: {error}"
+            text = f"condition {condition.text!r} raised {type(error).__name__}: {message_of(error)}"
             return False, text.partition("\n")[0]
 
     def _log(self, point: Log, scope: Scope) -> None:

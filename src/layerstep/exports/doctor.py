@@ -78,5 +78,10 @@ def _card(finding: Finding, findings: Sequence[Finding]) -> str:
 
 
 def _list(rows: Iterable[tuple[str, str]]) -> str:
-    items = (f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in rows if text)
+    items = (f"<dt>{html.escape(name)}</dt><dd>{_shown(name, text)}</dd>" for name, text in rows if text)
     return f"<dl>{''.join(items)}</dl>"
+
+
+def _shown(name: str, text: str) -> str:
+    text = html.escape(text)
+    return f"<code>{text}</code>" if name in ("confirm", "silence") else text

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from layerstep.errors import BadCondition
+from layerstep.errors import BadCondition, message_of
 from layerstep.expressions.computing_calls import only_computes
 
 __all__ = [
@@ -78,7 +78,7 @@ def reason_of(error: BaseException) -> str:
     """Why text is not Python, in a few words."""
     if isinstance(error, RecursionError | MemoryError):
         return "it is nested too deeply"
-    return (error.msg or "") if isinstance(error, SyntaxError) else str(error)
+    return (error.msg or "") if isinstance(error, SyntaxError) else message_of(error)
 
 
 _ONLY_READ = {"inp", "out", "kwargs", "name", "forward", RESULTS_NAME}
@@ -200,4 +200,4 @@ def _one(expression: Expression, conversion: str, spec: str, scope: dict[str, An
             value = value.item()
         return format(value, spec)
     except Exception as error:
-        return f"<{type(error).__name__}: {error}>".replace("\n", " ")[:120]
+        return f"<{type(error).__name__}: {message_of(error)}>".replace("\n", " ")[:120]

@@ -21,7 +21,7 @@ from layerstep._torch import drop_backward_hooks
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep._torch.tensors import is_tensor
 from layerstep._torch.trees import tree_flatten, tree_leaves, tree_unflatten
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.side_effects.random_streams import RandomState
 
 __all__ = ["Check", "Checked", "Difference", "GradCheck"]
@@ -237,7 +237,7 @@ def _twin(module: nn.Module) -> nn.Module:
     try:
         twin = copy.deepcopy(module)
     except Exception as error:  # it holds something that refuses to be copied
-        line = str(error).partition("\n")[0]
+        line = first_line(error)
         raise UserError(f"it cannot be copied: {line}", "name a part of it") from None
     drop_backward_hooks(twin)
     return twin

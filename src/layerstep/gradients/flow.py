@@ -34,6 +34,7 @@ __all__ = [
     "LayerGradient",
     "Thresholds",
     "size_of",
+    "thresholds_of",
 ]
 
 SHADES = " ░▒▓█"
@@ -145,7 +146,7 @@ class GradientFlow:
     def __init__(self, max_frames: int = 200, *, thresholds: str | Thresholds = DEFAULT) -> None:
         if max_frames < 0:
             raise UserError("max_frames must be 0 (unlimited) or more")
-        self.thresholds = _thresholds(thresholds)
+        self.thresholds = thresholds_of(thresholds)
         self.max_frames = max_frames
         self._frames: deque[GradientFrame] = deque(maxlen=max_frames or None)
 
@@ -269,7 +270,8 @@ class GradientFlow:
 _COLUMNS = ("step", "layer", "mean_abs_grad", "max_abs_grad", "grad_norm", "is_vanishing", "is_exploding")
 
 
-def _thresholds(given: str | Thresholds) -> Thresholds:
+def thresholds_of(given: str | Thresholds) -> Thresholds:
+    """Thresholds, or a preset by its name."""
     if isinstance(given, Thresholds):
         return given
     if given not in PRESETS:

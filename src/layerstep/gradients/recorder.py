@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from layerstep._torch import below_everything, foreach_subtract, is_tracing, own_parameters
+from layerstep._torch.guards import functions_off
 from layerstep._torch.tensors import version_of
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.session import Session
@@ -165,9 +166,10 @@ class GradientRecorder:
 
     def _set_probes(self, stepped: Stepped) -> None:
         own = _ids_of(stepped)
-        known = [(n, p) for n, p in self._parameters(stepped) if id(p) in own and p.grad is not None]
-        chosen = known[:: max(1, -(-len(known) // PROBES))]
-        self._probes = [_probe(name, p) for name, p in chosen]
+        with functions_off():
+            known = [(n, p) for n, p in self._parameters(stepped) if id(p) in own and p.grad is not None]
+            chosen = known[:: max(1, -(-len(known) // PROBES))]
+            self._probes = [_probe(name, p) for name, p in chosen]
 
     def _look_at_probes(self, step: int) -> None:
         """A backward adds to a gradient once, which is one write; clearing it would be another.

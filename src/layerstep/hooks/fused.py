@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerstep._torch import hook_tables, hooks_hidden, is_tracing
+from layerstep._torch import function_modes, hook_tables, hooks_hidden, is_tracing
 from layerstep._torch.encoders import KINDS
 from layerstep._torch.tensors import is_tensor
 
@@ -39,22 +39,26 @@ class FusedForward:
     """Stands in for the `forward` of a layer in one call, while taps are on or in it.
 
     A call that has begun ends as it began even if the debugger detaches meanwhile. `is_tap` tells our hooks
-    from the user's: with one of theirs the layer takes the plain path anyway. `run_plain` runs the plain
+    from the user's: with one of theirs the layer takes the plain path anyway. So it does where a hook of ours
+    inside it does more than look: what is edited there is to reach the result. `run_plain` runs the plain
     path as well, undisturbing.
     """
 
-    __slots__ = ("_forward", "_is_tap", "_module", "_run_plain")
+    __slots__ = ("_forward", "_is_tap", "_module", "_only_looks", "_run_plain")
 
     def __init__(
         self,
         module: nn.Module,
         forward: Callable[..., Any],
+        *,
         is_tap: Callable[[Any], bool],
+        only_looks: Callable[[Any], bool],
         run_plain: Callable[[nn.Module, Callable[[], Any]], None],
     ) -> None:
         self._module = module
         self._forward = forward
         self._is_tap = is_tap
+        self._only_looks = only_looks
         self._run_plain = run_plain
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -70,11 +74,17 @@ class FusedForward:
 
     def _is_fused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Would the bare layer, as far as it depends on more than torch's own checks, run as one kernel?"""
-        if self._module.training or is_tracing():
+        if self._module.training or is_tracing() or function_modes():
             return False
         if torch.is_grad_enabled():
             values = (*self._module.parameters(), *args, *kwargs.values())
             if any(is_tensor(value) and value.requires_grad for value in values):
                 return False
-        tables = [table for module in self._module.modules() for table in hook_tables(module).values()]
-        return all(self._is_tap(hook) for table in tables for hook in table.values())
+        own = [hook for table in hook_tables(self._module).values() for hook in table.values()]
+        inside = [
+            hook
+            for module in list(self._module.modules())[1:]
+            for table in hook_tables(module).values()
+            for hook in table.values()
+        ]
+        return all(map(self._is_tap, own)) and all(map(self._only_looks, inside))

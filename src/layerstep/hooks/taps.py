@@ -1,4 +1,4 @@
-"""Taps: the only place that puts anything on a module.
+"""Taps: what points put on a module. Only this folder puts anything on one.
 
 A tap is installed on a module while a plan wants it and is gone otherwise. It is no part of the model: the
 model is copied, pickled, scripted and compiled without its taps.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from threading import get_ident
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -24,17 +23,7 @@ from layerstep._torch.hidden_hooks import HiddenHook, OwnHook
 from layerstep.calls.events import Phase
 from layerstep.hooks.fused import FusedForward, has_kernel
 
-__all__ = [
-    "Sink",
-    "Taps",
-    "Wanted",
-    "replacing_forward",
-    "watching_calls",
-    "watching_copy",
-    "watching_every_call",
-    "watching_output",
-    "watching_outputs",
-]
+__all__ = ["Sink", "Taps", "Wanted"]
 
 Asked = tuple[Any, ...]
 """The points to ask at a call (none: only the stepper). A tap hands them on and knows nothing of them."""
@@ -53,7 +42,7 @@ _frame = sys._getframe
 class Sink:
     """Where taps report to. While no step runs and nothing is noted, taps without points return at once."""
 
-    __slots__ = ("entered", "lies_open", "listening", "noting", "raised", "report", "run_plain")
+    __slots__ = ("edit", "entered", "lies_open", "listening", "noting", "raised", "report", "run_plain")
 
     def __init__(
         self,
@@ -61,6 +50,7 @@ class Sink:
         run_plain: Callable[[nn.Module, Callable[[], Any]], None],
         raised: Callable[[BaseException, Asked], None],
         entered: Callable[[nn.Module, Any, Any], None] = lambda module, args, kwargs: None,
+        edit: Callable[[Phase, Asked, Any, Any, Any, Any, FrameType], Any] = lambda *call: None,
     ) -> None:
         self.listening = False
         """A step goes on."""
@@ -74,6 +64,8 @@ class Sink:
         self.raised = raised
         self.entered = entered
         """Notes what a module is called with that may overwrite it."""
+        self.edit = edit
+        """Gives what a call is to be given or to return instead; None leaves it alone."""
 
 
 class _Tap(OwnHook):
@@ -157,6 +149,32 @@ class ExitTap(_Tap):
         return None
 
 
+class InputEditTap(_Tap):
+    """A forward pre-hook that may replace what the module is called with."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, *kwargs: Any) -> Any:
+        if _is_compiling():
+            return None
+        if not kwargs:
+            return self._leave(module)
+        return self.sink.edit(_ENTER, self.points, module, args, kwargs[0], None, _frame(1))
+
+
+class OutputEditTap(_Tap):
+    """A forward hook that may replace what the module returns."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any = _ABSENT) -> Any:
+        if _is_compiling():
+            return None
+        if output is _ABSENT:
+            return self._leave(module)
+        return self.sink.edit(_EXIT, self.points, module, args, kwargs, output, _frame(1))
+
+
 class RaisedTap(_Tap):
     """A forward pre-hook that lets the forward of this call report what it raises.
 
@@ -185,7 +203,17 @@ class RaisedTap(_Tap):
         return reporting
 
 
-_KINDS: dict[Phase, type[_Tap]] = {Phase.INPUTS: InputsTap, Phase.RAISED: RaisedTap}
+_KINDS: dict[Phase, type[_Tap]] = {
+    Phase.INPUTS: InputsTap,
+    Phase.RAISED: RaisedTap,
+    Phase.EDIT_INPUT: InputEditTap,
+    Phase.EDIT_OUTPUT: OutputEditTap,
+}
+_EDITS = (Phase.EDIT_INPUT, Phase.EDIT_OUTPUT)
+
+
+def _only_looks(hook: object) -> bool:
+    return isinstance(hook, _Tap) and not isinstance(hook, InputEditTap | OutputEditTap)
 
 
 def _is_tap(hook: object) -> bool:
@@ -203,10 +231,16 @@ class _Installed:
         self.handles: dict[Phase, HiddenHook] = {}
         self.in_place_of_kernel: ForwardReplacement | None = None
 
+    def take_off(self) -> None:
+        for handle in self.handles.values():
+            handle.remove()
+        self.handles.clear()
+        self.taps.clear()
+
     def remove(self) -> None:
-        for handle in (*self.handles.values(), self.in_place_of_kernel):
-            if handle is not None:
-                handle.remove()
+        self.take_off()
+        if self.in_place_of_kernel is not None:
+            self.in_place_of_kernel.remove()
 
 
 class Taps:
@@ -244,15 +278,25 @@ class Taps:
             ]:
                 entry.handles.pop(phase).remove()
                 del entry.taps[phase]
-            for phase, points in wanted.items():
+            if any(phase in wanted and phase not in entry.taps for phase in _EDITS):
+                entry.take_off()  # torch calls hooks in their order: an edit goes before those that look
+            for phase in sorted(wanted, key=lambda phase: phase not in _EDITS):
                 if phase in entry.taps:
-                    entry.taps[phase].points = points
+                    entry.taps[phase].points = wanted[phase]
                 else:
-                    self._install(entry, module, phase, points)
+                    self._install(entry, module, phase, wanted[phase])
 
     def _with_kernel(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """While a layer that may be one kernel is tapped, the kernel still computes."""
-        return FusedForward(module, forward, _is_tap, self.sink.run_plain)
+        return FusedForward(
+            module, forward, is_tap=_is_tap, only_looks=_only_looks, run_plain=self.sink.run_plain
+        )
+
+    def apply_to_leaves(self, leaves: list[nn.Module], models: Iterable[nn.Module]) -> None:
+        """Tap the exits of these modules; a layer around one that is one kernel keeps its kernel."""
+        fused = [module for model in models for module in model.modules() if has_kernel(module)]
+        plan: dict[int, tuple[nn.Module, Wanted]] = {id(layer): (layer, {}) for layer in fused}
+        self.apply(plan | {id(leaf): (leaf, {Phase.EXIT: ()}) for leaf in leaves})
 
     def apply_to(self, roots: list[nn.Module], *phases: Phase) -> None:
         """Tap these outermost modules, for an instrument that has no points."""
@@ -261,7 +305,7 @@ class Taps:
 
     def _install(self, entry: _Installed, module: nn.Module, phase: Phase, points: Asked) -> None:
         tap = self._kind(module, phase)(self.sink, points)
-        if isinstance(tap, ExitTap):
+        if isinstance(tap, ExitTap | OutputEditTap):
             handle = HiddenHook(module, nn.Module.register_forward_hook(module, tap, with_kwargs=True))
         else:
             handle = _put_before(module, tap)
@@ -287,85 +331,3 @@ def _put_before(module: nn.Module, tap: _Tap) -> HiddenHook:
     # Called through the class, as in `_install`: a ScriptModule refuses its own register methods, yet runs
     # hooks that are registered this way (its outermost call, which is the leaf we want).
     return HiddenHook(module, nn.Module.register_forward_pre_hook(module, tap, with_kwargs=True))  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def replacing_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module run another forward meanwhile; for copies of a model, which the program does not call."""
-    module.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        module.__dict__.pop("forward", None)
-
-
-@contextlib.contextmanager
-def watching_copy(model: nn.Module, left: Callable[[str, Any, Any], None]) -> Iterator[None]:
-    """Report each call in a copy of a model when it ends: the path, the arguments, the output."""
-
-    def hook_of(path: str) -> Callable[..., None]:
-        return lambda module, args, kwargs, output: left(path, (args, kwargs), output)
-
-    handles = [
-        part.register_forward_hook(hook_of(path), with_kwargs=True) for path, part in model.named_modules()
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextlib.contextmanager
-def watching_calls(called: Callable[[nn.Module], None]) -> Iterator[None]:
-    """Report each module that is called meanwhile, before it runs; for expressions at the prompt."""
-    from torch.nn.modules.module import register_module_forward_pre_hook
-
-    def hook(module: nn.Module, args: Any) -> None:
-        called(module)
-
-    handle = register_module_forward_pre_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextlib.contextmanager
-def watching_outputs(seen: Callable[[nn.Module, Any], None]) -> Iterator[None]:
-    """Report each module that returns meanwhile, and what it returns; also where hooks are hidden."""
-    from torch.nn.modules.module import register_module_forward_hook
-
-    def hook(module: nn.Module, args: Any, output: Any) -> None:
-        seen(module, output)
-
-    handle = register_module_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextlib.contextmanager
-def watching_every_call(ended: Callable[[nn.Module, Any, Any, Any], None]) -> Iterator[None]:
-    """Report each call of a module in this thread when it ends: arguments and output; hidden hooks or not."""
-    from torch.nn.modules.module import register_module_forward_hook
-
-    thread = get_ident()
-
-    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if get_ident() == thread:
-            ended(module, args, kwargs, output)
-
-    handle = register_module_forward_hook(hook, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextlib.contextmanager
-def watching_output(module: nn.Module, seen: Callable[[Any], None]) -> Iterator[None]:
-    """Report what one module returns meanwhile."""
-    with watching_outputs(lambda called, output: seen(output) if called is module else None):
-        yield

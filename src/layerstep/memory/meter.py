@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from layerstep._torch import current_node, is_in_backward, is_tracing
 from layerstep._torch.dynamo import keep_dynamo_out
 from layerstep._torch.graphs import backward_roots, graph_task
+from layerstep._torch.guards import functions_off
 from layerstep._torch.saved import memory_of
 from layerstep.calls.events import Phase
 from layerstep.calls.stack import call_depth
@@ -189,7 +190,8 @@ class Meter(StepInstrument):
                 if self.is_on:
                     self._mode.push_for_call(frame, module)
             elif phase is Phase.EXIT and not self._reads_at_backward:
-                self._read_graph([t.grad_fn for t in inner_tensors(with_attributes(output))])
+                with functions_off():
+                    self._read_graph([t.grad_fn for t in inner_tensors(with_attributes(output))])
         except Exception as error:
             self._session.fail(error)
 
@@ -217,9 +219,9 @@ class Meter(StepInstrument):
         with observing():
             self._seed_models()  # a model that is new
             self._ledger.seed((("", tensor) for tensor in given), "inputs", "forward")
-        first = next((tensor for tensor in given if tensor.dim()), None)
-        is_batch = first is not None and (first.dim() > 1 or not first.is_floating_point())
-        self._batch = int(first.shape[0]) if first is not None and is_batch else None
+            first = next((tensor for tensor in given if tensor.dim()), None)
+            is_batch = first is not None and (first.dim() > 1 or not first.is_floating_point())
+            self._batch = int(first.shape[0]) if first is not None and is_batch else None
 
     def _before_op(self) -> None:
         """A backward pass begins: before its first operation the whole graph is still there."""

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from layerstep._torch import function_modes_on, run_backward
 from layerstep.calls.operations import Place
+from layerstep.errors import first_line
 from layerstep.nonfinite.bad_nodes import BadNode, Ledger, Nodes, nodes_between
 from layerstep.nonfinite.kernel_trace import Replayed
 from layerstep.nonfinite.origin import Origin, Part
@@ -64,7 +65,7 @@ def again_backward(session: Session, passed: Passed, *, watching: list[Nodes]) -
         ):
             return nodes, ledger, _run(passed, nodes)
     except Exception as error:  # the model's own code; the run must not notice
-        line = str(error).partition("\n")[0]
+        line = first_line(error)
         return nodes, ledger, f"the backward cannot be run again: {type(error).__name__}: {line}"
     finally:
         watching.remove(nodes)

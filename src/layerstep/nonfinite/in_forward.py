@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from layerstep._torch import modes_off
 from layerstep._torch.modes import autograd_on
 from layerstep.calls.operations import name_of
-from layerstep.hooks.taps import watching_output
+from layerstep.errors import first_line
+from layerstep.hooks.temporary import watching_output
 from layerstep.nonfinite.kernel_trace import KernelTrace, Link, Reached, storage_key
 from layerstep.nonfinite.origin import Origin, Part
 from layerstep.rerun.other_ranks import about_source
@@ -59,7 +60,7 @@ def look_forward(
         with watching_output(module, outputs.append):
             _again(session, snapshot, trail)
     except Exception as error:  # the model's own code, or a line of ours: the run must not notice
-        line = str(error).partition("\n")[0]
+        line = first_line(error)
         return Verdict(trouble=f"the call cannot be run again: {type(error).__name__}: {line}")
     bad = [tensor for tensor in tensors_of(outputs) if wanted(tensor)]
     if not bad:
@@ -80,7 +81,7 @@ def trace(session: Session, snapshot: CallStart, tensor: Tensor) -> Verdict:
     try:
         _again(session, snapshot, trail)
     except Exception as error:  # it may raise after what is looked for
-        trouble = f"the call cannot be run again: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        trouble = f"the call cannot be run again: {type(error).__name__}: {first_line(error)}"
     link = trail.same or trail.alike
     if link is None:
         return Verdict(trouble=trouble or "the second run was finite: it is not reproducible")

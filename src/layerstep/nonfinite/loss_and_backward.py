@@ -1,7 +1,7 @@
 """From the end of a forward to the optimizer's step: the loss, the gradients, the parameters.
 
-`torch.autograd.backward`, which `loss.backward()` calls, is replaced by the same with a look before and
-after. Between the model and there functions are noted, because the user's lines cannot be run again.
+There is a look before and after each backward pass. From the end of the model's forward to there, functions
+are noted, because the user's lines cannot be run again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerstep._torch import graph_task, modes_off, node_number
+from layerstep._torch import modes_off, node_number
 from layerstep._torch.kernel_keys import run_kernel
-from layerstep._torch.tensors import is_tensor
 from layerstep.calls.events import Event
 from layerstep.calls.operations import place_of
 from layerstep.nonfinite.bad_nodes import Ledger, Nodes, nodes_between
@@ -54,8 +53,6 @@ class LossAndBackward:
         self._passed: deque[Passed] = deque()
         self._ledger: Ledger | None = None
         self._mode: KernelMode | None = None
-        self._torch_backward: Any = None
-        """What ours stands for. It is kept for good: other code may have put its own on top of ours."""
         self._watching: list[Nodes] = []
         self._loss_nodes: Nodes | None = None
         self._has_told_of_scaler = False
@@ -66,8 +63,10 @@ class LossAndBackward:
 
     def listen(self, sides: set[str]) -> None:
         """Install what these sides need, and no more."""
-        self._replace_backward(wanted=bool(sides & {"backward", "forward"}))
-        training = self._session.run.training
+        backward, training = self._session.run.backward_calls, self._session.run.training
+        at_backward = bool(sides & {"backward", "forward"})
+        backward.listen(backward.around, self._around_backward, at_backward)
+        backward.listen(backward.nested, self._nested_backward, at_backward)
         training.listen(training.before, self._is_about_to_step, bool(sides))
         training.listen(training.after, self._stepped, "param" in sides)
 
@@ -81,15 +80,6 @@ class LossAndBackward:
     @property
     def is_noting(self) -> bool:
         return self._mode is not None and self._mode.is_open
-
-    def _replace_backward(self, *, wanted: bool) -> None:
-        is_ours = torch.autograd.backward == self._backward
-        if wanted and not is_ours and self._torch_backward is None:
-            self._torch_backward = torch.autograd.backward
-            torch.autograd.backward = self._backward
-        elif not wanted and is_ours:
-            torch.autograd.backward = self._torch_backward
-            self._torch_backward = None
 
     # --- between the forward and the backward ---
 
@@ -130,23 +120,26 @@ class LossAndBackward:
 
     # --- the backward ---
 
-    def _backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        """Stands for `torch.autograd.backward`."""
-        run = self._torch_backward
-        given = tensors if isinstance(tensors, tuple | list) else (tensors,)
-        losses = [each for each in given if is_tensor(each)]  # or edges of the graph
-        if graph_task() != -1 or self._session.run.is_silent or not self._search.active:
-            for nodes in self._watching:  # a graph inside the graph: reentrant checkpointing
-                nodes.watch(nodes_between((t.grad_fn for t in losses), (), most=MOST_LOSS_NODES) or ())
-            return run(tensors, *args, **kwargs)
-        nodes, frame = Nodes(check=False), sys._getframe(1)
-        self._loss_nodes = nodes
+    def _around_backward(
+        self, losses: list[Tensor], frame: FrameType
+    ) -> contextlib.AbstractContextManager[None]:
+        is_wanted = not self._session.run.is_silent and bool(self._search.active)
+        return self._watched_backward(losses, frame) if is_wanted else contextlib.nullcontext()
+
+    def _nested_backward(self, losses: list[Tensor], frame: FrameType) -> None:
+        """A graph inside the graph: reentrant checkpointing."""
+        for nodes in self._watching:
+            nodes.watch(nodes_between((t.grad_fn for t in losses), (), most=MOST_LOSS_NODES) or ())
+
+    @contextlib.contextmanager
+    def _watched_backward(self, losses: list[Tensor], frame: FrameType) -> Iterator[None]:
+        nodes = self._loss_nodes = Nodes(check=False)
         self._close_ledger()  # here, where all modes lie on the stack
         try:
             with self._safely():
                 self._before_backward(losses, nodes, frame)
             with self._live_check.backward():
-                result = run(tensors, *args, **kwargs)
+                yield
             with self._safely():
                 self._after_backward(nodes, frame)
         finally:
@@ -157,7 +150,6 @@ class LossAndBackward:
                 self._passed.remove(passed)
             if self._ledger is not None:
                 self._ledger.entries.clear()  # with the tensors that they held
-        return result
 
     def _arrive(self, passed: Passed, place: int, gradient: Tensor) -> None:
         """The gradient of an output: if it is finite, what the loss has done is of no more interest."""

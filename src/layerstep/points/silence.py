@@ -94,7 +94,8 @@ def _not_in_graph(model: Model, module: nn.Module) -> str:
     for path in model.names.paths_of(module):
         for length in range(path.count(".") + 1):
             head = ".".join(path.split(".")[:length])
-            targets = graph_calls(model.names.module_at(head) or nn.Module())
+            graph = model.names.module_at(head)
+            targets = graph_calls(graph) if graph is not None else None
             inside = path[len(head) :].lstrip(".")
             if targets is None or inside in targets:
                 continue

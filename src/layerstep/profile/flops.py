@@ -21,8 +21,8 @@ from layerstep._torch import function_modes_on, is_in_backward, is_transforming
 from layerstep._torch.operators import is_composite, packet_of, schema_of
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep.calls.operations import Kernels
-from layerstep.errors import UserError
-from layerstep.hooks.taps import watching_outputs
+from layerstep.errors import UserError, first_line
+from layerstep.hooks.temporary import watching_outputs
 from layerstep.memory.places import OpOwners
 from layerstep.profile import flop_formulas
 from layerstep.rerun.copies import Copies
@@ -181,7 +181,7 @@ def count_flops(
         stack.enter_context(torch.set_grad_enabled(backward))
         given = [after.requires_grad_() for before, after in copies.tensors() if before.requires_grad]
         both = _BothWays(module, given, found)
-        aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in both.named_parameters()}
+        aliases = {name: _alias_of(weight) for name, weight in both.named_parameters()}
         both.leaves += aliases.values()
         watched = watching_outputs(seen) if seen is not None else contextlib.nullcontext()
         try:
@@ -190,9 +190,14 @@ def count_flops(
         except UserError:
             raise
         except Exception as error:  # the module's own code, on inputs that may have changed since
-            line = str(error).partition("\n")[0]
+            line = first_line(error)
             raise UserError(f"{path} cannot be rerun: {line}") from None
     return found
+
+
+def _alias_of(weight: Tensor) -> Tensor:
+    """Its memory in a tensor of ours; one that was made in inference mode can have no gradient."""
+    return weight.detach().requires_grad_(weight.requires_grad and not weight.is_inference())
 
 
 class _BothWays(nn.Module):

@@ -23,19 +23,20 @@ FEWEST = 5
 """The fewest samples before a line is named."""
 
 
-_is_program: dict[CodeType, bool] = {}
+_is_program: dict[int, tuple[CodeType, bool]] = {}
+"""By identity: the code that dynamo makes may have constants without a hash."""
 
 
 def program_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the program itself, not of a library."""
     while frame is not None:
         code = frame.f_code
-        verdict = _is_program.get(code)
-        if verdict is None:
+        known = _is_program.get(id(code))
+        if known is None:
             file = code.co_filename
             verdict = not (is_ours(frame) or is_library_file(file) or file.startswith("<"))
-            _is_program[code] = verdict
-        if verdict:
+            known = _is_program[id(code)] = (code, verdict)
+        if known[1]:
             return frame
         frame = frame.f_back
     return None

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from layerstep._torch.guards import functions_off
 from layerstep._torch.tensors import is_tensor
 from layerstep.engine.messages import Message
 from layerstep.engine.session import Session
@@ -214,13 +215,14 @@ def size_of(parameter: Tensor) -> int:
 
 def counts_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     """Samples and tokens of a call: the rows of its first tensor, and its elements if they are token ids."""
-    first = next((x for x in (*args, *kwargs.values()) if is_tensor(x) and x.dim() > 0), None)
-    if first is None or first.is_nested:
-        return 0, 0
-    if first.dim() == 1 and first.is_floating_point():
-        return 1, 0  # one vector, without a batch
-    is_tokens = first.dim() == 2 and not (first.is_floating_point() or first.dtype is torch.bool)
-    return int(first.shape[0]), first.numel() if is_tokens else 0
+    with functions_off():
+        first = next((x for x in (*args, *kwargs.values()) if is_tensor(x) and x.dim() > 0), None)
+        if first is None or first.is_nested:
+            return 0, 0
+        if first.dim() == 1 and first.is_floating_point():
+            return 1, 0  # one vector, without a batch
+        is_tokens = first.dim() == 2 and not (first.is_floating_point() or first.dtype is torch.bool)
+        return int(first.shape[0]), first.numel() if is_tokens else 0
 
 
 def others_on(session: Session) -> set[str]:

@@ -22,6 +22,7 @@ from layerstep._torch.call_replacement import (
     set_compiled_call,
 )
 from layerstep._torch.dynamo import keep_dynamo_out
+from layerstep._torch.guards import functions_off
 from layerstep._torch.tensors import is_tensor
 from layerstep.profile.stamps import HostStamps, Mark, Stamps
 
@@ -136,9 +137,10 @@ class Clock:
         if self.is_full:
             return
         if _is_grad_enabled():
-            self._mark(args)
-            if kwargs:
-                self._mark(tuple(kwargs.values()))
+            with functions_off():
+                self._mark(args)
+                if kwargs:
+                    self._mark(tuple(kwargs.values()))
             number = autograd_count()
         self.log.append((MarkKind.ENTER, since, self.then() or since, key, number))
 
@@ -149,7 +151,8 @@ class Clock:
             return
         if _is_grad_enabled():
             number = autograd_count()
-            self._mark((output,) if is_tensor(output) else _inside(output))
+            with functions_off():
+                self._mark((output,) if is_tensor(output) else _inside(output))
         self.log.append((MarkKind.EXIT, since, self.then() or since, key, number))
 
     def _mark(self, values: tuple[Any, ...]) -> None:
@@ -218,7 +221,7 @@ class TimedCall(CallReplacement):
         self.around = around
         """For an outermost module: called before and after, with its arguments."""
 
-    def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         clock = self.clock
         if jit_trace() is not None:
             return self.inner(module, *args, **kwargs)

@@ -53,7 +53,9 @@ def make_console(
     file: IO[str], *, width: int | None = None, colour: bool | None = None, theme: str = "auto"
 ) -> Console:
     """The one place that decides about colour: rich honours NO_COLOR, FORCE_COLOR and TERM."""
-    forced: dict[str, Any] = {"width": width} if width is not None else _dumb_size(file)
+    forced = _dumb_size(file)
+    if width is not None:
+        forced["width"] = width
     if colour is not None:
         forced |= {
             "color_system": "standard" if colour else None,

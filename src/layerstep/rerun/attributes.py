@@ -1,4 +1,4 @@
-"""Put back what a forward writes besides its result: attributes, lists, caches.
+"""Put back what a forward writes besides its result: attributes, lists, caches, the class of a module.
 
 We reach them from the modules through lists, dictionaries and plain objects. What a forward does to globals,
 files or objects with slots stays.
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from layerstep._torch import set_version
 from layerstep._torch.tensors import is_tensor, version_of
-from layerstep.tensors.clones import clone_of
+from layerstep.tensors.clones import clone_of, has_same_bits
 from layerstep.tensors.observing import observing
 
 __all__ = ["Attributes", "attributes_kept", "own_attributes", "put_back"]
@@ -54,13 +54,14 @@ class Attributes:
 
     def __init__(self, module: nn.Module, *more: Any) -> None:
         self._seen: set[int] = set()
+        self._classes = [(part, type(part)) for part in module.modules()]
         self._attributes: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._tensors: list[tuple[Tensor, Tensor, int]] = []
         with observing():
             for value in more:
                 self._add(value, DEPTH_OF_VALUES)
-            for part in module.modules():
+            for part, _ in self._classes:
                 self._add_module(part)
 
     def _add_module(self, module: nn.Module) -> None:
@@ -97,6 +98,9 @@ class Attributes:
     def restore(self) -> list[str]:
         """Put everything back, and return the names of what had grown."""
         grew = []
+        for part, kind in self._classes:
+            if type(part) is not kind:
+                object.__setattr__(part, "__class__", kind)
         for names, before, lengths in self._attributes:
             grew += [name for name in lengths if name in names and _length(names[name]) != lengths[name]]
             put_back(names, before)
@@ -111,9 +115,11 @@ class Attributes:
 
     def _restore_tensors(self) -> None:
         for tensor, content, version in self._tensors:
-            if version_of(tensor) != version:
-                tensor.data.copy_(content)
-                set_version(tensor, version)
+            with contextlib.suppress(Exception):  # of a kind that refuses it
+                if not has_same_bits(tensor, content):  # not by its version: `.data` is written uncounted
+                    tensor.data.copy_(content)
+                if version_of(tensor) != version:
+                    set_version(tensor, version)
 
 
 def own_attributes(names: dict[str, Any]) -> dict[str, Any]:

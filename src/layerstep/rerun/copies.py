@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerstep._torch.tensors import is_tensor, version_of
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.rerun.kv_caches import CacheBefore, Caches, CallProgress, is_cache
 from layerstep.side_effects.random_streams import copy_of_generator, is_generator
 from layerstep.tensors.clones import clone_of
@@ -82,7 +82,7 @@ def _clone_of_input(tensor: Tensor) -> Tensor:
     try:
         return clone_of(tensor)
     except Exception as error:  # freed since, or inside vmap
-        line = str(error).partition("\n")[0]
+        line = first_line(error)
         raise UserError(f"one of its inputs cannot be copied: {line}", "stop at its enter") from None
 
 

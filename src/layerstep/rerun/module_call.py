@@ -1,7 +1,7 @@
 """Rerun one module on the arguments of its call, and leave no trace.
 
-Inputs are copied. Random streams, buffers and the attributes that the forward writes are put back. Hooks are
-not called, points are silent, autograd records nothing, dropout does nothing.
+Inputs are copied. Random streams, weights, buffers and attributes that the forward writes are put back.
+Hooks are not called, points are silent, autograd records nothing, dropout does nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from layerstep._torch import (
@@ -23,19 +24,25 @@ from layerstep._torch import (
     function_modes_on,
     hooks_hidden,
     is_in_jvp,
+    is_transformed,
+    is_transforming,
 )
 from layerstep._torch.encoders import may_be_one_kernel
+from layerstep._torch.guards import no_grad_unseen
+from layerstep._torch.modes import users_modes_aside
 from layerstep._torch.process_state import global_hooks_silent
 from layerstep._torch.tensors import is_tensor
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.expressions.scope import stdout_of_this_thread
 from layerstep.rerun.attributes import attributes_kept
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Caches, CallProgress
 from layerstep.rerun.other_ranks import waits_for_ranks
+from layerstep.rerun.weights import weights_kept
 from layerstep.side_effects.guard import undisturbed
 from layerstep.side_effects.random_streams import RandomState
 from layerstep.tensors.clones import is_freed
+from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.observing import observing
 
 if TYPE_CHECKING:
@@ -118,12 +125,17 @@ def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list
     if kind := waits_for_ranks(module):
         path = session.run.models.path_of(module)
         raise UserError(f"{path} cannot be rerun: {kind} would wait for the other ranks")
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        path = session.run.models.path_of(module)
+        raise UserError(f"{path} cannot be rerun: a lazy layer in it has no weights yet", "run it once")
     if is_in_jvp():
         path = session.run.models.path_of(module)
         raise UserError(f"{path} cannot be rerun in torch.func.jvp", "stop at a module outside it")
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.run.evaluating())
+        stack.enter_context(users_modes_aside())
         stack.enter_context(undisturbed(session.run.models, deep=False))
+        stack.enter_context(weights_kept(module))
         grew = stack.enter_context(attributes_kept(module))
         hooks = stack.enter_context(hooks_hidden(module))
         stack.enter_context(global_hooks_silent())
@@ -146,10 +158,15 @@ def rerun(
     if any(map(is_freed, (*module.parameters(), *module.buffers()))):
         path = session.run.models.path_of(module)
         raise UserError(f"{path} cannot be rerun: not all of its weights are in memory at this stop")
+    if is_transforming() and not any(map(is_transformed, tensors_of((args, kwargs)))):
+        # What it then gives a weight (`self.double()`) belongs to the transform: a segmentation fault later.
+        path = session.run.models.path_of(module)
+        why = "the run has called it outside the transform of torch.func that it is in"
+        raise UserError(f"{path} cannot be rerun here: {why}", "stop at a module outside it")
     fused = any(map(may_be_one_kernel, module.modules()))
     with contextlib.ExitStack() as stack:
         grew, hooks = stack.enter_context(leaving_no_trace(session, module))
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(no_grad_unseen())
         _leave_autocast_cache(stack)
         with observing():
             copies = Copies(progress, length_of(args, kwargs), session.instruments.get(Caches))
@@ -161,7 +178,7 @@ def rerun(
         except UserError:
             raise
         except Exception as error:  # the module's own code, on inputs that may have changed since
-            line = str(error).partition("\n")[0]
+            line = first_line(error)
             raise UserError(f"{session.run.models.path_of(module)} cannot be rerun: {line}") from None
         with observing():
             drew = bool(streams.changed())

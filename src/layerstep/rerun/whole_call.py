@@ -8,7 +8,6 @@ is as the real call left it.
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from layerstep._torch import modes_off, set_version
 from layerstep._torch.tensors import size_of, version_of
+from layerstep.module_paths.by_module import ByModule
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import leaving_no_trace, length_of
@@ -95,17 +95,18 @@ def note_start(
     )
 
 
-_known: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()
+_known: ByModule[list[Any]] = ByModule()
 
 
 def generators_of(module: nn.Module) -> Generators:
     """The random generators that the module holds, as they are now. We search for them once per module."""
-    if module not in _known:
+    known = _known.get(module)
+    if known is None:
         reach = Reach(tensors=False)
         reach.add_module("", module)
-        _known[module] = reach.generators
+        known = _known.put(module, reach.generators)
     found = Generators()
-    for generator in _known[module]:
+    for generator in known:
         found.add(generator)
     return found
 

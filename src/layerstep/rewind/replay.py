@@ -20,7 +20,7 @@ from layerstep.engine.causes import AtModule
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.stop import Shown, Stop
 from layerstep.errors import UserError
-from layerstep.hooks.taps import watching_every_call
+from layerstep.hooks.temporary import watching_every_call
 from layerstep.module_paths.models import Models
 from layerstep.rerun.whole_call import CallStart, note_start, rerunning
 from layerstep.tensors.clones import clone_of

@@ -123,9 +123,8 @@ class RunningForward:
         forward, args, kwargs = self._call
         while True:
             try:
-                if self._target == 0:
-                    self._stop_at_entry(args, kwargs)
-                result = forward(*args, **kwargs)
+                given, named = self._stop_at_entry(args, kwargs) if self._target == 0 else (args, kwargs)
+                result = forward(*given, **named)
             except BaseException as error:
                 if not self._goes_again(error) and not self._goes_back_from(error):
                     self.is_over = True
@@ -174,6 +173,7 @@ class RunningForward:
                 if self.snapshot is not None:
                     self.snapshot.restore()
                 session.run.seen_calls.clear()
+                session.run.restarts += 1
                 session.backward_pass.graph.begin_again(self.module)
         except Exception as error:
             session.fail(error)
@@ -316,21 +316,25 @@ class RunningForward:
         self._has_arrived = True
         self._arrived(self)
 
-    def _stop_at_entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The taps at the entry were passed before; stop there all the same."""
+    def _stop_at_entry(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The taps at the entry were passed before; stop there all the same. The arguments to go on with."""
         if not self.boundaries:
             self.boundaries = self._new
         self._arrive(0)
         self._has_arrived = False
         session, event = self._session, Event(Phase.ENTER, self.module, args, kwargs)
         if not session.run.is_attached:
-            return
+            return args, kwargs
         try:
             with session.standstill.pausing():
                 stack = build_stack(sys._getframe(), session.run.models, event=event)
-                session.standstill.stop_in(stack, event, None, cause=AtModule())
+                edited = session.standstill.stop_in(stack, event, None, cause=AtModule())
+            return (edited.args, edited.kwargs) if edited is not None else (args, kwargs)
         except Exception as error:
             session.fail(error)
+        return args, kwargs
 
     # --- in the run as ever ---
 

@@ -68,7 +68,9 @@ def _is_undivided(step: StepFacts) -> bool:
         and len(calls) == len(losses)
         and len({(call.model, call.samples) for call in calls}) == 1
         and len({(loss.backward_at.file, loss.backward_at.line) for loss in losses}) == 1
-        and all(len(loss.criteria) == 1 and abs(loss.scale - 1) < 1e-6 for loss in losses)
+        and all(
+            len(loss.criteria) == 1 and abs(loss.scale / (step.scaler or 1.0) - 1) < 1e-6 for loss in losses
+        )
         and len(kinds) == 1
         and next(iter(kinds))[1] == "mean"
     )
@@ -77,4 +79,4 @@ def _is_undivided(step: StepFacts) -> bool:
 def _is_clipped(step: StepFacts) -> bool:
     if step.backward_norm is None or step.grad_norm is None:
         return True
-    return step.grad_norm < 0.999 * step.backward_norm
+    return step.grad_norm < 0.999 * step.backward_norm / (step.scaler or 1.0)

@@ -2,49 +2,74 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from layerstep.doctor.dynamics import judged
-from layerstep.doctor.facts import CriterionFacts, StepFacts
+from layerstep.doctor.facts import CriterionFacts, LossFacts, StepFacts
 from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import Rule
-from layerstep.doctor.run_facts import RunFacts
+from layerstep.doctor.run_facts import OptimizerRun, RunFacts
 from layerstep.registry import rule
 
 __all__ = ["ConstantLabels"]
 
 STEPS = 40
+LOOKS = 5
 MANY, FEW = 1000, 100
 """Labels: a rare class may be missing among a few hundred."""
 
 
 @rule("R32", "constant-labels", severity="warning", cost="look")
 class ConstantLabels(Rule):
-    """All labels are the same class.
+    """All labels are the same class, or all targets the same number.
 
     Why: the model learns to say that class, whatever its input is, and the loss falls to zero. While only one
-    label was seen, the labels of every step are looked at.
+    label was seen, the labels of every step are looked at. Targets that are one number may be meant, as the
+    zero that the residual of an equation is compared with: they are a note.
 
     How to fix: look at how the labels are read: a wrong column, a division that makes them all 0, a dataset
     of one class only.
     """
 
     advice = ("look at how the labels are read: a wrong column, an integer division, one folder only",)
-    explains = ("overfitting", "bad-initial-loss")
+    explains = ("overfitting", "bad-initial-loss", "not-learning", "plateau")
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         optimizer = judged(step, run)
-        if optimizer is None or len(optimizer.labels) != 1 or step.number < STEPS:
+        loss = next((each for each in step.losses if each.criteria), None)
+        if optimizer is None or loss is None or step.number < STEPS:
+            return
+        where = Place(file=loss.made_at.file, line=loss.made_at.line)
+        if not optimizer.labels:
+            yield from _same_number(optimizer, loss, where)
+        if len(optimizer.labels) != 1:
             return
         label, count = next(iter(optimizer.labels.items()))
-        loss = next((each for each in step.losses if each.criteria), None)
-        if loss is None or not all(map(_is_classifier, loss.criteria)) or count < FEW:
+        if not all(map(_is_classifier, loss.criteria)) or count < FEW:
             return
         yield Sign(
             f"all of {count} labels are {label}",
-            Place(file=loss.made_at.file, line=loss.made_at.line),
+            where,
             {"labels": count, "classes": optimizer.classes},
             severity=None if count >= MANY else Severity.INFO,
+        )
+
+
+def _same_number(optimizer: OptimizerRun, loss: LossFacts, where: Place) -> Iterable[Sign]:
+    """Targets that are no classes: each batch has one value, and all have the same."""
+    means, stds = optimizer.target_mean.values(), optimizer.target_std.values()
+    target = loss.criteria[0].target if len(loss.criteria) == 1 else None
+    if target is None or not loss.criteria[0].is_alone or target.distinct != 1 or len(means) < LOOKS:
+        return
+    count = len(means) * math.prod(target.shape)
+    room = 1e-6 * abs(means[0])  # the mean of equal numbers is rounded
+    if count >= FEW and max(stds) <= room and max(means) - min(means) <= room:
+        yield Sign(
+            f"all of {count} targets are {means[0]:.4g}",
+            where,
+            {"targets": count, "value": means[0]},
+            severity=Severity.INFO,
         )
 
 

@@ -58,9 +58,20 @@ class DeadUnits(Rule):
             if is_shut or (each.seen >= SAMPLES and (ever or now)):
                 count = each.dead if ever else each.silent
                 path = each.path.removesuffix(".input")
+                units = (
+                    f"of {each.layer}"
+                    if each.layer
+                    else f"before {path}"
+                    if path != each.path
+                    else f"of {path}"
+                )
                 yield Sign(
-                    f"{count} of {each.units} units "
-                    f"{'before' if path != each.path else 'of'} {path} give zero for all samples",
-                    Place(module=path),
+                    f"{count} of {each.units} units {units} give zero for all samples",
+                    Place(_weights(each.layer, run), path),
                     {"dead": count, "units": each.units, "samples": each.seen},
                 )
+
+
+def _weights(layer: str, run: RunFacts) -> tuple[str, ...]:
+    """The parameters of the layer whose outputs are rectified."""
+    return tuple(each.name for each in run.parameters.values() if layer and each.module == layer)

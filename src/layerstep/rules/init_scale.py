@@ -16,6 +16,8 @@ __all__ = ["InitScale"]
 GROWTH = 6.0
 """A layer whose output is so much larger than its input; the usual initialisations have 0.1 to 2."""
 LARGE = 6.0
+SOME, OVERALL = 2.0, 100.0
+"""Less in each layer, and so much in all of them."""
 SMALL = 1e-3
 _LAYERS = ("Linear", "Conv1d", "Conv2d", "Conv3d")
 
@@ -68,6 +70,14 @@ class InitScale(Rule):
         if len(grown) >= 2 and 2 * len(grown) >= len(layers) and layers[-1].std > LARGE:
             yield _sign(
                 f"the signal grows by {_ratio(grown):.3g} in each of {len(grown)} layers", grown, layers
+            )
+        swelling = [each for each in layers if each.std > SOME * each.given and not _is_normed(each, every)]
+        if len(grown) < 2 and len(swelling) >= 3 and layers[-1].std > OVERALL * layers[0].given:
+            yield _sign(
+                f"the signal grows to {layers[-1].std / layers[0].given:.3g} times its size in {len(layers)} "
+                "layers",
+                swelling,
+                layers,
             )
         shrunk = [each for each in layers if each.std < 0.1 * each.given]
         if len(shrunk) >= 2 and layers[-1].given < SMALL * layers[0].given:

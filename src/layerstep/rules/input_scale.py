@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
+from layerstep.doctor.dynamics import best_guess
 from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
+from layerstep.doctor.series import median
 from layerstep.registry import rule
 
 __all__ = ["InputScale"]
@@ -17,6 +19,8 @@ __all__ = ["InputScale"]
 ODD, BAD = 5.0, 25.0
 TINY = 0.01
 SAMPLES = 200
+STEPS = 50
+"""From then on the loss shows whether the model copes with it."""
 
 
 @rule("R20", "input-scale", severity="warning", confidence="statistical", cost="look")
@@ -24,7 +28,8 @@ class InputScale(Rule):
     """A layer gets data that is far from zero mean and unit spread.
 
     Why: weights start for inputs of a spread near 1. Raw pixels of 0 to 255 make the first outputs a hundred
-    times too large, so units saturate or die and steps overshoot; inputs divided twice say almost nothing.
+    times too large, so units saturate or die and steps overshoot; inputs divided twice say almost nothing. A
+    model that learns all the same gets a note.
 
     How to fix: subtract the mean and divide by the standard deviation of the training data, once.
     """
@@ -64,5 +69,18 @@ class InputScale(Rule):
                 f"{given.name} gets data {word} {most:.3g}, mean {given.mean:.3g}, spread {given.std:.3g}",
                 Place(module=given.name),
                 {"mean": given.mean, "spread": given.std, "lowest": given.low, "highest": given.high},
-                severity=None if far > BAD or is_tiny else Severity.INFO,
+                severity=None if (far > BAD or is_tiny) and not _copes(step, run) else Severity.INFO,
             )
+
+
+def _copes(step: StepFacts, run: RunFacts) -> bool:
+    """Has the loss come well below that of always guessing, or below its beginning? Not known at first: then
+    it has.
+    """
+    optimizer = run.optimizer(step.optimizer)
+    if len(optimizer.loss) < STEPS:
+        return True
+    now, guess = median(optimizer.loss.tail(10)), best_guess(optimizer)
+    if guess is not None and guess.loss > 0:
+        return now < 0.5 * guess.loss
+    return now < 0.3 * median(optimizer.loss.head(3))

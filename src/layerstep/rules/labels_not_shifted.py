@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Sign
@@ -39,6 +40,6 @@ class LabelsNotShifted(Rule):
         if facts.is_causal and facts.context is not None and facts.context > USED:
             yield Sign(
                 f"the label of a place is {_WHERE[facts.shift]}, which the model has read: it learns to copy",
-                facts.made_at,
+                replace(facts.made_at, module=facts.model),
                 {"shift": facts.shift, "tokens": facts.length},
             )

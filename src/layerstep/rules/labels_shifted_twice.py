@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Sign
@@ -36,6 +37,6 @@ class LabelsShiftedTwice(Rule):
         if facts is not None and step.is_looked_at and facts.shift == 2:
             yield Sign(
                 "the label of each place is the token two places on: it was shifted twice",
-                facts.made_at,
+                replace(facts.made_at, module=facts.model),
                 {"shift": 2, "tokens": facts.length},
             )

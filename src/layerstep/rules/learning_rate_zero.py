@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 
 from layerstep.doctor.facts import StepFacts
@@ -13,6 +14,7 @@ from layerstep.registry import rule
 
 __all__ = ["LearningRateZero"]
 
+GROUP = 30
 FIRST = 20
 AFTER = 50
 SHARE = 0.2
@@ -20,7 +22,7 @@ SHARE = 0.2
 
 @rule("R45", "learning-rate-zero", severity="error", cost="always")
 class LearningRateZero(Rule):
-    """The optimizer steps with a learning rate of zero.
+    """The optimizer, or one of its groups, steps with a learning rate of zero.
 
     Why: nothing is learned. Often a schedule has come to its end while the training goes on, or a warm-up
     begins at zero and counts epochs where steps were meant.
@@ -37,11 +39,14 @@ class LearningRateZero(Rule):
 
     def __init__(self) -> None:
         self._zero: dict[int, int] = {}
+        self._groups: Counter[tuple[int, int]] = Counter()
+        """Steps from the beginning on with a rate of zero, by optimizer and group."""
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         rates = [group.lr for group in step.groups]
         if not rates or any(math.isnan(rate) or rate for rate in rates):
             self._zero[step.optimizer] = 0
+            yield from self._of_groups(step)
             return
         zero = self._zero[step.optimizer] = self._zero.get(step.optimizer, 0) + 1
         always = zero == step.number
@@ -53,3 +58,17 @@ class LearningRateZero(Rule):
                 {"steps": zero},
                 severity=self.severity if always else Severity.WARNING,
             )
+
+    def _of_groups(self, step: StepFacts) -> Iterable[Sign]:
+        """Some groups stand still while others train: it may be meant, so it is a note."""
+        for place, group in enumerate(step.groups):
+            key = (step.optimizer, place)
+            self._groups[key] += group.lr == 0 and self._groups[key] == step.number - 1
+            if self._groups[key] == step.number >= GROUP and group.parameters:
+                yield Sign(
+                    f"the learning rate of group {place} is 0 from the beginning, others train",
+                    Place(group.parameters),
+                    {"steps": step.number, "parameters": len(group.parameters)},
+                    severity=Severity.INFO,
+                    advice=("if they are meant to stay as they are: requires_grad_(False)",),
+                )

@@ -50,9 +50,11 @@ class LossInputIsProbability(Rule):
             for each in loss.criteria:
                 advice = _WRONG.get((each.kind, each.input_from))
                 if advice is not None:
+                    # cross_entropy keeps what its own log_softmax made of its input
+                    what = "log-probability" if each.kind == "cross_entropy" else "input"
                     yield Sign(
                         f"{each.kind} gets the output of {each.input_from}",
                         Place(file=loss.made_at.file, line=loss.made_at.line),
-                        {"lowest input": each.low, "highest input": each.high},
+                        {f"lowest {what}": each.low, f"highest {what}": each.high},
                         advice=(advice,),
                     )

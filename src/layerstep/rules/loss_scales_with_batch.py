@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from layerstep.doctor.facts import StepFacts
@@ -39,11 +40,15 @@ class LossScalesWithBatch(Rule):
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         for loss in step.losses:
+            if any(each.reduction == "mean" for each in loss.criteria):
+                continue  # the sum is a penalty added to it
+            if not math.isfinite(loss.value):
+                continue  # it may be divided by zero
             for each in loss.criteria:
                 if each.reduction != "sum" or each.kind == "log_likelihood" or step.samples < 2:
                     continue
                 whole = abs(loss.scale) * step.samples / max(len(step.losses), 1)
-                if whole > 1.5:
+                if 1.5 < whole < math.inf:
                     yield Sign(
                         f"{each.kind} is summed over the batch and not divided by its size",
                         Place(file=loss.made_at.file, line=loss.made_at.line),

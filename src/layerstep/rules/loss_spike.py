@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from layerstep.doctor.dynamics import is_bounded, judged
 from layerstep.doctor.facts import StepFacts
-from layerstep.doctor.finding import Place, Severity, Sign
+from layerstep.doctor.finding import Confidence, Place, Severity, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import OptimizerRun, RunFacts
 from layerstep.doctor.series import mad, median
@@ -30,6 +30,8 @@ class LossSpike(Rule):
 
     Why: a bad batch or too large a step. The loss is compared with the median of the 50 steps before it and
     their scatter. Small spikes are common: only one that is far above the first losses is more than a note.
+    If one sample of the batch is far larger than all others, it is named at once: what such a batch does to
+    the weights follows from it.
 
     How to fix: look at the samples of that batch; clip the gradients; lower the learning rate.
     """
@@ -46,6 +48,8 @@ class LossSpike(Rule):
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         optimizer = judged(step, run)
         value = step.loss
+        if optimizer is not None:
+            yield from _of_outlier(step, optimizer)
         if optimizer is None or value is None or not math.isfinite(value) or len(optimizer.loss) <= WINDOW:
             return
         if self._waiting is not None and step.number >= self._waiting[0] + BACK:
@@ -80,6 +84,36 @@ class LossSpike(Rule):
             severity=None if is_large and is_bounded(optimizer) and step.samples >= 4 else Severity.INFO,
         )
         self._waiting = (step.number, value, sign)
+
+
+def _of_outlier(step: StepFacts, optimizer: OptimizerRun) -> Iterable[Sign]:
+    for loss in step.losses:
+        odd = loss.outlier
+        if odd is not None:
+            yield Sign(
+                f"the loss jumps to {loss.value / loss.scale:.4g}: {odd.name} of sample {odd.row} of the "
+                f"batch is {odd.size:.3g} off the median, all others are within {odd.next:.3g}",
+                Place(file=optimizer.made_at.file, line=optimizer.made_at.line),
+                {"step": step.training_step, "row": odd.row, "outlier": odd.size, "next": odd.next},
+                advice=("mend or drop this sample, or clip such values; a robust loss bears it: huber_loss",),
+                is_sure=True,
+                confidence=Confidence.EXACT,
+                explains=_FOLLOWING,
+            )
+
+
+_FOLLOWING = (
+    "update-too-large",
+    "diverging",
+    "exploding-gradients",
+    "saturated-units",
+    "not-learning",
+    "oscillating",
+    "plateau",
+    "underfitting",
+)
+"""What one huge step leads to. Each of them also explains a spike: the one that is a fact, or comes first,
+is the cause."""
 
 
 def _is_even(step: StepFacts) -> bool:

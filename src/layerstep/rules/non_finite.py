@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
-from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.facts import LossFacts, StepFacts
 from layerstep.doctor.finding import Place, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
@@ -47,15 +48,24 @@ def _of_loss(step: StepFacts) -> Sign | None:
     if bad is None or bad.origin is None:
         is_bad = any(not math.isfinite(loss.value) for loss in step.losses if loss.is_looked_at)
         return Sign("the loss is not finite") if is_bad else None
-    module = next((each.path for each in step.activations if each.nonfinite), "")
     names, words = bad.origin.parameters, bad.origin_words
+    if bad.origin.file and (bad.origin.module or not names):
+        at = bad.origin.module
+        return Sign(
+            f"the loss is {bad.value}: {words}{' in ' if at else ''}{at}", bad.origin, _numbers(bad, step)
+        )
+    module = next((each.path for each in step.activations if each.nonfinite), "")
     after = f", first in the output of {module}" if module else f", after {names[0]}" if names else ""
     line = bad.origin if bad.origin.line else bad.backward_at
     return Sign(
         f"the loss is {bad.value}: {words}{after}",
         Place(names, module or (names[0].rpartition(".")[0] if names else ""), line.file, line.line),
-        {"loss": bad.value, "step": step.training_step},
+        _numbers(bad, step),
     )
+
+
+def _numbers(bad: LossFacts, step: StepFacts) -> dict[str, float]:
+    return {"loss": bad.value, "step": step.training_step}
 
 
 def _of_gradients(step: StepFacts, run: RunFacts) -> Sign | None:
@@ -69,6 +79,14 @@ def _of_gradients(step: StepFacts, run: RunFacts) -> Sign | None:
     nearest, at = order[-1], step.losses[-1].backward_at if step.losses else Place()
     module = run.parameters[nearest].module if nearest in run.parameters else ""
     count = len(step.bad_gradients)
+    if step.bad_at is not None:
+        where = Place((nearest,), step.bad_at.module or module, step.bad_at.file, step.bad_at.line)
+        return Sign(
+            f"{count} gradients are not finite, the loss is: {step.bad_words} in the backward pass",
+            where if where.file else replace(where, file=at.file, line=at.line),
+            {"bad gradients": count, "step": step.training_step},
+            advice=("keep its operand away from the point where it has no finite slope",),
+        )
     return Sign(
         f"{count} gradients are not finite, the loss is; {nearest} is the nearest to the loss",
         Place((nearest,), module, at.file, at.line),

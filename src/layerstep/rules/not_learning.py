@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from layerstep.doctor.dynamics import best_guess, judged, targets_drift, windows_of
-from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.facts import EvaluationFacts, StepFacts
 from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import WindowRule
 from layerstep.doctor.run_facts import RunFacts
@@ -14,6 +15,9 @@ from layerstep.registry import rule
 __all__ = ["NotLearning"]
 
 LEAST = 100
+FAR = 1.5
+"""So many times the guess: the samples of the evaluation are of another kind, or known to be overfitted."""
+SAMPLES = 50
 NEAR = 2.0
 """So many times the guess: a model that ignores its input settles at the guess itself."""
 
@@ -25,7 +29,8 @@ class NotLearning(WindowRule):
     Why: the model makes no use of its input. The medians of the last two windows are compared with the
     entropy of the labels or the variance of the targets, and with the first window. A loss that has fallen
     and is still far above the guess is on its way: the model began far from the scale of the targets. Of a
-    loss that is not known, only a note is made: it need not fall.
+    loss that is not known, only a note is made: it need not fall. If no evaluation is better than the guess,
+    what the training loss has fallen by was learned by heart: the labels may be those of other samples.
 
     How to fix: `probe overfit` trains on one batch; a model that cannot learn that has a fault in the loss,
     the labels or the path of the gradients. Then look at the learning rate.
@@ -37,6 +42,34 @@ class NotLearning(WindowRule):
     )
     explains = ("plateau", "underfitting")
     confirm = "probe overfit"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._evaluations: list[float] = []
+
+    def evaluated(self, evaluation: EvaluationFacts, run: RunFacts) -> Iterable[Sign]:
+        turns = [each for each in run.optimizers.values() if len(each.loss)]
+        if evaluation.loss is None or not math.isfinite(evaluation.loss) or len(turns) != 1:
+            return
+        if evaluation.samples < SAMPLES:
+            return
+        optimizer = turns[0]
+        seen, self._evaluations = self._evaluations, [*self._evaluations[-511:], evaluation.loss]
+        guess = best_guess(optimizer)
+        if len(seen) < 2 or optimizer.steps < LEAST or guess is None or targets_drift(optimizer):
+            return
+        is_mean = optimizer.criterion is not None and optimizer.criterion.reduction == "mean"
+        is_better = min(seen) < 0.97 * guess.loss or max(*seen[-1:], evaluation.loss) < 0.99 * seen[0]
+        if guess.loss > 0 and is_mean and not is_better and evaluation.loss < FAR * guess.loss:
+            at = optimizer.made_at
+            yield Sign(
+                f"after {optimizer.steps} steps the evaluation loss is {evaluation.loss:.4g}, and never was "
+                f"better than {guess.words} ({guess.loss:.4g})",
+                Place(file=at.file, line=at.line),
+                {"evaluation": evaluation.loss, "guess": guess.loss},
+                advice=("see whether each label belongs to its sample: both may have been shuffled apart",),
+                is_sure=True,
+            )
 
     def look_back(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         optimizer = judged(step, run)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 
+from layerstep.doctor.dynamics import best_guess
 from layerstep.doctor.facts import EvaluationFacts
 from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import Rule
@@ -17,15 +19,19 @@ __all__ = ["Overfitting"]
 LEAST = 5
 MILD, LARGE = 1.1, 1.5
 LONG = 8
+STEPS = 50
+HIGH = 0.15
+"""Of the loss of always guessing: an evaluation below that is a good one."""
 
 
 @rule("R41", "overfitting", severity="warning", confidence="statistical", cost="always")
 class Overfitting(Rule):
-    """The loss of evaluations grows while that of the training falls.
+    """The loss of evaluations grows, or stays, while that of the training falls.
 
     Why: the model learns the training samples by heart. The evaluation loss is seen where the model returns
-    it as `loss`, or where a loss module computes it; a function such as `F.cross_entropy` is not seen. A rise
-    that early stopping would wait for is a note.
+    it as `loss`, or where a loss module or a loss function of torch computes it. Medians of three evaluations
+    are compared with each other and with the scatter from one to the next. A rise that early stopping would
+    wait for is a note, and so is a training loss of almost nothing while evaluations stay far above it.
 
     How to fix: stop at the best evaluation; use more data or augmentation, dropout, weight decay, or a
     smaller model.
@@ -45,17 +51,48 @@ class Overfitting(Rule):
             return
         train = median(turns[0].loss.tail(max(5, min(50, len(turns[0].loss) // 10))))
         self._seen = [*self._seen[-511:], (evaluation.step, evaluation.loss, train)]
-        best_at = min(range(len(self._seen)), key=lambda at: self._seen[at][1])
-        step, best, train_then = self._seen[best_at]
-        since = len(self._seen) - 1 - best_at
-        lately = min(value for _, value, _ in self._seen[-3:])
-        if since < LEAST or best <= 0 or lately < MILD * best or train > 0.9 * train_then:
-            return
-        is_bad = since >= LONG and lately > LARGE * best and train < 0.7 * train_then
-        yield Sign(
-            f"the evaluation loss was best at step {step} with {best:.4g} and is {evaluation.loss:.4g} now; "
+        smooth = [
+            median([loss for _, loss, _ in self._seen[at : at + 3]]) for at in range(len(self._seen) - 2)
+        ]
+        if len(smooth) >= 2:
+            sign = self._grown(evaluation, smooth) or self._apart(evaluation, smooth, run)
+            yield from [sign] if sign is not None else []
+
+    def _grown(self, evaluation: EvaluationFacts, smooth: list[float]) -> Sign | None:
+        best_at = min(range(len(smooth)), key=smooth.__getitem__)
+        step, _, train_then = self._seen[best_at + 1]
+        best, since, train = smooth[best_at], len(smooth) - 1 - best_at, self._seen[-1][2]
+        if since < LEAST - 1 or best <= 0 or smooth[-1] < MILD * best or train > 0.9 * train_then:
+            return None
+        losses = [loss for _, loss, _ in self._seen]
+        scatter = median([abs(b - a) for a, b in itertools.pairwise(losses)])
+        if smooth[-1] - best < 4 * scatter:
+            return None
+        is_bad = since >= LONG - 1 and smooth[-1] > LARGE * best and train < 0.7 * train_then
+        return Sign(
+            f"the evaluation loss was best at step {step} with {best:.4g} and is {smooth[-1]:.4g} now; "
             f"the training loss fell from {train_then:.4g} to {train:.4g}",
             Place(module=evaluation.model),
-            {"best": best, "now": evaluation.loss, "training": train, "evaluations since": since},
+            {"best": best, "now": smooth[-1], "training": train, "evaluations since": since},
             severity=None if is_bad else Severity.INFO,
+        )
+
+    def _apart(self, evaluation: EvaluationFacts, smooth: list[float], run: RunFacts) -> Sign | None:
+        """The training loss is next to nothing, and that of evaluations falls no more."""
+        optimizer = next(each for each in run.optimizers.values() if len(each.loss))
+        guess, train = best_guess(optimizer), self._seen[-1][2]
+        known = optimizer.criterion
+        if guess is None or known is None or known.reduction != "mean" or optimizer.steps < STEPS:
+            return None
+        if not 0 <= train < 0.02 * guess.loss:
+            return None
+        if smooth[-1] < HIGH * guess.loss or smooth[-1] < 0.9 * smooth[-min(LEAST, len(smooth))]:
+            return None
+        samples = len(run.trained_rows)
+        few = f"; it was seen to learn from {samples} samples" if samples else ""
+        return Sign(
+            f"the training loss is {train:.2g}, that of evaluations stays at {smooth[-1]:.3g}{few}",
+            Place(module=evaluation.model),
+            {"training": train, "evaluation": smooth[-1], "samples": samples},
+            severity=Severity.INFO,
         )

@@ -1,4 +1,4 @@
-"""Batches that come twice in a row."""
+"""Batches that come again and again, and samples that fill a batch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from layerstep.doctor.dynamics import judged
 from layerstep.doctor.facts import StepFacts
-from layerstep.doctor.finding import Place, Sign
+from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
+from layerstep.doctor.samples import Batch
 from layerstep.registry import rule
 
 __all__ = ["RepeatedSamples"]
@@ -17,38 +18,63 @@ __all__ = ["RepeatedSamples"]
 LOOKS = 8
 SHARE = 0.35
 ROWS = 4
+STEPS = 30
 
 
 @rule("R34", "repeated-samples", severity="warning", cost="look")
 class RepeatedSamples(Rule):
-    """Consecutive batches are equal, in other memory, while others differ.
+    """Batches are equal to the ones before them, or all samples of a batch are equal.
 
     Why: the workers of a data loader that draw from the same random state, or an iterable dataset that each
     worker reads from the beginning, give every batch several times. The model then sees less than it seems.
-    Training on one batch only, or several steps on the same tensor, is fine.
+    Several steps on the same tensor are fine. The same batch in every step, or batches of one sample that is
+    repeated, may be meant, as a test or because these are all the data: that is a note.
 
     How to fix: seed each worker in `worker_init_fn` from `torch.initial_seed()`, and split an iterable
-    dataset by `get_worker_info()`.
+    dataset by `get_worker_info()`. Take a new batch in each step, and see that a dataset uses its index.
     """
 
     advice = (
         "seed each worker: worker_init_fn=lambda i: numpy.random.seed(torch.initial_seed() % 2**32)",
+        "take a new batch in each step, and see that the dataset uses its index",
         "split an IterableDataset among its workers by torch.utils.data.get_worker_info()",
     )
-    explains = ("overfitting", "not-learning", "plateau")
+    explains = ("overfitting", "not-learning", "plateau", "constant-labels", "sorted-data")
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         if not step.is_looked_at or judged(step, run) is None:
             return
-        batches = list(run.samples.batches)
-        pairs = [(a, b) for a, b in itertools.pairwise(batches) if b.step == a.step + 1 and b.rows >= ROWS]
-        equal = [b for a, b in pairs if a.digest == b.digest and not b.is_same_tensor]
-        different = len({each.digest for each in batches})
-        if len(pairs) < LOOKS or len(equal) < SHARE * len(pairs) or different < 3:
+        found = _twice(list(run.samples.batches)) or _always(list(run.samples.batches))
+        if found is None:
             return
+        text, numbers, severity = found
         model = next((call.model for call in step.forwards), "")
-        yield Sign(
-            f"{len(equal)} of {len(pairs)} batches are equal to the one before them, and others differ",
-            Place(module=model),
-            {"equal": len(equal), "compared": len(pairs)},
-        )
+        at = run.optimizer(step.optimizer).made_at
+        yield Sign(text, Place(module=model, file=at.file, line=at.line), numbers, severity=severity)
+
+
+_Found = tuple[str, dict[str, float], Severity | None] | None
+
+
+def _twice(batches: list[Batch]) -> _Found:
+    """Some batches come twice in a row, in other memory, while others differ."""
+    pairs = [(a, b) for a, b in itertools.pairwise(batches) if b.step == a.step + 1 and b.rows >= ROWS]
+    equal = [b for a, b in pairs if a.digest == b.digest and not b.is_same_tensor]
+    different = len({each.digest for each in batches})
+    if len(pairs) < LOOKS or len(equal) < SHARE * len(pairs) or different < 3:
+        return None
+    text = f"{len(equal)} of {len(pairs)} batches are equal to the one before them, and others differ"
+    return text, {"equal": len(equal), "compared": len(pairs)}, None
+
+
+def _always(batches: list[Batch]) -> _Found:
+    """Every batch is the same one, or a single sample fills it."""
+    if len(batches) < LOOKS or batches[-1].step < STEPS:
+        return None
+    last, count = batches[-1], len(batches)
+    if last.size >= ROWS and all(each.rows == 1 < each.size for each in batches):
+        return f"the {last.size} samples of a batch are all equal", {"batches": count}, Severity.INFO
+    if all(each.digest == last.digest for each in batches):
+        text = f"every step is trained on the same batch of {last.size}"
+        return text, {"samples": last.size, "batches": count}, Severity.INFO
+    return None

@@ -15,11 +15,12 @@ __all__ = ["TiedWeightsApart"]
 
 @rule("R37", "tied-weights-apart", severity="warning", cost="look")
 class TiedWeightsApart(Rule):
-    """An embedding and an output layer begin with equal weights and are trained apart.
+    """Two layers begin with equal or transposed weights and are trained apart.
 
     Why: tied weights are one parameter with two names. If one of them is copied, as by `clone()`, `copy_()`
     or a new `nn.Parameter`, they are equal at first and then drift apart: twice the parameters, and not the
-    model that was meant.
+    model that was meant. Asked are an embedding and an output layer, and a weight and its transpose, as an
+    encoder and its decoder have them; other layers are often copies of one another.
 
     How to fix: assign the parameter itself, `head.weight = embedding.weight`, after the last move or load.
     """
@@ -57,3 +58,6 @@ def _pairs(run: RunFacts) -> Iterable[tuple[str, str]]:
         is_embedding = "Embedding" in each.kind, "Embedding" in other.kind
         if is_embedding[0] != is_embedding[1] and each.memory != other.memory:
             yield other.name, each.name
+        turned = by_bits.get((each.model, each.turned, each.shape[::-1]))
+        if turned is not None and each.turned not in (0, each.checksum) and each.memory != turned.memory:
+            yield turned.name, each.name

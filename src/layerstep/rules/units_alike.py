@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from layerstep.doctor.facts import ParameterFacts, ParameterLook, StepFacts
-from layerstep.doctor.finding import Place, Sign
+from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
@@ -22,7 +23,8 @@ class UnitsAlike(Rule):
     Why: units with equal weights get equal gradients if the layers behind them are constant too, so they stay
     equal for ever: the layer computes one feature many times. If all weights are zero, there may be no
     gradient at all. A layer that is zero at first and comes apart in the first step is fine, as the last
-    layer of a residual branch.
+    layer of a residual branch. One that begins at another single value is a note: only biases, or what comes
+    after it, can tell its units apart.
 
     How to fix: initialise weights at random (`nn.init.kaiming_normal_`, `xavier_uniform_`); zeros are for
     biases.
@@ -43,6 +45,17 @@ class UnitsAlike(Rule):
     def __init__(self) -> None:
         self._looks: dict[str, int] = {}
         self._still: dict[str, int] = {}
+
+    def begins(self, run: RunFacts) -> Iterable[Sign]:
+        alike = [each for each in run.parameters.values() if _is_one_value(each)]
+        if alike:
+            count = f"the weights of {len(alike)} layers" if len(alike) > 1 else "all weights of a layer"
+            yield Sign(
+                f"{count} begin at one value, {alike[0].mean:.3g}: its units start alike",
+                Place(tuple(each.name for each in alike)),
+                {"initial value": alike[0].mean},
+                severity=Severity.INFO,
+            )
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         if not step.is_looked_at:
@@ -71,6 +84,19 @@ class UnitsAlike(Rule):
                     "initial value": run.parameters[alike[0]].mean,
                 },
             )
+
+
+def _is_one_value(known: ParameterFacts) -> bool:
+    """A weight of a layer with several inputs and units. A filter of one channel may be a mean on purpose."""
+    if known.kind not in _LAYERS or not known.leaf.startswith("weight") or not known.requires_grad:
+        return False
+    is_wide = known.is_matrix and known.shape[0] > 1 and math.prod(known.shape[1:]) > 1
+    return is_wide and not known.std > 1e-8 * abs(known.mean) and abs(known.mean) > 0
+
+
+_LAYERS = frozenset(
+    ["Linear", "Conv1d", "Conv2d", "Conv3d", "LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"]
+)
 
 
 def _is_alike(known: ParameterFacts, look: ParameterLook) -> bool:

@@ -61,6 +61,8 @@ class UpdateTooLarge(Rule):
         if mine.grad_norm.head(1) and mine.grad_norm.head(1)[0] > HUGE and step.lr < 1:
             return  # the gradients are the cause, not the rate
         first = mine.loss.first[0][1]
+        if not math.isfinite(first):
+            return  # it was so before any step
         if step.is_looked_at and mine.update.count and mine.update.last > AT_ONCE:
             self._early.setdefault(step.optimizer, []).append(mine.update.last)
         large = self._early.get(step.optimizer, ())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from layerstep.doctor.budget import Level
 from layerstep.errors import UserError
-from layerstep.gradients.flow import DEFAULT, PRESETS
+from layerstep.gradients.flow import DEFAULT, thresholds_of
 
 __all__ = ["DebugConfig"]
 
@@ -31,7 +31,10 @@ class DebugConfig:
     max_gradient_history: int = 200
     """Steps of gradients, and of performance, that are kept."""
     output_dir: str | Path | None = None
-    """Where `stop()` writes the report. Without it, nothing is written."""
+    """Where `log.jsonl` grows while the training runs, and where `stop()` writes the report.
+
+    Without it, nothing is written. The log has the steps and findings of the diagnostics, as they come.
+    """
     sampling_rate: float = 1.0
     """The share of forwards and steps that are looked at: 0.1 takes the 1st, the 11th, the 21st."""
     level: str = Level.BASIC
@@ -45,10 +48,8 @@ class DebugConfig:
         for name in ("max_tracked_tensors", "max_gradient_history"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is at least 1")
-        if self.level not in list(Level):
-            raise UserError(f"no level {self.level!r}", f"there are {', '.join(Level)}")
-        if self.thresholds not in PRESETS:
-            raise UserError(f"no thresholds called {self.thresholds!r}", f"there are {', '.join(PRESETS)}")
+        Level.parse(self.level)
+        thresholds_of(self.thresholds)
 
     def samples(self, number: int) -> bool:
         """Is the forward or step with this number, counted from 1, looked at? The first one is."""

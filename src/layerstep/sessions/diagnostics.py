@@ -112,7 +112,7 @@ class ModelDiagnostics:
 
     @property
     def doctor(self) -> Doctor | None:
-        """The doctor that watches, once the session has started."""
+        """The doctor that watches; None before the session has started, or if it has no diagnostics."""
         return self._doctor
 
     def record_architecture(
@@ -139,7 +139,7 @@ class ModelDiagnostics:
         self._performance.append(metrics)
 
     def watch_with(self, doctor: Doctor) -> None:
-        """Follow the steps that a doctor sees."""
+        """Note the steps that a doctor sees."""
         self._doctor = doctor
         doctor.steppers.append(self._stepped)
 

@@ -12,9 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerstep.errors import UserError
-from layerstep.inspector import inspect
-from layerstep.sessions.checks import check_parameters
-from layerstep.sessions.report import TensorRecord, tensor_record
+from layerstep.sessions.checks import check_parameters, memory_use
+from layerstep.sessions.tensor_record import TensorRecord, look_at, record_fields
 
 __all__ = ["DiffusionModelDebugger", "DiffusionStep", "PipelineAnalysis", "PipelineComponent"]
 
@@ -104,9 +103,10 @@ class DiffusionModelDebugger:
 
     def monitor_diffusion_step(self, pipeline: Any, step: int, latents: Tensor) -> DiffusionStep:
         """Look at the latents after a denoising step."""
-        record = tensor_record(
-            inspect(latents, "latents", layer=type(pipeline).__name__, operation="denoise")
+        fields = record_fields(
+            look_at(latents), "latents", layer=type(pipeline).__name__, operation="denoise"
         )
+        record = TensorRecord(**fields)
         found = DiffusionStep(step, record, _problem(record))
         self._history.append(found)
         self.anomalies += bool(found.problem)
@@ -126,7 +126,7 @@ def _component(name: str, model: nn.Module) -> PipelineComponent:
         name,
         type(model).__name__,
         checked.total_parameters,
-        sum(p.numel() * p.element_size() for p in parameters),
+        memory_use(model).parameters,
         tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
         tuple(sorted({str(p.device) for p in parameters})),
         checked.nan_parameters + checked.inf_parameters,

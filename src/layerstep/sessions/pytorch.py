@@ -14,25 +14,31 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from layerstep.api import anomaly_detection
-from layerstep.calls.stack import Frame
-from layerstep.config import is_disabled, load_config
-from layerstep.engine.points import Record
-from layerstep.engine.session import Session
-from layerstep.inspector import inspect
+from layerstep.config import is_disabled
+from layerstep.doctor.finding import Finding, Severity
+from layerstep.doctor.watch import watching
+from layerstep.gradients.flow import LayerGradient, Thresholds
 from layerstep.memory.profiler import MemoryProfiler, memory_tracking
-from layerstep.module_paths.where import Where
 from layerstep.nonfinite.detection import Detection
 from layerstep.profile.profiler import Profiler, profiling
-from layerstep.sessions.checks import GradientChecker, ParameterCheck, check_parameters
+from layerstep.sessions.checks import (
+    GradientChecker,
+    MemoryUse,
+    ParameterCheck,
+    check_parameters,
+    memory_use,
+    sizes_of_gradients,
+)
 from layerstep.sessions.events import DebugEvent, Events
+from layerstep.sessions.forward_pass import LayerOutput, call, call_watched
 from layerstep.sessions.plain_data import as_json, write
-from layerstep.sessions.report import TensorRecord, tensor_record
-from layerstep.tensors.shapes import tensors_in
+from layerstep.sessions.tensor_record import TensorRecord, look_at, record_fields
+from layerstep.tensors.finite import is_finite
 
-__all__ = ["PyTorchDebugger", "create_pytorch_debugger", "debug_training_session"]
+__all__ = ["PyTorchDebugger", "create_pytorch_debugger", "debug_context", "debug_training_session"]
 
-MOST_LAYERS = 2000
-"""Outputs of one forward that are kept."""
+MOST_NORMS = 2000
+"""Norms of `check_gradients` that are kept."""
 
 
 class PyTorchDebugger:
@@ -65,7 +71,7 @@ class PyTorchDebugger:
         self.log_dir = log_dir
         self._events = Events(logger, verbose=debug_mode)
         self._checker = GradientChecker()
-        self._layers: list[TensorRecord] = []
+        self._layers: list[LayerOutput] = []
         self._profiles: list[str] = []
         self._memory: list[str] = []
         self._norms: list[float] = []
@@ -76,8 +82,8 @@ class PyTorchDebugger:
         return self._events.last
 
     @property
-    def layers(self) -> tuple[TensorRecord, ...]:
-        """What came out of the modules in the last `debug_forward_pass`."""
+    def layers(self) -> tuple[LayerOutput, ...]:
+        """The modules in the last `debug_forward_pass`, in the order in which they returned."""
         return tuple(self._layers)
 
     # --- blocks ---
@@ -135,9 +141,9 @@ class PyTorchDebugger:
             return 0.0
         found = self._checker.check(model)
         self._norms.append(found.norm)
-        del self._norms[:-MOST_LAYERS]
+        del self._norms[:-MOST_NORMS]
         for kind, names in (
-            ("gradient_nan", found.nan),
+            ("gradient_nonfinite", found.nonfinite),
             ("gradient_explosion", found.exploding),
             ("gradient_vanishing", found.vanishing),
         ):
@@ -157,48 +163,61 @@ class PyTorchDebugger:
                 self._events.add(kind, ", ".join(names[:5]), is_anomaly=True, parameters=names)
         return found
 
+    def check_gradient_explosion(self, model: nn.Module, threshold: float = 10.0) -> tuple[str, ...]:
+        """The parameters whose gradient has a norm above the threshold, or is not finite."""
+        found = GradientChecker(Thresholds(0.0, threshold, of_norm=True)).check(model)
+        return found.nonfinite + found.exploding
+
+    def check_gradient_vanishing(self, model: nn.Module, threshold: float = 1e-6) -> tuple[str, ...]:
+        """The parameters whose gradient has a norm below the threshold."""
+        return GradientChecker(Thresholds(threshold, math.inf, of_norm=True)).check(model).vanishing
+
+    # --- figures ---
+
+    def analyze_tensor(self, tensor: Tensor, name: str = "tensor") -> TensorRecord:
+        """The figures of a tensor. NaN and Inf in it are noted."""
+        found = TensorRecord(**record_fields(look_at(tensor), name))
+        if not found.is_finite:
+            text = f"{name} has {found.nan:,} NaN and {found.inf:,} Inf"
+            self._events.add("tensor_nonfinite", text, is_anomaly=True, nan=found.nan, inf=found.inf)
+        return found
+
+    def analyze_model_parameters(self, model: nn.Module) -> dict[str, TensorRecord]:
+        """The figures of each parameter."""
+        return {name: self.analyze_tensor(p, name) for name, p in model.named_parameters()}
+
+    def analyze_gradients(self, model: nn.Module) -> dict[str, LayerGradient]:
+        """Mean, largest value and norm of each parameter's gradient, and whether it vanishes or explodes."""
+        return sizes_of_gradients(model)
+
+    def profile_memory_usage(self, model: nn.Module) -> MemoryUse:
+        """The bytes of the model's parameters, gradients and buffers."""
+        return memory_use(model)
+
     # --- passes ---
 
     def debug_forward_pass(self, model: nn.Module, inputs: Any, layer_hooks: bool = True) -> Any:
         """Call the model: a tuple is its arguments, a dictionary its keywords. Its output is returned.
 
-        `layer_hooks` notes what comes out of each module, in `layers`.
+        `layer_hooks` notes in `layers` what goes into each module, what comes out, and its time.
         """
         begun = time.perf_counter()
-        if not layer_hooks or is_disabled():
-            output = _call(model, inputs)
+        if layer_hooks and not is_disabled():
+            output, self._layers = call_watched(model, inputs)
+            broken = [each.name for each in self._layers if not each.is_finite]
+            if broken:
+                text = f"first in {broken[0]}"
+                self._events.add("activation_nonfinite", text, is_anomaly=True, layers=broken)
         else:
-            output = self._watched(model, inputs)
+            output = call(model, inputs)
         seconds = time.perf_counter() - begun
-        broken = [each.name for each in self._layers if not each.is_finite]
-        if layer_hooks and broken:
-            self._events.add("activation_nan", f"first in {broken[0]}", is_anomaly=True, layers=broken)
         self._events.add("forward", f"took {1e3 * seconds:.3g} ms", seconds=seconds)
         return output
 
-    def _watched(self, model: nn.Module, inputs: Any) -> Any:
-        self._layers.clear()
-        session = Session(config=load_config())
-        session.add_model(model)
-        point = session.points.add(Record(Where.parse("**"), action=self._note, set_by="debug_forward_pass"))
-        session.intake.set_or_leave_pending(point)
-        session.attach()
-        try:
-            return _call(model, inputs)
-        finally:
-            session.detach()
-
-    def _note(self, frame: Frame) -> None:
-        for place, tensor in tensors_in(frame.output, most=1):
-            path = frame.path.partition("|")[0]
-            if len(self._layers) < MOST_LAYERS:
-                self._layers.append(tensor_record(inspect(tensor, f"{path}{place}", layer=path)))
-
     def debug_backward_pass(self, loss: Tensor, retain_graph: bool = False) -> None:
         """Run `loss.backward()`; a loss that is not finite is noted."""
-        record = tensor_record(inspect(loss, "loss"))
-        if not record.is_finite:
-            self._events.add("loss_not_finite", f"the loss is {loss.detach().tolist()}", is_anomaly=True)
+        if not is_finite(loss):
+            self._events.add("loss_nonfinite", f"the loss is {loss.detach().tolist()}", is_anomaly=True)
         begun = time.perf_counter()
         loss.backward(retain_graph=retain_graph)
         seconds = time.perf_counter() - begun
@@ -228,6 +247,17 @@ class PyTorchDebugger:
         }
 
     # --- what was found ---
+
+    def add_event(self, event_type: str, message: str, *, is_anomaly: bool = False, **data: Any) -> None:
+        """Note something of your own: it is logged and reported with the rest."""
+        self._events.add(event_type, message, is_anomaly=is_anomaly, **data)
+
+    def add_finding(self, finding: Finding) -> None:
+        """Note what the doctor has found."""
+        is_anomaly = finding.severity.rank >= Severity.WARNING.rank
+        text = f"{finding.rule}: {finding.text}"
+        where = str(finding.where)
+        self._events.add("finding", text, is_anomaly=is_anomaly, where=where, step=finding.first_step)
 
     def get_debug_summary(self) -> dict[str, Any]:
         """What is switched on, and how often each kind of event came."""
@@ -266,12 +296,6 @@ class PyTorchDebugger:
             notes.clear()
 
 
-def _call(model: nn.Module, inputs: Any) -> Any:
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
-
-
 def create_pytorch_debugger(
     logger: logging.Logger | None = None, debug_mode: bool = True, **options: Any
 ) -> PyTorchDebugger:
@@ -293,3 +317,20 @@ def debug_training_session(
     debugger.check_model_parameters(model)
     if debugger.log_dir is not None:
         debugger.save_debug_report()
+
+
+@contextlib.contextmanager
+def debug_context(
+    level: str = "basic", *, logger: logging.Logger | None = None, **options: Any
+) -> Iterator[PyTorchDebugger]:
+    """Let the doctor watch the training in this block. What it finds is an event of the debugger.
+
+    `level` is the budget of the doctor: `basic`, `advanced` or `extreme`. The options are the debugger's.
+    """
+    debugger = create_pytorch_debugger(logger, **options)
+    if is_disabled():
+        yield debugger
+        return
+    with watching(level) as watch:
+        watch.doctor.listeners.append(debugger.add_finding)
+        yield debugger

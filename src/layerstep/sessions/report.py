@@ -16,7 +16,6 @@ from layerstep.doctor.views import finding_view, findings_view, health_view
 from layerstep.errors import UserError
 from layerstep.exports.html import write_html
 from layerstep.gradients.flow import FlowSummary
-from layerstep.inspector import TensorReport
 from layerstep.layers.architecture import Architecture
 from layerstep.layers.architecture_view import architecture_view
 from layerstep.profile.profiler import ProfileReport
@@ -24,50 +23,12 @@ from layerstep.render.html import to_html
 from layerstep.render.screen import to_text
 from layerstep.sessions.diagnostics import ModelPerformanceMetrics
 from layerstep.sessions.plain_data import as_json, as_plain, write
+from layerstep.sessions.tensor_record import TensorRecord
 from layerstep.views import Column, Group, Notice, Plot, Table, Text, View
 
-__all__ = ["Report", "TensorRecord", "curve", "tensor_record"]
+__all__ = ["Report", "curve"]
 
 MOST_TENSORS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class TensorRecord:
-    """A tensor that was inspected, in a few numbers."""
-
-    name: str
-    layer: str
-    operation: str
-    shape: tuple[int, ...]
-    dtype: str
-    mean: float | None
-    std: float | None
-    min: float | None
-    max: float | None
-    nan: int
-    inf: int
-
-    @property
-    def is_finite(self) -> bool:
-        return not self.nan and not self.inf
-
-
-def tensor_record(report: TensorReport) -> TensorRecord:
-    """The numbers of a tensor's report."""
-    stats, summary = report.stats, report.summary
-    return TensorRecord(
-        report.name,
-        report.layer,
-        report.operation,
-        tuple(summary.shape),
-        summary.dtype,
-        stats.mean if stats is not None else None,
-        stats.std if stats is not None else None,
-        stats.min if stats is not None else None,
-        stats.max if stats is not None else None,
-        stats.nan if stats is not None else 0,
-        stats.posinf + stats.neginf if stats is not None else 0,
-    )
 
 
 def curve(points: Sequence[tuple[int, float]], title: str) -> Plot:

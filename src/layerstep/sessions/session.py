@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -9,26 +11,29 @@ from typing import IO, Any, Self
 from torch import nn
 
 from layerstep._torch import is_tracing
-from layerstep.automation.alerts import Alert, WebhookSink
+from layerstep.automation.alerts import Alert
 from layerstep.automation.hook import AlertSeverity
 from layerstep.automation.running import Hooks, hooks_of
 from layerstep.calls.stack import Frame
 from layerstep.config import is_disabled
 from layerstep.doctor.budget import Level
+from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Finding, Severity
+from layerstep.doctor.log import Log
 from layerstep.doctor.watching import doctor_of
 from layerstep.engine.points import Record
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
-from layerstep.frontends.choose import open_session
+from layerstep.frontends.choose import choose_frontend, open_session
 from layerstep.gradients.debugger import GradientDebugger
 from layerstep.gradients.recorder import named_parameters
-from layerstep.inspector import TensorInspector
+from layerstep.inspector import TensorInspector, TensorReport
 from layerstep.module_paths.where import Where
 from layerstep.profile.profiler import Profiler
 from layerstep.sessions.config import DebugConfig
 from layerstep.sessions.diagnostics import ModelDiagnostics
-from layerstep.sessions.report import Report, curve, tensor_record
+from layerstep.sessions.report import Report, curve
+from layerstep.sessions.tensor_record import TensorRecord, record_fields
 from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
 from layerstep.training_steps.steps import Stepped
@@ -72,14 +77,11 @@ class DebugSession:
         self.profiler = Profiler(model)
         self._output = output
         self._session: Session | None = None
-        """The debugger while it is on."""
-        self._debugger: Session | None = None
+        self._log: Log | None = None
+        self._log_file: IO[str] | None = None
         self._report: Report | None = None
-
-    @property
-    def is_on(self) -> bool:
+        self.is_on = False
         """Has it started, and not stopped yet?"""
-        return self._session is not None
 
     @property
     def hooks(self) -> Hooks:
@@ -88,25 +90,34 @@ class DebugSession:
 
     def _opened(self) -> Session:
         """The debugger below; it does nothing before `start()`."""
-        if self._debugger is None:
-            self._debugger, _ = open_session(batch=True, output=self._output)
-            if self.model is not None:
-                self._debugger.add_model(self.model)
-            hooks = hooks_of(self._debugger)
-            hooks.inspected = self.tensor_inspector.inspect_tensor
-            hooks.tracked = self.gradient_debugger.record_gradient_flow
-        return self._debugger
+        if self._session is not None:
+            return self._session
+        self._session, screen = open_session(batch=True, output=self._output)
+        session, config = self._session, self.config
+        if self.model is not None:
+            session.add_model(self.model)
+        hooks = hooks_of(session)
+        hooks.inspected = self.tensor_inspector.inspect_tensor
+        hooks.tracked = self.gradient_debugger.record_gradient_flow
+        hooks.open_prompt = lambda: choose_frontend(session, screen, input=None, use_pipe=False)
+        if config.enable_tensor_inspection:
+            point = session.points.add(
+                Record(Where.parse("**"), action=self._inspect, set_by="debug_session")
+            )
+            session.intake.set_or_leave_pending(point)
+        if config.enable_model_diagnostics:
+            doctor = doctor_of(session)
+            doctor.listeners.append(self._found)
+            doctor.steppers.append(self._stepped)
+            self.model_diagnostics.watch_with(doctor)
+        return session
 
     def start(self) -> Self:
         """Watch from now on."""
         if self.is_on or is_disabled():
             return self
-        self._session = session = self._opened()
-        if self.config.enable_tensor_inspection:
-            point = session.points.add(
-                Record(Where.parse("**"), action=self._inspect, set_by="debug_session")
-            )
-            session.intake.set_or_leave_pending(point)
+        self.is_on = True
+        session = self._opened()
         session.attach(discover=self.model is None)
         if self.config.enable_gradient_debugging:
             session.run.training.before.append(self._record_gradients)
@@ -118,25 +129,25 @@ class DebugSession:
 
     def stop(self) -> Report:
         """Take everything off the run, and report; to `output_dir` too, if there is one."""
-        session, self._session = self._session, None
-        if session is None:
+        if not self.is_on or self._session is None:
             return self._report or Report(steps=0)
-        doctor = self.model_diagnostics.doctor
+        self.is_on = False
+        session, doctor = self._session, self.model_diagnostics.doctor
         if doctor is not None:
             doctor.finish()
-        steps = session.run.training.count
+        for text in self.hooks.never_acted():
+            session.say(Notice(f"a hook never acted: {text}", level="warn"))
         session.detach()
-        for sink in self.hooks.alerts.sinks:
-            if isinstance(sink, WebhookSink):
-                sink.close()
+        self.hooks.alerts.close()
         self.profiler.stop()
-        self._report = self._reported(steps)
+        self._report = report = self._reported(session.run.training.count)
+        self._end_log(report)
         try:
-            self._write(self._report)
+            self._write(report)
         except UserError as error:  # a full disk must not end the program after its training
             session.say(Notice(f"the report is not written: {error}", level="warn"))
         session.close()
-        return self._report
+        return report
 
     def _write(self, report: Report) -> None:
         if self.config.output_dir is None:
@@ -146,15 +157,43 @@ class DebugSession:
             report.save(Path(self.config.output_dir) / "report.html")
 
     def _diagnose(self, session: Session) -> None:
-        if self.model is not None and self.model_diagnostics.architecture is None:
-            self.model_diagnostics.record_architecture()
-        doctor = doctor_of(session)
-        doctor.start(Level(self.config.level))
-        self.model_diagnostics.watch_with(doctor)
-        doctor.listeners.append(self._alert)
+        try:
+            if self.model is not None and self.model_diagnostics.architecture is None:
+                self.model_diagnostics.record_architecture()
+        except Exception as error:
+            session.fail(error)
+            return
+        doctor_of(session).start(Level(self.config.level))
+        if self.config.output_dir is not None:
+            self._begin_log(session, Path(self.config.output_dir))
 
-    def _alert(self, finding: Finding) -> None:
-        """Send a finding to the sinks of alerts too; the screen has shown it."""
+    def _begin_log(self, session: Session, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._log_file = (folder / "log.jsonl").open("w", encoding="utf-8")
+        except OSError as error:
+            session.say(Notice(f"the steps are not logged in {folder}: {error.strerror}", level="warn"))
+            return
+        self._log = Log(self._log_file)
+        self._log.begins(sys.argv[0], self.config.level)
+
+    def _end_log(self, report: Report) -> None:
+        log, self._log = self._log, None
+        doctor = self.model_diagnostics.doctor
+        if log is None or self._log_file is None or doctor is None:
+            return
+        log.ends(list(report.findings), self.model_diagnostics.health.score, doctor.budget.cost)
+        with contextlib.suppress(OSError):
+            self._log_file.close()
+
+    def _stepped(self, step: StepFacts) -> None:
+        if self._log is not None:
+            self._log.step(step)
+
+    def _found(self, finding: Finding) -> None:
+        """Log a finding, and send it to the sinks of alerts; the screen has shown it."""
+        if self._log is not None:
+            self._log.finding(finding)
         severity = _SEVERITY.get(finding.severity, AlertSeverity.CRITICAL)
         self.hooks.alerts.send(
             Alert(finding.rule, severity, finding.text, finding.first_step, layer=str(finding.where))
@@ -162,23 +201,21 @@ class DebugSession:
 
     def _inspect(self, frame: Frame) -> None:
         """A module has returned."""
-        owner = self._session.run.models.owner_of(frame.module) if self._session and frame.module else None
+        owner = self._opened().run.models.owner_of(frame.module) if frame.module is not None else None
         if owner is None or not self.config.samples(owner.forwards):
             return
         for place, tensor in tensors_in(frame.output, most=1):
             path = frame.path.partition("|")[0]
-            self.tensor_inspector.inspect_tensor(tensor, f"{path}.output{place}", path, "forward")
+            self.tensor_inspector.inspect_tensor(tensor, f"{path}.output{place}", path, "forward", brief=True)
 
     def _record_gradients(self, stepped: Stepped) -> None:
-        if self._session is None or stepped.number != 1 or is_tracing():
-            return
-        if not self.config.samples(stepped.steps + 1):
+        if stepped.number != 1 or is_tracing() or not self.config.samples(stepped.steps + 1):
             return
         with observing():
             if self.model is not None:
                 self.gradient_debugger.record_step(stepped.steps)
                 return
-            for each in named_parameters(self._session):
+            for each in named_parameters(self._opened()):
                 if each.parameter.grad is not None:
                     self.gradient_debugger.record_gradient_flow(each.name, each.parameter.grad)
 
@@ -190,7 +227,7 @@ class DebugSession:
             health=diagnostics.health if has_doctor else None,
             findings=diagnostics.findings,
             gradients=flow.summary_report() if len(flow) else None,
-            tensors=tuple(tensor_record(each) for each in self.tensor_inspector.reports),
+            tensors=tuple(map(_record, self.tensor_inspector.reports)),
             architecture=diagnostics.architecture,
             performance=diagnostics.performance,
             alerts=self.hooks.alerts.kept,
@@ -216,6 +253,11 @@ class DebugSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _record(report: TensorReport) -> TensorRecord:
+    fields = record_fields(report.summary, report.name, layer=report.layer, operation=report.operation)
+    return TensorRecord(**fields)
 
 
 def debug_session(

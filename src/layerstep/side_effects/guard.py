@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from layerstep._torch import has_saved_tensor_hooks, set_version
 from layerstep._torch.process_state import parametrizations_kept
-from layerstep.hooks.taps import watching_calls
+from layerstep.hooks.temporary import watching_calls
 from layerstep.module_paths.models import Models
 from layerstep.process.interrupts import not_now
 from layerstep.side_effects.random_streams import Generators, OtherThreads, RandomState
@@ -183,7 +184,7 @@ class _Buffers:
         buffers = list(module._buffers.values())
         with observing() if buffers else contextlib.nullcontext():
             for buffer in buffers:
-                if buffer is not None and id(buffer) not in self._values:
+                if buffer is not None and id(buffer) not in self._values and not is_lazy(buffer):
                     self._values[id(buffer)] = (buffer, buffer.detach().clone(), version_of(buffer))
 
     def restore(self) -> set[int]:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerstep._torch.guards import observation
 from layerstep._torch.tensors import is_tensor
 from layerstep.process.frames import is_program_file
 from layerstep.process.thread_frames import frames_of_threads
@@ -43,8 +44,9 @@ class RandomState:
     def changed(self) -> list[str]:
         """The streams that have moved since."""
         moved = []
-        if not torch.equal(torch.get_rng_state(), self.torch):
-            moved.append("torch")
+        with observation():
+            if not torch.equal(torch.get_rng_state(), self.torch):
+                moved.append("torch")
         if self.cuda and any(map(_differ, torch.cuda.get_rng_state_all(), self.cuda)):
             moved.append("cuda")
         if random.getstate() != self.python:

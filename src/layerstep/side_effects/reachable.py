@@ -97,7 +97,7 @@ class Reach:
     def add_module(self, name: str, module: nn.Module) -> None:
         """A module with all modules inside: their state, their attributes, and what their methods name."""
         kinds: dict[type, None] = {}
-        for path, part in module.named_modules():
+        for path, part in _parts(module):
             inside = f"{name}.{path}" if path else name
             self._seen[id(part)] = part
             kinds[type(part)] = None
@@ -140,6 +140,14 @@ class Reach:
                 inside = vars(value)
                 for item in [inside[each] for each in names if is_generator(inside.get(each))]:
                     self.add(name, item)
+
+
+def _parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules in a module; none of one that is being made or copied, and has no table of them yet."""
+    try:
+        return list(module.named_modules())
+    except Exception:  # or the program's own `named_modules` raises
+        return []
 
 
 def _attributes(value: Any) -> Any:

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-__all__ = ["clone_of", "is_freed"]
+from layerstep._torch.guards import functions_off
+
+__all__ = ["clone_of", "has_same_bits", "is_freed"]
 
 
 def clone_of(tensor: Tensor) -> Tensor:
@@ -25,13 +27,30 @@ def clone_of(tensor: Tensor) -> Tensor:
     return plain[once].clone().expand(plain.shape)
 
 
+def has_same_bits(tensor: Tensor, copy: Tensor) -> bool:
+    """Is a copy still what the tensor is? 0 is not -0 here, and NaN is NaN. What is freed has no values.
+
+    Kinds whose values do not lie in one memory are compared by numbers.
+    """
+    if is_freed(tensor):
+        return True
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return torch.equal(tensor, copy)
+    one, other = (
+        plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
+        for plain in (each.detach().resolve_conj().resolve_neg().contiguous() for each in (tensor, copy))
+    )
+    return torch.equal(one, other)
+
+
 def is_freed(tensor: Tensor) -> bool:
     """Is there less memory behind a tensor than its shape asks for? To read it is a segmentation fault."""
     try:
-        if not tensor.numel() or is_lazy(tensor) or tensor.is_nested:
-            return False
-        last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-        needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
-        return tensor.untyped_storage().nbytes() < needed
+        with functions_off():
+            if is_lazy(tensor) or not tensor.numel() or tensor.is_nested:
+                return False
+            last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+            needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+            return tensor.untyped_storage().nbytes() < needed
     except (RuntimeError, NotImplementedError):  # sparse ones and wrappers keep their memory elsewhere
         return False

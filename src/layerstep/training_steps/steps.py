@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-import torch
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+
+from layerstep._torch.guards import no_grad_unseen
 
 __all__ = ["Stepped", "Steps"]
 
@@ -120,7 +121,7 @@ class Steps:
         try:
             stepped = self._of(optimizer)
             for listener in list(listeners):
-                with torch.no_grad():
+                with no_grad_unseen():
                     listener(stepped)
         except Exception as error:
             self._failed(error)

@@ -171,7 +171,15 @@ def plain_of(value: Any) -> Tensor | None:
     if known == "wrapper":
         names, _ = value.__tensor_flatten__()
         return plain_of(getattr(value, names[0])) if names else None
-    return value if known == "plain" and _has_memory(value) else None
+    return value if known == "plain" and _has_memory(value) and _has_storage(value) else None
+
+
+def _has_storage(value: Tensor) -> bool:
+    """Has it memory of its own? A wrapper that does not say what it wraps has only a size."""
+    try:
+        return value.untyped_storage().data_ptr() != 0 or not value.numel()
+    except RuntimeError:
+        return False
 
 
 def _kind_of(kind: type) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layerstep._torch import below_everything
+from layerstep._torch.guards import functions_off
 from layerstep.engine.point import Point, PointKind
 from layerstep.watchpoints.tensor_locator import PLAIN, Home, plain_of
 
@@ -112,7 +113,8 @@ class Watchpoint(Point):
         if type(found) not in PLAIN:
             found = plain_of(found)
         try:
-            return found.data_ptr() if found is not None else 0
+            with functions_off():
+                return found.data_ptr() if found is not None else 0
         except RuntimeError:  # a sparse gradient, say
             return 0
 

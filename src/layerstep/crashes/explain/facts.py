@@ -21,6 +21,7 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.crashes.explain.reading import UNKNOWN, Operand, read_call
 from layerstep.crashes.inplace_writes import Write
 from layerstep.crashes.traceback_calls import Crash, Spot, is_users
+from layerstep.errors import message_of
 from layerstep.process.frames import forget_locals
 from layerstep.tensors.shapes import attempt, dtype_name, shape_line, shape_of
 
@@ -57,7 +58,7 @@ class Facts:
 
     @property
     def message(self) -> str:
-        return str(self.error)
+        return message_of(self.error)
 
     @property
     def is_layer(self) -> bool:

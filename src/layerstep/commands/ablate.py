@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from torch import Tensor
+
+from layerstep.arguments import Choice, Condition, Given, Number, Option, Real
+from layerstep.calls.events import Phase
+from layerstep.commands.break_ import condition_of
+from layerstep.commands.edit import REACH, WHERE, reach_of
+from layerstep.edits.acting import Occasion
+from layerstep.edits.edits import Edits
+from layerstep.edits.heads import head_slice, projection_of
+from layerstep.edits.values import Value, mean_value, noise, replacing, resampled
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
+from layerstep.points.description import confirmation
+from layerstep.registry import command
+from layerstep.views import Notice
+
+
+@command(
+    "ablate",
+    group="change",
+    args=(
+        WHERE,
+        Choice("zero|mean|noise|resample", default="zero", name="kind"),
+        Option("size", Real("SIGMA")),
+        Option("head", Number("H")),
+        *REACH,
+        Condition(),
+    ),
+    examples=("ablate blocks.1.mlp", "ablate blocks.0.attn mean", "ablate blocks.1.mlp noise --size 0.1"),
+)
+def ablate(session: Session, given: Given) -> Notice:
+    """Take the contribution of a module away.
+
+    It acts in every call from now on. `zero` puts zeros in place of what it returns, `mean` the mean of each
+    feature, `noise` adds normal noise of its own spread, or of SIGMA with `--size`, `resample` gives each row
+    of the batch the values of another row. The mean is over the recorded forwards (`record PATH --tensors`),
+    or else over this batch. Noise comes from a generator of its own, so the random streams of the run stay
+    where they are. If the module returns several tensors, the first one of floating numbers is meant. With
+    `--head`, WHERE is an attention, and only this head is ablated. The rest is as in `edit`.
+    """
+    if given.size is not None and given.kind != "noise":
+        raise BadArguments("--size is for noise", f"ablate {given.where} noise --size {given.size:g}")
+    value, source = _value(session, given)
+    where, base, heads = given.where, "out", 0
+    if given.head is not None:
+        where, heads = projection_of(session.run.models, given.where)
+        base, value = "inp", _of_head(value, given.head, heads)
+    edits, reach = session.instruments.get(Edits), reach_of(given)
+    point = edits.add(
+        where,
+        replacing(value, reach=reach, base=base),
+        line=f"ablate {given.typed}",
+        phase=Phase.ENTER if base == "inp" else Phase.EXIT,
+        reach=reach,
+        condition=condition_of(given),
+        is_random=given.kind in ("noise", "resample"),
+    )
+    words = f": {given.kind}" + (f" {source}" if source else "")
+    return confirmation(point, words + (f", head {given.head} of {heads}" if heads else ""))
+
+
+def _value(session: Session, given: Given) -> tuple[Value, str]:
+    if given.kind == "mean":
+        return mean_value(session, given.where)
+    if given.kind == "noise":
+        return lambda old, occasion: noise(old, occasion, given.size), ""
+    if given.kind == "resample":
+        return resampled, ""
+    return lambda old, occasion: 0.0, ""
+
+
+def _of_head(value: Value, head: int, heads: int) -> Value:
+    def of_head(old: Tensor, occasion: Occasion) -> Tensor:
+        part = head_slice(old, head, heads)
+        new = old.clone()
+        new[..., part] = value(old[..., part], occasion)
+        return new
+
+    return of_head

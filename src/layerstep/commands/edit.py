@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from layerstep.arguments import Condition, Expr, Given, Keyword, Number, Word
+from layerstep.commands.break_ import condition_of
+from layerstep.commands.set_ import GRADIENT, gradient_of, split_assignment
+from layerstep.edits.acting import Reach, parse_tokens
+from layerstep.edits.edits import Edits
+from layerstep.edits.of_gradients import at_output
+from layerstep.edits.target import Target
+from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
+from layerstep.points.description import confirmation
+from layerstep.registry import command
+from layerstep.views import Notice
+
+__all__ = ["REACH", "WHERE", "reach_of"]
+
+WHERE = Word("WHERE", completes="where")
+REACH = (
+    Keyword("for", Number("N", least=1, default=0, name="times"), "act in so many calls only"),
+    Keyword("call", Number("K", least=1, default=0), "act only in the K-th call of a forward"),
+    Keyword("tokens", Word("A:B", default="", name="tokens"), "act only at these positions of the sequence"),
+)
+
+
+def reach_of(given: Given) -> Reach:
+    """In which calls, and on which tokens, an edit is to act."""
+    return Reach(given.times or 0, given.call or 0, parse_tokens(given.tokens))
+
+
+@command(
+    "edit",
+    group="change",
+    args=(WHERE, Expr("[TARGET =] EXPR", name="text"), *REACH, *GRADIENT, Condition()),
+    examples=(
+        "edit blocks.1.mlp out * 0",
+        "edit head out[0] = 0 for 1",
+        "edit blocks.*.attn out * 0.5 tokens -1",
+    ),
+)
+def edit(session: Session, given: Given) -> Notice:
+    """Change a value in every call of a module from now on.
+
+    EXPR takes the place of what the module returns; it may use `out`, `inp`, `kwargs` and all other names.
+    With `inp = EXPR` or `out[0] = EXPR` another value or a part of it is replaced, as by `set`. `for N` acts
+    in N calls only, `call K` only in the K-th call of a forward, `tokens A:B` only at these positions of the
+    sequence, `if EXPR` only where that holds. If activation checkpointing runs a call again in the backward
+    pass, the edit acts there, too.
+    `edit PATH.grad EXPR` replaces the gradient of what the module returns, as it arrives in the backward
+    pass; `edit PATH.weight.grad EXPR` that of a parameter, before each step of its optimizer. `grad` is the
+    old one.
+    An edit is a point: `info breaks` says how often it acted, `disable` and `undo` take it back. `perturbed?`
+    lists all edits. `--through` and `--cut` mean the gradient of a constant, as in `set`.
+    """
+    if given.where.endswith(".grad"):
+        return _gradient(session, given, given.where.removesuffix(".grad"))
+    target, expression = split_assignment(given.text)
+    place = Target.parse(target or "out")
+    if not place.is_of_a_call:
+        raise BadArguments(
+            f"edit replaces out, inp or kwargs, not {target}", f"`set {given.text}` writes it once"
+        )
+    edits, reach = session.instruments.get(Edits), reach_of(given)
+    make = edits.by_expression(expression, target=place, gradient=gradient_of(given), reach=reach)
+    point = edits.add(
+        given.where,
+        make,
+        line=f"edit {given.typed}",
+        phase=place.phase,
+        reach=reach,
+        condition=condition_of(given),
+    )
+    return confirmation(point, f": {place.text} = {expression}")
+
+
+def _gradient(session: Session, given: Given, path: str) -> Notice:
+    edits, line = session.instruments.get(Edits), f"edit {given.typed}"
+    told = edits.edit_gradient(path, given.text, line=line)
+    if told is not None:
+        return told
+    point = edits.add(
+        path,
+        at_output(session, given.text),
+        line=line,
+        reach=reach_of(given),
+        condition=condition_of(given),
+    )
+    return confirmation(point, f": the gradient of what it returns is {given.text}")

@@ -1,0 +1,359 @@
+"""The edits of a session: what was changed on purpose, how often it acted, and the way back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from layerstep._torch import set_version
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame
+from layerstep.edits.acting import Acting, Make, Occasion, Reach, only_tokens
+from layerstep.edits.gradients import Gradient
+from layerstep.edits.of_gradients import ParameterGradient
+from layerstep.edits.target import Target
+from layerstep.engine.instrument import Instrument
+from layerstep.engine.points import Edit
+from layerstep.errors import BadArguments, UserError
+from layerstep.expressions.expression import Expression
+from layerstep.expressions.scope import EvaluationFailed, run_python
+from layerstep.module_paths.where import Where
+from layerstep.side_effects.guard import state_of
+from layerstep.tensors.observing import observing, version_of
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Edits", "Made"]
+
+
+@dataclass(slots=True, eq=False)
+class Made:
+    """One edit: as a point that acts at calls, in one call only, or in a weight."""
+
+    number: int
+    line: str
+    where: str
+    state: Callable[[], str]
+    """How often it acted, and what of it remains."""
+    undo: Callable[[], str]
+    """Takes it back, and says what it cannot; raises where that would be wrong."""
+    redo: Callable[[], None] | None = None
+    is_weight: bool = False
+    is_undone: bool = False
+
+
+class Edits(Instrument):
+    """All edits of a session, in their order."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.made: list[Made] = []
+        self.why_refused = ""
+        """Why no edit may be made, if so."""
+        self._tried: list[Edit] | None = None
+        self._is_told = False
+        self._undone: list[Made] = []
+        """Those that can be made again, the last undone at the end."""
+
+    @property
+    def in_force(self) -> list[Made]:
+        return [each for each in self.made if not each.is_undone]
+
+    @property
+    def past(self) -> str:
+        """What edits that were undone have done before, in words."""
+        over = [each for each in self.made if each.is_undone and "acted" in each.state()]
+        return (
+            f"edits that were undone acted before: {', '.join(str(e.number) for e in over)}" if over else ""
+        )
+
+    def for_rerun(self) -> list[Edit]:
+        """The edits at calls that are in force, as they act in a rerun."""
+        points = [point for point in self._session.points if isinstance(point, Edit) and point.enabled]
+        return [
+            replace(point, change=point.change.anew()) for point in points if isinstance(point.change, Acting)
+        ]
+
+    @property
+    def written(self) -> set[str]:
+        """The weights that edits in force have written."""
+        return {each.where for each in self.in_force if each.is_weight}
+
+    def stopped(self) -> list[Notice]:
+        """Whoever looks at values that were edited must know it."""
+        edits = self.in_force
+        if not edits:
+            return []
+        words = "; ".join(f"{each.number} at {each.where} ({each.state()})" for each in edits[:3])
+        more = f"; {len(edits) - 3} more" if len(edits) > 3 else ""
+        return [
+            Notice(f"edited: {words}{more}", "`perturbed?` lists them, `undo` takes them back", level="warn")
+        ]
+
+    def clear(self) -> None:
+        """Edits at calls go with the taps. What was written into weights stays, and that must be known."""
+        if self._session.run.is_attached:
+            return
+        written = [each for each in self.in_force if each.is_weight]
+        if written and not self._is_told:
+            self._is_told = True
+            names = ", ".join(dict.fromkeys(each.where for each in written))
+            self._session.say(
+                Notice(f"edits stay in {names}", "`undo all` before takes them back", level="warn")
+            )
+
+    def check_allowed(self) -> None:
+        if self.why_refused:
+            raise UserError(self.why_refused, "run with --allow-edits")
+
+    # --- at calls ---
+
+    def add(
+        self,
+        where: str,
+        make: Make,
+        *,
+        line: str,
+        phase: Phase = Phase.EXIT,
+        reach: Reach | None = None,
+        condition: Expression | None = None,
+        is_random: bool = False,
+    ) -> Edit:
+        """An edit as a numbered point, which acts in each call that it reaches."""
+        acting = Acting(self._session.run, reach or Reach(), make, is_random=is_random)
+        point = Edit(Where.parse(where), phase=phase, condition=condition, change=acting, set_by=line)
+        if self._tried is not None:
+            self._tried.append(point)
+            return point
+        self.check_allowed()
+        points = self._session.points
+        points.add(point)
+        self._session.intake.set_or_leave_pending(point)
+
+        def redo() -> None:
+            points.put_back(point)
+            self._session.intake.set_or_leave_pending(point)
+
+        def undo() -> str:
+            points.delete(point)
+            self._session.rearm()
+            return "what it did in calls that are over stays" if point.hits else ""
+
+        def state() -> str:
+            return _times(point.hits) if point.hits or point in list(points) else "deleted"
+
+        self._keep(Made(point.number, line, where, state, undo, redo))
+        return point
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[list[Edit]]:
+        """Meanwhile edits are collected, and none takes effect in the run."""
+        self._tried = []
+        try:
+            yield self._tried
+        finally:
+            self._tried = None
+
+    def by_expression(self, text: str, *, target: Target, gradient: Gradient, reach: Reach) -> Make:
+        """Replaces the target by what an expression gives at the call."""
+        expression = Expression.parse(text)
+
+        def make(occasion: Occasion) -> Event:
+            names = self._session.run.scope_at(occasion.place)
+            value = expression.evaluate(names)
+            only = only_tokens(reach, occasion)
+            return target.replaced(occasion.event, value, names, gradient=gradient, only=only)
+
+        return make
+
+    def by_function(self, where: str, change: Callable[[Any], Any] | Any, *, condition: str = "") -> Edit:
+        """Replaces what modules return by what a function makes of it, or by a value."""
+        whole = Target("out", "out", ())
+
+        def make(occasion: Occasion) -> Event:
+            value = change(occasion.event.output) if callable(change) else change
+            return whole.replaced(occasion.event, value, {})
+
+        asked = Expression.parse(condition) if condition else None
+        return self.add(where, make, line=f"edit {where} from code", condition=asked)
+
+    def take_back(self, number: int) -> None:
+        """Undo an edit, if it is in force."""
+        if any(each.number == number for each in self.in_force):
+            self.undo(str(number))
+
+    # --- in this call only ---
+
+    def set_here(self, target: Target, text: str, *, line: str, gradient: Gradient) -> Notice:
+        """Replace a value of the call that the run stands at."""
+        self.check_allowed()
+        pause = self._session.run.pause
+        event, frame = (pause.event, pause.stack[0]) if pause is not None and pause.stack else (None, None)
+        if pause is None or event is None or frame is None or event.op is not None or event.call is not None:
+            raise UserError("no call of a module begins or ends here", "`break PATH` stops at one")
+        if event.phase is not target.phase:
+            when = "enter" if target.phase is Phase.ENTER else "exit"
+            done = "has not finished" if when == "exit" else "has had its inputs"
+            raise UserError(
+                f"{frame.path} {done}", f"`break {frame.path} {when}` stops where {target.base} can be set"
+            )
+        before = pause.edited or event
+        names = self._session.run.scope_at(frame)
+        value, _ = run_python(text, names)
+        pause.edited = target.replaced(before, value, names, gradient=gradient)
+        _show(frame, pause.edited)
+        number, forward = self._session.points.next_number(), pause.forward
+
+        def undo() -> str:
+            now = self._session.run.pause
+            if now is not pause:
+                raise UserError(
+                    f"edit {number} acted in forward {forward}, and the run went on with its value",
+                    "`restart` runs this forward again, if it still runs",
+                )
+            pause.edited = before
+            _show(frame, before)
+            return ""
+
+        def state() -> str:
+            return (
+                "acts when the run goes on"
+                if self._session.run.pause is pause
+                else f"acted in forward {forward}"
+            )
+
+        self._keep(Made(number, line, frame.path, state, undo))
+        return Notice(f"edit {number}: {target.text} of {frame.path} is replaced in this call", level="good")
+
+    # --- in weights ---
+
+    def set_weight(self, target: Target, text: str, *, line: str) -> Notice:
+        """Write into a parameter, a buffer or a gradient, and keep what it was."""
+        self.check_allowed()
+        scope, name = self._session.run.scope, target.name
+        tensor, _ = run_python(name, scope)
+        known = next((path for path, each in state_of(self._session.run.models) if each is tensor), "")
+        if not known:
+            raise BadArguments(
+                f"{name} is no parameter, buffer or gradient of a model",
+                "out, inp and kwargs are values of a call",
+            )
+        value, _ = run_python(text, scope)
+        index = target.index(scope)
+        with observing():
+            before, version = tensor.detach().clone(), version_of(tensor)
+        try:
+            with torch.no_grad():
+                tensor[index] = value.to(tensor) if isinstance(value, Tensor) else value
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            raise EvaluationFailed(error) from None
+        written = version_of(tensor)
+        number = self._session.points.next_number()
+
+        def undo() -> str:
+            if version_of(tensor) != written:
+                raise UserError(
+                    f"{known} was written {version_of(tensor) - written} times since edit {number}",
+                    "to take the edit back would take those back, too",
+                )
+            swap(before, version)
+            return ""
+
+        def swap(values: Tensor, to_version: int) -> None:
+            with torch.no_grad():
+                tensor.data.copy_(values)
+            if to_version >= 0:
+                set_version(tensor, to_version)
+
+        with observing():
+            after = tensor.detach().clone()
+        made = Made(
+            number, line, known, lambda: "written", undo, lambda: swap(after, written), is_weight=True
+        )
+        self._keep(made)
+        hint = ""
+        if torch.is_grad_enabled() and self._session.run.pause is not None and self._session.run.pause.stack:
+            hint = "if this forward has used it, torch refuses its backward pass; `undo` before it"
+        return Notice(f"edit {number}: {known} is written", hint, level="good")
+
+    def edit_gradient(self, name: str, text: str, *, line: str) -> Notice | None:
+        """Edit the gradient of a parameter before each step; None if there is no parameter of that name."""
+        known = dict(state_of(self._session.run.models))
+        found = [each for each in known if each == name or each.endswith("." + name)]
+        if len(found) != 1 or not isinstance(known[found[0]], Parameter):
+            return None
+        self.check_allowed()
+        edit = ParameterGradient(self._session, found[0], known[found[0]], text=text)
+        edit.turn(True)
+        number = self._session.points.next_number()
+
+        def undo() -> str:
+            edit.turn(False)
+            return "what it did in steps that are over stays" if edit.acted else ""
+
+        where = f"{found[0]}.grad"
+        self._keep(Made(number, line, where, lambda: _times(edit.acted), undo, lambda: edit.turn(True)))
+        return Notice(f"edit {number} at {where}, before each step: {text}", level="good")
+
+    # --- back ---
+
+    def undo(self, which: str) -> list[Notice]:
+        """Take back the last edit, one by its number, or all."""
+        if which == "all":
+            chosen = list(reversed(self.in_force))
+        elif which:
+            chosen = [each for each in self.in_force if str(each.number) == which]
+            if not chosen:
+                raise BadArguments(f"no edit {which}", "`perturbed?` lists the edits")
+        else:
+            chosen = self.in_force[-1:]
+        if not chosen:
+            return [Notice("no edit is in force")]
+        told = []
+        for each in chosen:
+            try:
+                rest = each.undo()
+            except UserError as error:
+                if len(chosen) == 1:
+                    raise
+                told.append(Notice(f"not undone: {error}", error.hint, level="warn"))
+                continue
+            each.is_undone = True
+            if each.redo is not None:
+                self._undone.append(each)
+            told.append(Notice(f"undone: edit {each.number}, {each.line}", rest))
+        return told
+
+    def redo(self) -> Notice:
+        """Make the edit again that was undone last."""
+        self.check_allowed()
+        if not self._undone:
+            return Notice("no edit was undone that can be made again")
+        last = self._undone.pop()
+        assert last.redo is not None
+        last.redo()
+        last.is_undone = False
+        return Notice(f"edit {last.number} is in force again: {last.line}", level="good")
+
+    def _keep(self, made: Made) -> None:
+        self.made.append(made)
+
+
+def _times(count: int) -> str:
+    return "not yet" if not count else "acted once" if count == 1 else f"acted {count:,} times"
+
+
+def _show(frame: Frame, event: Event) -> None:
+    """Let the stop show the values that the run goes on with."""
+    if event.phase is Phase.EXIT:
+        frame.output = event.output
+    else:
+        frame.args, frame.kwargs = event.args, event.kwargs

@@ -1,0 +1,163 @@
+"""A forward run beside the run, on copies, with edits in it or without: what it would give.
+
+The run stands still meanwhile and is as it was afterwards: each future begins with the same inputs, random
+streams and buffers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from layerstep._torch import function_modes_on
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame
+from layerstep.edits.exchange import floating_tensors
+from layerstep.engine.points import Edit
+from layerstep.errors import UserError
+from layerstep.hooks.temporary import editing_calls, watching_outputs
+from layerstep.rerun.copies import Copies
+from layerstep.rerun.kv_caches import Caches, CallProgress
+from layerstep.rerun.module_call import leaving_no_trace, length_of
+from layerstep.tensors.observing import observing
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["Future", "Parting", "futures_apart", "outermost_call", "run_future"]
+
+Key = tuple[str, int]
+"""The path of a module, and which of its calls it is: a ReLU may be called twice in a block."""
+
+
+@dataclass(slots=True)
+class Future:
+    """What a forward would give."""
+
+    output: Any = None
+    outputs: dict[Key, Tensor] = field(default_factory=dict)
+    """The main tensor that each call returned, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """How far two futures are apart at a call."""
+
+    path: str
+    call: int
+    distance: float
+    """The norm of the difference, as a share of the norm of the first."""
+
+
+def outermost_call(session: Session) -> Frame:
+    """The call of a model that runs at this stop."""
+    stack = session.run.pause.stack if session.run.pause is not None else []
+    outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)
+    if outer is None:
+        raise UserError("no forward runs here", "`break PATH` stops in one")
+    return outer
+
+
+def run_future(
+    session: Session, call: Frame, edits: Sequence[Edit] = (), *, given: Any = None, keep: bool = True
+) -> Future:
+    """Run a call once more on copies with these edits; `given` in place of its first input."""
+    module = call.module
+    assert module is not None
+    future, counts = Future(), Counter[str]()
+    models = session.run.models
+
+    def seen(called: nn.Module, output: Any) -> None:
+        counts[models.path_of(called).partition("|")[0]] += 1
+        edited(called, output)
+
+    def edited(called: nn.Module, output: Any) -> None:
+        path = models.path_of(called).partition("|")[0]
+        found = floating_tensors(output, "out") if keep else []
+        if found:
+            future.outputs[path, counts[path]] = found[0][1].detach().clone()
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(leaving_no_trace(session, module))
+        with observing():
+            copies = Copies(
+                CallProgress.DURING, length_of(call.args, call.kwargs), session.instruments.get(Caches)
+            )
+            args, kwargs = copies.of(call.args), copies.of(call.kwargs)
+        if given is not None:
+            args = (given, *args[1:])
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(watching_outputs(seen))
+        stack.enter_context(editing_calls(_hooks(session, edits, edited)))
+        try:
+            with function_modes_on():
+                future.output = module(*args, **kwargs)
+        except UserError:
+            raise
+        except Exception as error:  # the model's own code, on values that an edit has made
+            line = str(error).partition("\n")[0]
+            raise UserError(f"the forward cannot be run with it: {type(error).__name__}: {line}") from None
+    return future
+
+
+Hooks = tuple[Callable[..., Any] | None, Callable[..., Any] | None]
+
+
+def _hooks(
+    session: Session, edits: Iterable[Edit], edited: Callable[[nn.Module, Any], None]
+) -> dict[nn.Module, Hooks]:
+    """The edits as hooks on the modules that they are at."""
+    by_module: dict[int, tuple[nn.Module, list[Edit]]] = {}
+    for edit in edits:
+        assert edit.where is not None
+        for _, module in edit.where.look_up(session.run.models):
+            by_module.setdefault(id(module), (module, []))[1].append(edit)
+    found: dict[nn.Module, Hooks] = {}
+    for module, own in by_module.values():
+        enter = [edit for edit in own if edit.phase is Phase.ENTER]
+        leave = [edit for edit in own if edit.phase is Phase.EXIT]
+        found[module] = (
+            _hook(session, enter, Phase.ENTER, edited) if enter else None,
+            _hook(session, leave, Phase.EXIT, edited) if leave else None,
+        )
+    return found
+
+
+def _hook(
+    session: Session, edits: list[Edit], phase: Phase, edited: Callable[[nn.Module, Any], None]
+) -> Callable[..., Any]:
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any = None) -> Any:
+        event = Event(phase, module, args, kwargs, output)
+        for edit in edits:
+            place = Frame(session.run.models, module, args=event.args, kwargs=event.kwargs)
+            if phase is Phase.EXIT:
+                place.state, place.output = "done", event.output
+            scope = session.run.scope_at(place)
+            if edit.condition is None or edit.condition.evaluate(scope):
+                event = edit.change(event, place) or event
+        if phase is Phase.ENTER:
+            return event.args, event.kwargs
+        edited(module, event.output)
+        return event.output
+
+    return hook
+
+
+def futures_apart(one: Future, other: Future) -> list[Parting]:
+    """The calls at which two futures differ, in their order."""
+    found = []
+    with observing():
+        for key, before in one.outputs.items():
+            after = other.outputs.get(key)
+            if after is None or after.shape != before.shape:
+                found.append(Parting(*key, float("inf")))
+            elif not torch.equal(before, after):
+                off = float((after.double() - before.double()).norm())
+                found.append(Parting(*key, off / max(float(before.double().norm()), 1e-30)))
+    return found

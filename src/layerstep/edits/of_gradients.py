@@ -1,0 +1,84 @@
+"""Edits of gradients: of what a module returns, as it arrives; of a parameter, before its optimizer steps.
+
+A hook on a parameter would act once for each backward pass that is accumulated, and under
+DistributedDataParallel before the ranks are averaged. Before the optimizer steps, the gradient is whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from layerstep.calls.events import Event
+from layerstep.edits.acting import Make, Occasion
+from layerstep.edits.exchange import floating_tensors
+from layerstep.edits.target import like
+from layerstep.expressions.expression import Expression
+from layerstep.side_effects.guard import undisturbed
+from layerstep.training_steps.steps import Stepped
+from layerstep.views import Notice
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["ParameterGradient", "at_output"]
+
+
+def at_output(session: Session, text: str) -> Make:
+    """Replaces the gradient of what a module returns by an expression of `grad`, as it arrives."""
+    expression = Expression.parse(text)
+
+    def make(occasion: Occasion) -> Event | None:
+        tensors = [
+            tensor for _, tensor in floating_tensors(occasion.event.output, "out") if tensor.requires_grad
+        ]
+        for tensor in tensors:
+            tensor.register_hook(lambda grad: _replaced(session, expression, grad, occasion.place.path))
+        return occasion.event._replace() if tensors else None
+
+    return make
+
+
+class ParameterGradient:
+    """Replaces the gradient of a parameter before each step of an optimizer that has it."""
+
+    def __init__(self, session: Session, name: str, parameter: Tensor, *, text: str) -> None:
+        self._session = session
+        self._name = name
+        self._parameter = parameter
+        self._expression = Expression.parse(text)
+        self.acted = 0
+
+    def turn(self, on: bool) -> None:
+        training = self._session.run.training
+        training.listen(training.before, self._step, on)
+
+    def _step(self, stepped: Stepped) -> None:
+        optimizer, grad = stepped.optimizer, self._parameter.grad
+        if optimizer is None or grad is None:
+            return
+        groups = optimizer.param_groups
+        if not any(each is self._parameter for group in groups for each in group["params"]):
+            return
+        new = _replaced(self._session, self._expression, grad, self._name)
+        if new is not None:
+            with torch.no_grad():
+                grad.copy_(new)
+            self.acted += 1
+
+
+def _replaced(session: Session, expression: Expression, grad: Tensor, path: str) -> Tensor | None:
+    """The new gradient; None, and a word, if the expression raises."""
+    scope = session.run.scope_at(None)
+    scope["grad"] = grad
+    try:
+        with session.run.evaluating(), undisturbed(session.run.models, deep=False):
+            return like(expression.evaluate(scope), grad)
+    except Exception as error:
+        line = f"{type(error).__name__}: {error}".partition("\n")[0]
+        session.say(
+            Notice(f"the edit of the gradient of {path} raised {line}", "the gradient stays", level="error")
+        )
+        return None
