@@ -106,7 +106,6 @@ def test_an_unknown_option_is_one_line(command: Command) -> None:
             "apropos",
             "help",
             "jump",
-            "restart",
             "whatif",
         )  # these take their line raw
         return

@@ -11,6 +11,7 @@ from layerstep.engine.instrument import Instrument
 from layerstep.engine.session import Interpreter, Session
 from layerstep.ops.stepping import OpSteps
 from layerstep.rerun.kv_caches import Caches
+from layerstep.rewind.rewinding import Rewind
 from layerstep.source_lines.watcher import SourceLines
 from layerstep.watchpoints.watchpoints import Watchpoints
 
@@ -22,6 +23,7 @@ _FROM_THE_BEGINNING: tuple[Callable[[Session], Instrument], ...] = (
     Caches,
     OpSteps,
     Crashes,
+    Rewind,
 )
 """The other instruments are made when a command first asks for them."""
 

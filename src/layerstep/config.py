@@ -42,6 +42,8 @@ class Config:
     """source lines shown on either side of the arrow by `list`"""
     catch_exceptions: bool = True
     """stop where a module raises, if there is a terminal"""
+    back: bool = True
+    """keep the entry of each forward for `back`, while a point is set or one steps"""
     pager: bool = True
     """show long answers through $PAGER on a terminal"""
     theme: Literal["auto", "light", "dark", "plain"] = "auto"

@@ -11,7 +11,7 @@ import torch
 from layerstep.nonfinite import catching as hunt
 from layerstep.nonfinite import loss_and_backward as aftermath
 from layerstep.tensors.finite import Bad
-from zoo import MODES, ZOO, Entry, Run, differences, entry_named, hook_count, play, taps_on
+from zoo import MODES, ZOO, Entry, Run, console_on, differences, entry_named, hook_count, play, taps_on
 
 OPTIMIZER = functools.partial(torch.optim.AdamW, lr=0.01)
 LINES = ["catch nonfinite", "continue", *["where", "stats out", "continue"] * 12]
@@ -71,3 +71,30 @@ def test_running_again_changes_nothing(entry: Entry, mode: str, monkeypatch: pyt
 class _Link:
     bad = Bad()
     name = place = ""
+
+
+class Nan(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.head = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(x)) / (x * 0)
+
+
+def test_a_typed_why_puts_back_the_statistics_of_batch_norm() -> None:
+    """The line's own guard must note them before the rerun sets them to what they were at its beginning."""
+
+    def statistics(lines: list[str]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = Nan()
+        console, seen = console_on(model, lines)
+        with console:
+            model(torch.ones(3, 4))
+        assert not lines or "div" in seen.text
+        return [buffer.clone() for buffer in model.buffers()]
+
+    lines = ["catch nonfinite", "ignore 1 9", "break Nan", "continue", "why out", "delete", "continue"]
+    for bare_one, looked_at in zip(statistics([]), statistics(lines), strict=True):
+        assert torch.equal(bare_one, looked_at)

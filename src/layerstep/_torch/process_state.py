@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.nn.modules import module as _modules
 
-__all__ = ["global_hooks_silent", "parametrizations_kept"]
+__all__ = ["global_forward_hooks", "global_hooks_silent", "parametrizations_kept"]
 
 _TABLES = (
     "_global_forward_pre_hooks",
@@ -34,6 +34,11 @@ class _Silenced:
         if threading.get_ident() == self._thread:
             return None
         return self.hook(*args, **kwargs)
+
+
+def global_forward_hooks() -> list[Any]:
+    """The hooks that get the result of every module. Fallback: none is found."""
+    return list(getattr(_modules, "_global_forward_hooks", {}).values())
 
 
 @contextlib.contextmanager

@@ -174,6 +174,26 @@ class Backward:
         with functions_off():
             self._hooks.append((key, value.register_hook(hook)))
 
+    def begin_again(self, module: nn.Module) -> None:
+        """The outermost call of this thread, which is of this module, begins again: forget what it called."""
+        open_calls = self._open.calls
+        outermost = next((call for call in open_calls if call.module is module), None)
+        if outermost is None:
+            outermost = next((call for call in reversed(self.calls) if call.module is module), None)
+        if outermost is None:
+            return
+        self._drop({id(call) for call in self.calls if any(each is outermost for each in call.stack())})
+        open_calls[:] = [outermost]
+
+    def _drop(self, old: set[int]) -> None:
+        for key, handle in self._hooks:
+            group = self._groups.get(key, [])
+            if all(id(call) in old for call, _ in group):
+                handle.remove()
+                self._groups.pop(key, None)
+        self._hooks = [(key, handle) for key, handle in self._hooks if key in self._groups]
+        self.calls = [call for call in self.calls if id(call) not in old]
+
     def forget(self) -> None:
         """Take all hooks off, and forget the calls."""
         for _, handle in self._hooks:
@@ -195,14 +215,7 @@ class Backward:
         ends = [index for index, call in enumerate(self.calls) if call.parent is None]
         if len(ends) < forwards:
             return
-        old = set(map(id, self.calls[: ends[-forwards] + 1]))
-        for key, handle in self._hooks:
-            group = self._groups.get(key, [])
-            if all(id(call) in old for call, _ in group):
-                handle.remove()
-                self._groups.pop(key, None)
-        self._hooks = [(key, handle) for key, handle in self._hooks if key in self._groups]
-        self.calls = [call for call in self.calls if id(call) not in old]
+        self._drop(set(map(id, self.calls[: ends[-forwards] + 1])))
 
     # --- in the backward ---
 

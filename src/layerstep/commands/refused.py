@@ -20,16 +20,3 @@ def jump(session: Session, given: Given) -> Notice:
         "`until LINE` runs up to a line",
         level="warn",
     )
-
-
-@command("restart", group="run", args=Rest("TEXT", optional=True), examples=("restart",), whole_word=True)
-def restart(session: Session, given: Given) -> Notice:
-    """Refused for now: the program cannot begin again.
-
-    `save FILE` keeps the points; after `quit`, `layerstep run -x FILE …` sets them in a new run.
-    """
-    return Notice(
-        "layerstep cannot start the program again yet",
-        "`save FILE`, `quit`, then `layerstep run -x FILE …` sets the same points",
-        level="warn",
-    )

@@ -99,8 +99,8 @@ class Acting:
         self._is_random = is_random
         self._differs = is_random or bool(reach.most or reach.call)
         """Does it do different things in different calls?"""
-        self._counts: dict[int, tuple[int, int]] = {}
-        """By module: the forward, and the calls in it so far."""
+        self._counts: dict[int, tuple[tuple[int, int], int]] = {}
+        """By module: the forward and how often one has begun again, and the calls in it so far."""
         self._acted: OrderedDict[tuple[Any, ...], int] = OrderedDict()
         """The seed of each call in which it acted."""
         self._done = 0
@@ -136,9 +136,10 @@ class Acting:
         forward = owner.forwards if owner is not None else 0
         if event.phase is Phase.ENTER and owner is not None and owner.root is event.module:
             forward += 1  # the hook that counts it comes after this one
-        known, count = self._counts.get(id(event.module), (forward, 0))
-        count = count + 1 if known == forward else 1
-        self._counts[id(event.module)] = (forward, count)
+        run = (forward, self._run.restarts)
+        known, count = self._counts.get(id(event.module), (run, 0))
+        count = count + 1 if known == run else 1
+        self._counts[id(event.module)] = (run, count)
         return forward, count
 
 

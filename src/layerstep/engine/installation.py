@@ -80,7 +80,15 @@ class Installation:
             self._enclosing = [weakref.ref(frame.module) for frame in pause.stack if frame.module is not None]
         enclosing = [module for each in self._enclosing if (module := each()) is not None]
         has_modes = any(each.has_modes for each in self._instruments)
-        plan = make_plan(models, self._points, intent=intent, enclosing=enclosing, has_modes=has_modes)
+        with_roots = any(each.wants_forwards for each in self._instruments)
+        plan = make_plan(
+            models,
+            self._points,
+            intent=intent,
+            enclosing=enclosing,
+            has_modes=has_modes,
+            with_roots=with_roots,
+        )
         self.taps.roots = {id(root) for model in models if (root := model.root) is not None}
         self.taps.apply(plan)
         if not any(Phase.INPUTS in wanted for _, wanted in plan.values()):

@@ -51,6 +51,11 @@ class Instrument:
         """Does it follow operations? Then compiled code must run eagerly."""
         return False
 
+    @property
+    def wants_forwards(self) -> bool:
+        """Must it hear when an outermost call begins, though no point is at a module?"""
+        return False
+
     def begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """An outermost call begins."""
 
@@ -59,6 +64,9 @@ class Instrument:
 
     def arriving(self, event: Event, frame: FrameType) -> None:
         """The run is about to stop at a module."""
+
+    def came_back(self) -> None:
+        """The run is at an earlier place of its forward: what was noted of its values is out of date."""
 
     def stopped(self) -> list[Notice]:
         """The run stands still: what is to be said before the stop is shown."""

@@ -21,6 +21,7 @@ from layerstep.engine.instrument import Instruments
 from layerstep.engine.messages import Messages
 from layerstep.engine.model_intake import ModelIntake
 from layerstep.engine.point import Point
+from layerstep.engine.restart import Follower, Restart
 from layerstep.engine.run import Run
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop import Caught, Match
@@ -52,6 +53,7 @@ class ModuleCalls:
     ) -> None:
         self._run = run
         self._evaluating = run.evaluating_threads
+        self._followers = run.followers
         self._decision = decision
         self._standstill = standstill
         self._instruments = instruments
@@ -75,8 +77,22 @@ class ModuleCalls:
     ) -> Any:
         """What taps call, with the frame of the module call; what torch is to go on with, if not the same.
 
-        Never raises but to quit: a bug of ours detaches and lets the run go on.
+        Never raises but to quit or to begin the forward again: a bug of ours detaches and lets the run go on.
         """
+        if self._followers and (follower := self._follower()) is not None:
+            return self._report_followed(follower, phase, points, module, args, kwargs, output, frame)
+        return self._report(phase, points, module, args, kwargs, output, frame)
+
+    def _report(
+        self,
+        phase: Phase,
+        points: tuple[Point, ...],
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
+    ) -> Any:
         if (self._evaluating and get_ident() in self._evaluating) or not self._run.is_attached:
             return None
         try:
@@ -109,7 +125,7 @@ class ModuleCalls:
 
         A call that is recomputed in a backward pass is edited again, or its gradients would be wrong.
         """
-        if (self._evaluating and get_ident() in self._evaluating) or not self._run.is_attached:
+        if self._is_silent() or not self._run.is_attached:
             return None
         try:
             event = Event(phase, module, args, kwargs, output)
@@ -117,6 +133,59 @@ class ModuleCalls:
         except Exception as error:
             self._fail(error)
         return None
+
+    def _follower(self) -> Follower | None:
+        """Who follows the forward that runs in this thread."""
+        found = self._followers.get(get_ident())
+        return found() if found is not None else None
+
+    def _report_followed(
+        self,
+        follower: Follower,
+        phase: Phase,
+        points: tuple[Point, ...],
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        output: Any,
+        frame: FrameType,
+    ) -> Any:
+        """The same in a forward that can begin again: from a stop at its exit, it does so here."""
+        try:
+            if follower.is_silent:
+                return self._pass_silently(follower, Event(phase, module, args, kwargs, output), frame)
+            if not (self._evaluating and get_ident() in self._evaluating):
+                follower.passes(phase, module)
+            return self._report(phase, points, module, args, kwargs, output, frame)
+        except Restart:
+            if not follower.is_over or module is not follower.module:
+                raise
+        output = follower.run_again()
+        replaced = self._report_followed(follower, phase, points, module, args, kwargs, output, frame)
+        return output if replaced is None else replaced
+
+    def _pass_silently(self, follower: Follower, event: Event, frame: FrameType) -> Any:
+        """A call on the way to an earlier place: only what is noted of calls is noted."""
+        if not self._run.is_attached or is_in_backward() or is_tracing():
+            return None
+        try:
+            if self._sink.noting:
+                values = event.output if event.phase is Phase.EXIT else (event.args, event.kwargs)
+                self._backward_pass.note(event.phase, event.module, values, frame)
+            if event.phase is Phase.EXIT:
+                self._run.seen_calls.keep(event.module, event.args, event.kwargs, event.output)
+            if follower.arrives(event):
+                return _instead(event, self._stop_at(event, frame, None, ""))
+        except Exception as error:
+            self._fail(error)
+        return None
+
+    def _is_silent(self) -> bool:
+        """Is this thread in an evaluation? One whose forward runs again is not: there the same edits act."""
+        if not self._evaluating or get_ident() not in self._evaluating:
+            return False
+        follower = self._follower() if self._followers else None
+        return follower is None or not follower.is_silent
 
     def _is_only_noted(self, event: Event, points: tuple[Point, ...], frame: FrameType) -> bool:
         """Note the call for those who follow it; is it only recomputed?"""
@@ -168,7 +237,7 @@ class ModuleCalls:
 
     def _entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module that may overwrite its inputs is called. Never raises: a bug of ours detaches."""
-        if self._run.is_silent or not self._run.is_attached:
+        if self._is_silent() or not self._run.is_attached:
             return
         try:
             limit = self._run.config.copy_input_bytes

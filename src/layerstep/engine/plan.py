@@ -32,6 +32,7 @@ def make_plan(
     intent: Intent,
     enclosing: Iterable[nn.Module] = (),
     has_modes: bool = False,
+    with_roots: bool = False,
 ) -> Plan:
     """The taps wanted at each module, by id."""
     wanted: dict[int, tuple[nn.Module, dict[Phase, tuple[Point, ...]]]] = {}
@@ -52,7 +53,7 @@ def make_plan(
     if has_modes or intent.kind is Kind.OP or at_ops:
         for module in enclosing:  # at an exit the modes of ops are taken out
             want(module, Phase.EXIT)
-    if wanted or intent.reach is Reach.ROOTS:
+    if wanted or with_roots or intent.reach is Reach.ROOTS:
         for model in models:
             if (root := model.root) is not None:
                 want(root, Phase.ENTER)
@@ -65,6 +66,7 @@ _PHASES = {
     Kind.FINISH: (Phase.EXIT,),
     Kind.INTO: (Phase.ENTER, Phase.EXIT),  # the exit tap only makes the call take the hook path
     Kind.INTERRUPT: (Phase.ENTER, Phase.EXIT),
+    Kind.BACK: (Phase.ENTER, Phase.EXIT),
 }
 
 

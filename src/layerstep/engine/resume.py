@@ -28,6 +28,8 @@ class Kind(StrEnum):
     """Until a line of this function that is not above the given one, or its end."""
     RETURN = "return"
     """Until this function returns."""
+    BACK = "back"
+    """The forward begins again and runs silently to an earlier place."""
     AGAIN = "again"
     """Run the module of a core file once more."""
     BACK_STEP = "back step"

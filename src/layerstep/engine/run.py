@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 
 from layerstep.calls.stack import Frame
 from layerstep.config import Config
 from layerstep.engine import stepper
 from layerstep.engine.pause import Pause
+from layerstep.engine.restart import Follower
 from layerstep.expressions.recordings import Recordings
 from layerstep.expressions.scope import Scope
 from layerstep.expressions.seen_values import Results, SeenCalls
@@ -40,6 +42,10 @@ class Run:
         """Where the run stands still, if it does."""
         self.scope = self.scope_at(None)
         """The names at the prompt."""
+        self.followers: dict[int, weakref.ref[Follower]] = {}
+        """By thread: who follows the outermost call that runs there."""
+        self.restarts = 0
+        """How often a forward has begun again. Whoever counts its calls begins anew then."""
         self.evaluating_threads: set[int] = set()
         """The ids of the threads that are in an evaluation of ours."""
 

@@ -102,6 +102,8 @@ class Session:
             raised=self._raised,
             fail=self.fail,
         )
+        self._told: BaseException | None = None
+        """The exception that was told where it left a forward, until it has left the call around it."""
         self._put_on_the_run()
         call_in_forked_children(self._leave_forked_child)
         call_at_exit(self._leave_at_exit)
@@ -187,10 +189,18 @@ class Session:
         with contextlib.suppress(Exception):
             self.say(Notice(describe_bug(error), "detached; the run goes on untouched", level="error"))
 
+    def raised_in_forward(self, error: BaseException) -> None:
+        """An exception leaves a forward that can begin again: it is told here, and not again further out."""
+        if self.intake.discovery.is_on:
+            self._raised(error)
+            self._told = error
+
     def _raised(self, error: BaseException) -> None:
         """An exception leaves an outermost call."""
-        for raised in self.instruments.at("raised"):
-            raised(error)
+        told, self._told = self._told, None
+        if told is not error:
+            for raised in self.instruments.at("raised"):
+                raised(error)
 
     def _leave_forked_child(self) -> None:
         """Release in a child what it has inherited."""

@@ -22,6 +22,7 @@ from layerstep.engine.messages import Messages
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Catch, Points, Record
 from layerstep.engine.prompt import Prompt
+from layerstep.engine.restart import Restart
 from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.run import Run
 from layerstep.engine.stop import Cause, Match, Nothing, Stop
@@ -214,6 +215,8 @@ class Standstill:
             # What a recording has put in view stays there until the next forward.
             self._run.seen_calls.clear()
         self._rearm()
+        if resume.kind is Kind.BACK:
+            raise Restart
 
     def interrupted(self) -> bool:
         """The first Ctrl-C: stop at the next boundary. False where it should interrupt at once."""

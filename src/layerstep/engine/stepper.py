@@ -81,6 +81,7 @@ _REACH = {
     Kind.NEXT: Reach.ALL,
     Kind.INTO: Reach.ALL,
     Kind.INTERRUPT: Reach.ALL,
+    Kind.BACK: Reach.ALL,  # who follows the forward decides where it ends
 }
 
 

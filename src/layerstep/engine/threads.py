@@ -22,7 +22,7 @@ from layerstep.views import Notice
 
 __all__ = ["Place", "Turns", "places", "thread_name"]
 
-_STEPS = (Kind.STEP, Kind.NEXT, Kind.INTO, Kind.FINISH, Kind.OP, Kind.KERNEL)
+_STEPS = (Kind.STEP, Kind.NEXT, Kind.INTO, Kind.FINISH, Kind.OP, Kind.KERNEL, Kind.BACK)
 LOOK_SECONDS = 0.02
 STANDS_AFTER = 25
 """After so many looks at which it has not moved, a thread that is stepped is taken to wait for another."""

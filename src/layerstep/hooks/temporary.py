@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from threading import get_ident
 from typing import Any
 
 from torch import nn
@@ -13,6 +14,7 @@ __all__ = [
     "replacing_forward",
     "watching_calls",
     "watching_copy",
+    "watching_every_call",
     "watching_output",
     "watching_outputs",
     "watching_parts",
@@ -122,6 +124,24 @@ def editing_calls(
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextlib.contextmanager
+def watching_every_call(ended: Callable[[nn.Module, Any, Any, Any], None]) -> Iterator[None]:
+    """Report each call of a module in this thread when it ends: arguments and output; hidden hooks or not."""
+    from torch.nn.modules.module import register_module_forward_hook
+
+    thread = get_ident()
+
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if get_ident() == thread:
+            ended(module, args, kwargs, output)
+
+    handle = register_module_forward_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from layerstep._torch import set_version
@@ -20,12 +21,16 @@ from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.tensors.clones import clone_of, has_same_bits
 from layerstep.tensors.observing import observing
 
-__all__ = ["attributes_kept"]
+__all__ = ["Attributes", "attributes_kept", "own_attributes", "put_back"]
 
 DEPTH = 4
+DEPTH_OF_VALUES = 7
+"""Arguments lie deeper: the keys of a layer in a cache among the keyword arguments, say."""
 MOST = 20_000
 """The most objects to visit: a module that holds its trainer would lead to everything."""
 
+_LEAVES = frozenset([int, float, bool, str, type(None), torch.dtype, torch.device, nn.Parameter])
+"""The types of most attributes that hold nothing else, recognised by one look-up."""
 _CONTAINERS = (list, dict, set, deque)
 _NOT_STATE = (nn.Module, Tensor, type, FunctionType, MethodType, ModuleType)
 
@@ -37,45 +42,58 @@ def attributes_kept(module: nn.Module) -> Iterator[list[str]]:
     Gives a list, which then holds the names of the attributes that grew.
     """
     grew: list[str] = []
-    state = _Attributes(module)
+    state = Attributes(module)
     try:
         yield grew
     finally:
         grew += state.restore()
 
 
-class _Attributes:
-    """The attributes of a module and its parts as they are now."""
+class Attributes:
+    """The attributes of a module and its parts as they are now, and what is reached from some more values."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *more: Any) -> None:
         self._seen: set[int] = set()
         self._classes = [(part, type(part)) for part in module.modules()]
         self._attributes: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._tensors: list[tuple[Tensor, Tensor, int]] = []
         with observing():
+            for value in more:
+                self._add(value, DEPTH_OF_VALUES)
             for part, _ in self._classes:
-                self._add_attributes(part.__dict__, DEPTH)
+                self._add_module(part)
+
+    def _add_module(self, module: nn.Module) -> None:
+        self._add_attributes(module.__dict__, DEPTH)
 
     def _add_attributes(self, names: dict[str, Any], depth: int) -> None:
-        own = {name: value for name, value in names.items() if not _is_machinery(name, value)}
+        own = own_attributes(names)
         self._attributes.append((names, own, {name: _length(value) for name, value in own.items()}))
         for value in own.values():
             self._add(value, depth)
 
     def _add(self, value: Any, depth: int) -> None:
-        if id(value) in self._seen or len(self._seen) > MOST:
+        if type(value) in _LEAVES or id(value) in self._seen or len(self._seen) > MOST:
             return
         self._seen.add(id(value))
-        if _is_own_tensor(value):
-            with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
-                self._tensors.append((value, clone_of(value), version_of(value)))
+        if is_tensor(value):
+            self._add_tensor(value)
         elif isinstance(value, _CONTAINERS):
-            self._containers.append((value, copy.copy(value)))
+            with contextlib.suppress(Exception):  # a class of the program's that cannot be copied
+                self._containers.append((value, copy.copy(value)))
             for item in (value.values() if isinstance(value, dict) else value) if depth else ():
+                self._add(item, depth - 1)
+        elif isinstance(value, tuple):
+            for item in value if depth else ():
                 self._add(item, depth - 1)
         elif depth and not isinstance(value, _NOT_STATE) and type(getattr(value, "__dict__", None)) is dict:
             self._add_attributes(value.__dict__, depth - 1)
+
+    def _add_tensor(self, tensor: Tensor) -> None:
+        if _is_own_tensor(tensor):
+            with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
+                self._tensors.append((tensor, clone_of(tensor), version_of(tensor)))
 
     def restore(self) -> list[str]:
         """Put everything back, and return the names of what had grown."""
@@ -84,23 +102,37 @@ class _Attributes:
             if type(part) is not kind:
                 object.__setattr__(part, "__class__", kind)
         for names, before, lengths in self._attributes:
-            grew += [name for name in before if name in names and _length(names[name]) != lengths[name]]
-            new = [name for name, value in names.items() if name not in before]
-            for name in [name for name in new if not _is_machinery(name, names[name])]:
-                del names[name]
-            names.update(before)
+            grew += [name for name in lengths if name in names and _length(names[name]) != lengths[name]]
+            put_back(names, before)
         for container, contents in self._containers:
             if not _same(container, contents):
-                container.clear()
-                (container.update if isinstance(container, dict | set) else container.extend)(contents)
+                with contextlib.suppress(Exception):  # a class of the program's that refuses
+                    container.clear()
+                    (container.update if isinstance(container, dict | set) else container.extend)(contents)
         with observing():
-            for tensor, content, version in self._tensors:
-                with contextlib.suppress(Exception):  # of a kind that refuses it
-                    if not has_same_bits(tensor, content):  # not by its version: `.data` is written uncounted
-                        tensor.data.copy_(content)
-                    if version_of(tensor) != version:
-                        set_version(tensor, version)
+            self._restore_tensors()
         return grew
+
+    def _restore_tensors(self) -> None:
+        for tensor, content, version in self._tensors:
+            with contextlib.suppress(Exception):  # of a kind that refuses it
+                if not has_same_bits(tensor, content):  # not by its version: `.data` is written uncounted
+                    tensor.data.copy_(content)
+                if version_of(tensor) != version:
+                    set_version(tensor, version)
+
+
+def own_attributes(names: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of an object without what is ours or torch's machinery."""
+    return {name: value for name, value in names.items() if not _is_machinery(name, value)}
+
+
+def put_back(names: dict[str, Any], before: dict[str, Any]) -> None:
+    """Give an object its own attributes of before, and no others."""
+    new = [name for name in names if name not in before]
+    for name in [name for name in new if not _is_machinery(name, names[name])]:
+        del names[name]
+    names.update(before)
 
 
 def _is_machinery(name: str, value: Any) -> bool:
@@ -117,9 +149,8 @@ def _length(value: Any) -> Any:
     return value if type(value) is int else None
 
 
-def _is_own_tensor(value: Any) -> bool:
-    plain = is_tensor(value) and not isinstance(value, nn.Parameter)
-    return plain and not value.is_inference() and not value.is_meta
+def _is_own_tensor(value: Tensor) -> bool:
+    return not isinstance(value, nn.Parameter) and not value.is_inference() and not value.is_meta
 
 
 def _same(one: Any, other: Any) -> bool:

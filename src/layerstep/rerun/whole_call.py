@@ -21,6 +21,7 @@ from layerstep.module_paths.by_module import ByModule
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import leaving_no_trace, length_of
+from layerstep.side_effects.guard import note_before_change
 from layerstep.side_effects.random_streams import Generators, RandomState
 from layerstep.side_effects.reachable import Reach
 from layerstep.tensors.clones import clone_of
@@ -30,7 +31,7 @@ from layerstep.tensors.observing import observing
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["CallStart", "note_start", "rerunning"]
+__all__ = ["CallStart", "generators_of", "note_start", "rerunning"]
 
 INPUT_BYTES = 256 << 20
 """Larger inputs are kept, not copied; a rerun then gets them as the call has left them."""
@@ -86,7 +87,7 @@ def note_start(
         kwargs,
         forward=forward,
         streams=RandomState(),
-        generators=_generators_of(module),
+        generators=generators_of(module),
         buffers=buffers,
         grad=torch.is_grad_enabled(),
         inference=torch.is_inference_mode_enabled(),
@@ -97,7 +98,7 @@ def note_start(
 _known: ByModule[list[Any]] = ByModule()
 
 
-def _generators_of(module: nn.Module) -> Generators:
+def generators_of(module: nn.Module) -> Generators:
     """The random generators that the module holds, as they are now. We search for them once per module."""
     known = _known.get(module)
     if known is None:
@@ -124,6 +125,7 @@ def rerunning(session: Session, start: CallStart) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(session.installation.held())
         stack.enter_context(modes_off())
+        note_before_change(start.module)
         stack.enter_context(_buffers_at_start(start))
         stack.enter_context(leaving_no_trace(session, start.module))
         stack.callback(RandomState().restore)  # undo our own restore, even if other threads have drawn

@@ -25,7 +25,7 @@ from layerstep.side_effects.random_streams import Generators, OtherThreads, Rand
 from layerstep.side_effects.reachable import Reach
 from layerstep.tensors.observing import observing, version_of
 
-__all__ = ["Evaluation", "Outcome", "own_saved_tensors", "state_of", "undisturbed"]
+__all__ = ["Evaluation", "Outcome", "note_before_change", "own_saved_tensors", "state_of", "undisturbed"]
 
 _Versions = dict[str, tuple[int, int]]
 
@@ -78,6 +78,7 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
         streams, threads = RandomState(), OtherThreads()
         saved = _Buffers(is_alone=not threads.are_there)
         before = _versions(models) if deep else {}
+    _guarding.append(saved)
     try:
         with (
             watching_calls(saved.save),
@@ -88,6 +89,7 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
         ):
             yield outcome
     finally:
+        _guarding.remove(saved)
         with not_now(), observing():
             if (moved := streams.changed()) and threads.have_run():
                 outcome.unsure += moved
@@ -101,6 +103,15 @@ def undisturbed(models: Models, *, deep: bool) -> Iterator[Outcome]:
                 outcome.restored.extend(_names_of(models, undone))
             if deep:
                 outcome.changed = _changed(before, _versions(models), undone)
+
+
+def note_before_change(module: nn.Module) -> None:
+    """A module is about to be changed for a rerun: the lines around it are to put back what it has now.
+
+    They would note that when it is called, which is too late.
+    """
+    for saved in list(_guarding):
+        saved.save(module)
 
 
 def own_saved_tensors() -> contextlib.AbstractContextManager[Any]:
@@ -198,6 +209,10 @@ class _Buffers:
             if version not in (-1, version_of(buffer)):
                 set_version(buffer, version)
         return undone
+
+
+_guarding: list[_Buffers] = []
+"""What the lines and reruns that are under way have noted, the outermost first."""
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -85,6 +85,11 @@ class Watchpoints(Instrument):
         if not session.run.is_silent or session.run.pause is None:
             self._lay()
 
+    def came_back(self) -> None:
+        for point in self.live:
+            point.look()
+            point.looked_at = "the last stop"
+
     def clear(self) -> None:
         """Take everything off the run. Other threads' stacks cannot be reached: their next op cleans up."""
         self._is_armed = False

@@ -1,0 +1,157 @@
+"""What a forward may write, as it was when it began: inputs, caches, buffers, attributes, random streams.
+
+Objects are kept by reference with what they held. Of tensors a copy is taken, because one cannot know before
+which of them the forward writes. Parameters are not copied: a forward does not write them, and what the user
+has changed in them stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from layerstep._torch import is_transformed, set_version
+from layerstep._torch.tensors import is_view, raw_bytes, size_of, version_of
+from layerstep.rerun.attributes import Attributes, own_attributes, put_back
+from layerstep.rerun.whole_call import generators_of
+from layerstep.side_effects.random_streams import Generators, RandomState, is_generator
+from layerstep.tensors.clones import clone_of
+
+__all__ = ["COPY_BYTES", "Snapshot"]
+
+COPY_BYTES = 256 << 20
+"""Copies of all tensors together. What is larger is put back only if the forward has not written it."""
+
+
+_KNOWN = frozenset(
+    [int, float, bool, str, type(None), tuple, list, dict, set, OrderedDict, Tensor, nn.Parameter]
+)
+"""The types of most values, none of which is a source of random numbers."""
+
+
+class _Noted(NamedTuple):
+    tensor: Tensor
+    content: Tensor | None
+    version: int
+    grad_fn: Any
+    requires_grad: bool
+
+
+class Snapshot:
+    """The state at the beginning of a forward."""
+
+    def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.generators = generators_of(module)
+        self._state = _State(self.generators, module, args, kwargs)
+        self._streams = RandomState()
+        self.trouble = "it makes the weights of its lazy layers" if self._state.has_lazy else ""
+        """Why the forward cannot begin again, whatever it does."""
+
+    @property
+    def copied(self) -> int:
+        """The bytes that were copied."""
+        return self._state.copied
+
+    def why_not(self) -> str:
+        """What the forward has written that cannot be put back; empty if there is nothing."""
+        return self.trouble or self._state.lost()
+
+    def restore(self) -> None:
+        """Put everything back."""
+        self._state.restore()
+        self._streams.restore()
+        self.generators.rewind()
+
+
+class _State(Attributes):
+    """Objects and tensors that are reached from a module and from the arguments of its call."""
+
+    def __init__(self, generators: Generators, module: nn.Module, *values: Any) -> None:
+        self._generators = generators
+        self._noted: list[_Noted] = []
+        self._layers: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.copied = 0
+        self.has_lazy = False
+        super().__init__(module, *values)
+
+    def _add_module(self, module: nn.Module) -> None:
+        """Layers of torch hold no state but buffers: what they hold else is only noted, not gone through."""
+        if not type(module).__module__.startswith("torch.nn.modules."):
+            super()._add_module(module)
+            return
+        self._layers.append((module.__dict__, dict(module.__dict__)))
+        for parameter in module._parameters.values():
+            if type(parameter) not in _KNOWN:
+                self._add(parameter, 0)
+        if module._buffers:
+            self._add(module._buffers, 1)
+
+    def restore(self) -> list[str]:
+        for names, before in self._layers:
+            if names.keys() != before.keys() or any(names[name] is not before[name] for name in before):
+                put_back(names, own_attributes(before))
+        return super().restore()
+
+    def _add(self, value: Any, depth: int) -> None:
+        if type(value) not in _KNOWN and is_generator(value):
+            self._generators.add(value)
+        super()._add(value, depth)
+
+    def _add_tensor(self, tensor: Tensor) -> None:
+        if isinstance(tensor, nn.Parameter):
+            self.has_lazy |= is_lazy(tensor)  # of a class of its own until its first forward
+            return
+        content = None
+        size = size_of(tensor)
+        has_values = not (tensor.is_meta or is_transformed(tensor))
+        if has_values and self.copied + size <= COPY_BYTES:
+            with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
+                content = clone_of(tensor)
+                self.copied += size
+        grad_fn = tensor.grad_fn if tensor.requires_grad else None
+        self._noted.append(_Noted(tensor, content, version_of(tensor), grad_fn, tensor.requires_grad))
+
+    def lost(self) -> str:
+        """What was written and cannot be put back, in words."""
+        for noted in self._noted:
+            tensor = noted.tensor
+            is_grown = tensor.requires_grad and not noted.requires_grad
+            if (tensor.grad_fn is not noted.grad_fn and not is_grown) or (is_grown and is_view(tensor)):
+                return "an input that has a gradient was written in place, which autograd has noted"
+            if noted.content is None and noted.version != version_of(tensor):
+                return f"a tensor of {size_of(tensor):,} bytes was written, and no copy was taken of it"
+            if noted.content is not None and noted.content.shape != tensor.shape:
+                return "a tensor has got another shape"
+        return ""
+
+    def _restore_tensors(self) -> None:
+        for noted in self._noted:
+            tensor, content = noted.tensor, noted.content
+            if content is None or not _was_written(tensor, content, noted.version):
+                continue
+            if tensor.requires_grad and not noted.requires_grad:
+                tensor.detach_()
+            once = tuple(slice(None if step else 1) for step in _strides(tensor))
+            tensor.data[once].copy_(content[once])
+            if noted.version >= 0:
+                set_version(tensor, noted.version)
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """Torch refuses to write where several elements lie in one place, as in an expanded dimension."""
+    return tensor.stride() if tensor.layout is torch.strided and not tensor.is_nested else ()
+
+
+def _was_written(tensor: Tensor, content: Tensor, version: int) -> bool:
+    """By its bits too: batch norm writes its statistics uncounted, as does whoever uses `.data`."""
+    if version < 0 or version_of(tensor) != version:
+        return True
+    try:
+        return not torch.equal(raw_bytes(tensor), raw_bytes(content))
+    except Exception:  # a kind of tensor without bytes of its own: its count of writes has told
+        return False
