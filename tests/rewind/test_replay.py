@@ -69,3 +69,12 @@ def test_what_was_not_kept_is_told() -> None:
         state, text = train([*lines, "delete", "continue"])
         assert answer in " ".join(text.split()), lines
         assert differences(bare, state) == []
+
+
+def test_a_replay_leaves_no_global_hook() -> None:
+    """Torch keeps a table of hooks that want keyword arguments, and does not clean it up."""
+    from torch.nn.modules import module
+
+    train([*LINES, "replay", "delete", "continue"])
+    tables = {name: value for name, value in vars(module).items() if name.startswith("_global_forward")}
+    assert tables and not any(tables.values())

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
 from typing import Any
 
 from torch import nn
+
+from layerstep._torch import call_frames, called_module
+from layerstep.process.frames import forget_locals
 
 __all__ = [
     "editing_calls",
@@ -128,16 +132,23 @@ def editing_calls(
 
 @contextlib.contextmanager
 def watching_every_call(ended: Callable[[nn.Module, Any, Any, Any], None]) -> Iterator[None]:
-    """Report each call of a module in this thread when it ends: arguments and output; hidden hooks or not."""
+    """Report each call of a module in this thread when it ends: arguments and output; hidden hooks or not.
+
+    Keyword arguments are read from the frame of the call. Torch 2.13 does not forget a global hook that was
+    registered to be given them, and `torch.compile` then warns of hooks.
+    """
     from torch.nn.modules.module import register_module_forward_hook
 
     thread = get_ident()
 
-    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
         if get_ident() == thread:
+            call = next(call_frames(sys._getframe(1)))
+            kwargs = called_module(call)[2]
+            forget_locals(call)
             ended(module, args, kwargs, output)
 
-    handle = register_module_forward_hook(hook, with_kwargs=True)
+    handle = register_module_forward_hook(hook)
     try:
         yield
     finally:
