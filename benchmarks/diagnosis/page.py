@@ -252,8 +252,9 @@ There are two parts, and they are reported apart:
   healthy trainings. These were once split in two. Results of both halves were looked at while rules were
   written, so that neither says how the rules do on faults that they were not made for.
 - **held out**: the programs {held_out}, their faults, and the healthy trainings
-  that are marked so. They were written after the rules, by someone who had not seen the rules and knew only
-  their names and one line on each. The doctor was not run on them while they were written.
+  that are marked so. They were written after the rules, by someone who had not seen the rules and knew
+  their names, one line on each, and of the older faults one file, for its format. The doctor was not run on
+  them while they were written.
 
 Each run takes place three times: bare, under the doctor, and with `torch.autograd.detect_anomaly` and
 published thresholds (these at the level extreme only). The eleven programs as they are run for 200 steps or
