@@ -28,9 +28,8 @@ def test_there_are_as_many_cases_as_promised() -> None:
     assert len(FAULTS) == len(list(all_faults())) >= 45
     assert len(HEALTHY) == len(list(all_healthy())) >= 60
     assert {fault.program for fault in FAULTS.values()} == set(PROGRAMS)
-    for cases in (FAULTS.values(), HEALTHY.values()):
-        held_out = sum(case.is_held_out for case in cases)
-        assert 0.4 < held_out / len(cases) < 0.6
+    assert sum(fault.is_held_out for fault in FAULTS.values()) >= 40
+    assert sum(case.is_held_out for case in HEALTHY.values()) >= 20
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.name)
@@ -93,7 +92,10 @@ def test_the_page_tells_the_halves_apart() -> None:
             is_among=True,
             is_bit_equal=True,
         )
-        for name in ("mlp: gradients never zeroed", "lstm: gradients never zeroed")
+        for name in (
+            "mlp: gradients never zeroed",
+            next(each.name for each in FAULTS.values() if each.is_held_out),
+        )
     ]
     text = page(runs)
     assert "| development, basic | " in text and "| held out, basic " in text
