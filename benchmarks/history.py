@@ -22,7 +22,7 @@ from benchmarks.variants import Run, Variant, attached, check_clean, new_session
 
 __all__ = ["HISTORY", "history_section", "measure_history"]
 
-STEPS = 20
+STEPS = 10
 """In whole runs: a page is copied when it is first written after a fork, and not every step has one."""
 
 
@@ -82,17 +82,17 @@ HEADING = "## History"
 _WORDS = """\
 Training steps with AdamW, which writes all weights and moments in each step, in whole runs of them. `history
 on` forks the process after each step; the run then copies each page of memory that it writes for the first
-time. Copying `state_dict()` by hand keeps one state, not the program. Times are by the clock, because a fork
-is work of the kernel. `python -m benchmarks.sections --history --write` measures this part alone."""
+time. Copying `state_dict()` by hand keeps one state, not the program. Processor time of the process, with
+what the kernel does for it. `python -m benchmarks.sections --history --write` measures this part alone."""
 
 
 def history_section(found: Sequence[Overhead], load: tuple[float, float]) -> str:
     """What `history on` costs, as it is on the page."""
     parts = [HEADING, _WORDS]
     for one in found:
-        bare = Spread.of(times["bare"].wall * 1e3 for times in one.rounds).median
+        bare = Spread.of(times["bare"].cpu * 1e3 for times in one.rounds).median
         rows = [
-            (variant.name, with_range(one.ratio(variant, clock="wall"), 2), f"{_added(one, variant):+.1f}")
+            (variant.name, with_range(one.ratio(variant, clock="cpu"), 2), f"{_added(one, variant):+.1f}")
             for variant in HISTORY
         ]
         parts += [f"### {one.case.name}: {bare:.1f} ms bare", table(("", "× bare", "ms per step"), rows)]
@@ -102,13 +102,13 @@ def history_section(found: Sequence[Overhead], load: tuple[float, float]) -> str
 
 
 def _added(found: Overhead, variant: Variant) -> float:
-    return Spread.of((times[variant.name].wall - times["bare"].wall) * 1e3 for times in found.rounds).median
+    return Spread.of((times[variant.name].cpu - times["bare"].cpu) * 1e3 for times in found.rounds).median
 
 
 def measure_history(effort: Effort) -> list[Overhead]:
-    """Of the GPT-2-like model and of the smallest one. Times of the wall: a fork is work of the kernel."""
+    """Of the GPT-2-like model and of many small layers, with what the kernel does for the process."""
     cases = training_cases()
-    chosen = [next(case for case in cases if "GPT" in case.name), cases[0]]
+    chosen = [next(case for case in cases if "GPT" in case.name), next(c for c in cases if not c.is_real)]
     found = [Overhead(case, case.calls()) for case in chosen]
     order = random.Random(0)
     for overhead in found:

@@ -86,6 +86,22 @@ def test_the_conversation_goes_on(script: Path, bare: Done, tmp_path: Path) -> N
     assert text.count("(layerstep) back step 1") == 1 and "at the beginning of step 10" in text
 
 
+@pytest.mark.long
+def test_edits_act_again_in_steps_that_are_run_silently(script: Path) -> None:
+    """From the checkpoint of step 4 to step 7, with the edit that was there the first time."""
+    lines = [
+        "history on every 4",
+        "edit 4 out * 0.5",
+        "log 0 'at {step}'",
+        "until step 7",
+        "back step 0",
+        "continue",
+    ]
+    done = run(script, lines)
+    assert done.steps == [*range(1, 8), *range(4, 17)]
+    assert all(len(different) == 1 for different in done.losses.values()), done.losses
+
+
 CRASHES = TRAIN.replace("        step += 1\n", "        step += 1\n        assert step != 9, 'too far'\n")
 
 

@@ -266,9 +266,12 @@ class History(Instrument):
         go_on_with(self._session, content["conversation"])
 
     def _go_on_silently(self) -> None:
-        """There is no checkpoint where the user wants to be: run there from an earlier one, without stops."""
-        points = self._session.points
-        self._disabled = [each for each in points if each.enabled and each.kind is not PointKind.RECORD]
+        """There is no checkpoint where the user wants to be: run there from an earlier one, without stops.
+
+        Edits act again as they did, or the steps would not be the same.
+        """
+        speaking = [each for each in self._session.points if each.stops or each.kind is PointKind.LOG]
+        self._disabled = [each for each in speaking if each.enabled]
         for point in self._disabled:
             point.enabled = False
         self._session.standstill.go_on()
