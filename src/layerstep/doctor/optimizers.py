@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from layerstep.doctor.facts import (
     ActivationFacts,
     CallFacts,
     ForwardFacts,
-    GroupFacts,
     InputFacts,
     LossFacts,
     ParameterFacts,
@@ -27,6 +26,7 @@ from layerstep.doctor.finding import Place
 from layerstep.doctor.kept_gradients import KeptGradients
 from layerstep.doctor.live_graphs import LiveGraphs
 from layerstep.doctor.measuring import Copy, copy_of, is_readable, look_at
+from layerstep.doctor.parameter_groups import ParameterGroups
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.schedulers import Schedulers
 from layerstep.doctor.series import median
@@ -79,7 +79,7 @@ class Optimizers:
         self._bad: tuple[str, ...] = ()
         self.born: Born | None = None
         """Where gradients that are not finite began, once that was looked for."""
-        self._told: dict[int, tuple[object, list[tuple[str, ...]]]] = {}
+        self._groups = ParameterGroups()
         self._last: dict[int, int] = {}
         """The last step of each optimizer that was watched."""
 
@@ -265,7 +265,7 @@ class Optimizers:
             training_step,
             stepped.number,
             stepped.kind,
-            self._groups(stepped),
+            self._groups.facts(stepped, self._names),
             losses,
             forwards,
             seconds,
@@ -333,38 +333,6 @@ class Optimizers:
             known = self._known[stepped.number] = (key, named)
         return [(name, p) for name, reference in known[1] if (p := reference()) is not None]
 
-    def _groups(self, stepped: Stepped) -> tuple[GroupFacts, ...]:
-        optimizer = stepped.optimizer
-        groups = optimizer.param_groups if optimizer is not None else []
-        return tuple(
-            GroupFacts(
-                _number(group.get("lr"), math.nan),
-                _number(group.get("weight_decay"), 0.0),
-                names,
-                _number(group["initial_lr"], math.nan) if "initial_lr" in group else None,
-                bool(group.get("maximize", False)),
-            )
-            for group, names in zip(groups, self._names_of(stepped.number, groups), strict=True)
-        )
-
-    def _names_of(self, number: int, groups: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-        """The names of the parameters of each group; kept while both are the same."""
-        key = (
-            id(self._names),
-            *(id(group["params"]) for group in groups),
-            *(len(g["params"]) for g in groups),
-        )
-        known = self._told.get(number)
-        if known is None or known[0] != key:
-            names = [
-                tuple(self._names.get(id(p), "") for p in group["params"])
-                if len(group["params"]) <= 512
-                else ()
-                for group in groups
-            ]
-            known = self._told[number] = (key, names)
-        return known[1]
-
     def _neglected(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Parameters with a gradient that nothing has written to, and those that are in no optimizer."""
         owned = self._owners()
@@ -394,11 +362,6 @@ def _checksum_turned(parameter: Tensor) -> int:
     if parameter.ndim != 2 or parameter.numel() > FIRST or not is_plain(parameter):
         return 0
     return checksum(parameter.detach().t().contiguous()) if is_readable(parameter) else 0
-
-
-def _number(value: Any, default: float) -> float:
-    """A setting of an optimizer, which may be a tensor, or none."""
-    return float(value) if value is not None else default
 
 
 def _is_random_matrix(run: RunFacts, name: str) -> bool:
