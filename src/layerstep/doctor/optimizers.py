@@ -241,19 +241,7 @@ class Optimizers:
     ) -> StepFacts:
         """The step is done."""
         named = self._parameters(stepped)
-        looks: dict[str, ParameterLook] = {}
-        if deep:
-            looks = {
-                name: look_at(p, self._copies.get(name), self._sizes.get(name), stuck=self._traces.stuck(p))
-                for name, p in named
-            }
-            matrices = [
-                look.update
-                for name, look in looks.items()
-                if math.isfinite(look.update) and _is_random_matrix(run, name) and look.has_gradient
-            ]
-            if matrices:
-                run.optimizer(stepped.number, stepped.kind).update.add(stepped.steps, median(matrices))
+        looks = self._look_at(stepped, named, run) if deep else {}
         self.schedulers.tell(run)
         untouched, orphans = self._neglected() if deep else ((), ())
         kept = self._kept.names(stepped.number)
@@ -289,6 +277,22 @@ class Optimizers:
             held_by=graphs.held_by,
             unseen=unseen,
         )
+
+    def _look_at(
+        self, stepped: Stepped, named: list[tuple[str, Tensor]], run: RunFacts
+    ) -> dict[str, ParameterLook]:
+        looks = {
+            name: look_at(p, self._copies.get(name), self._sizes.get(name), stuck=self._traces.stuck(p))
+            for name, p in named
+        }
+        matrices = [
+            look.update
+            for name, look in looks.items()
+            if math.isfinite(look.update) and _is_random_matrix(run, name) and look.has_gradient
+        ]
+        if matrices:
+            run.optimizer(stepped.number, stepped.kind).update.add(stepped.steps, median(matrices))
+        return looks
 
     def _norm_after_backward(self, named: list[tuple[str, Tensor]]) -> float | None:
         found = [self._backward[id(p)] for _, p in named if id(p) in self._backward]
