@@ -193,7 +193,9 @@ DEFERRED_POP = "layerstep"
 def autograd_on() -> Iterator[None]:
     """Let autograd record operations in the handler of a dispatch mode, which runs below autograd.
 
-    Fallback: it does not record them, and a result that is shown there says that it needs no gradient.
+    And let torch heed the bits of conjugate, negative and zero tensors: without them a kernel reads memory
+    that a zero tensor of `jvp` does not have. Fallback: autograd does not record them, and a result that is
+    shown there says that it needs no gradient.
     """
     guard = getattr(torch._C, "_PreserveDispatchKeyGuard", None)
     keys = getattr(torch._C, "DispatchKey", None)
@@ -202,8 +204,8 @@ def autograd_on() -> Iterator[None]:
         return
     try:
         with guard():
-            for key in (keys.AutogradFunctionality, keys.ADInplaceOrView):
-                torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+            for name in ("AutogradFunctionality", "ADInplaceOrView", "Conjugate", "Negative", "ZeroTensor"):
+                torch._C._dispatch_tls_set_dispatch_key_excluded(getattr(keys, name), False)
             yield
     finally:
         _renew_keys()
