@@ -150,12 +150,19 @@ class _Kernels(TorchDispatchMode):
 
 
 class CountsFunctions(_Around):
+    """Not those of compiled code, which runs eagerly at a point, nor those of TorchScript.
+
+    A dispatch mode gets the kernels of a script from C++, and calls them as functions.
+    """
+
     kind: Any = _Functions
 
     def forward(self, x: Tensor) -> Tensor:
         with self.kind() as mode:
             y = self.inner(x)
-        return y + mode.count * 1e-3
+        made = [type(part).__name__ for part in self.inner.modules()]
+        hidden = "OptimizedModule" in made or "RecursiveScriptModule" in made
+        return y + (0 if hidden else mode.count * 1e-3)
 
 
 class CountsKernels(CountsFunctions):
