@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from odd_parts import ODD_ALONE, ODD_AROUND, WIDTH
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 __all__ = ["Program", "program"]
 
-WIDTH = 8
 BATCH = 2
 TOKENS = 3
 
@@ -421,7 +421,8 @@ SIMPLE: list[Callable[[], nn.Module]] = [
 def _part(draw: random.Random, depth: int) -> nn.Module:
     kind = draw.random()
     if depth and kind < 0.25:
-        return draw.choice(AROUND)(_part(draw, depth - 1))
+        around = ODD_AROUND if draw.random() < 0.4 else AROUND
+        return draw.choice(around)(_part(draw, depth - 1))
     if depth and kind < 0.35:
         inner = nn.Sequential(*(draw.choice(SIMPLE)() for _ in range(draw.randint(1, 2))))
         return draw.choice(TRANSFORMS)(inner)
@@ -429,7 +430,7 @@ def _part(draw: random.Random, depth: int) -> nn.Module:
         return nn.Sequential(*(_part(draw, depth - 1) for _ in range(draw.randint(1, 3))))
     if kind > 0.98:
         return _compiled()
-    return draw.choice(ALONE)()
+    return draw.choice(ODD_ALONE if draw.random() < 0.2 else ALONE)()
 
 
 class Model(nn.Module):
@@ -580,6 +581,27 @@ def _penalty(program: Program) -> None:
             program.notes.append(type(error).__name__)
 
 
+def _foreach(program: Program) -> None:
+    _train(program, torch.optim.RMSprop(program.model.parameters(), 0.01, foreach=True))
+
+
+def _scaled(program: Program) -> None:
+    """Half precision with a scaled loss, and each batch twice, as sharpness-aware training has it."""
+    optimizer = torch.optim.SGD(program.model.parameters(), 0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1)
+    for _ in range(2):
+        batch = program.batch()
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                out = program.model(batch)
+            if out.requires_grad:
+                scaler.scale(out.float().square().mean()).backward()
+            program.keep(out)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
 LOOPS: dict[str, Callable[[Program], None]] = {
     "sgd": _sgd,
     "adam": _adam,
@@ -589,6 +611,8 @@ LOOPS: dict[str, Callable[[Program], None]] = {
     "alternate": _alternate,
     "save": _save,
     "penalty": _penalty,
+    "foreach": _foreach,
+    "scaled": _scaled,
 }
 
 

@@ -447,3 +447,38 @@ def test_operations_are_counted_where_a_weight_was_made_in_inference_mode() -> N
     with console:
         model(torch.ones(2, 4))
     assert not seen.bugs and "forward" in seen.text
+
+
+class _Tangent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value, tangent = torch.func.jvp(self.norm, (x,), (torch.ones_like(x),))
+        return value + tangent
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "flops",
+        "architecture",
+        "stability **",
+        "ops Sequential",
+        "attention Sequential",
+        "grad check Sequential",
+        "model(torch.ones(2, 4))",
+    ],
+)
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_model_that_uses_jvp_runs_again_at_a_kernel(line: str, inference: bool) -> None:
+    """Its zero tensors have no memory. Kernels read it where torch does not heed the bit that says so."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), _Tangent())
+    x = torch.randn(2, 4)
+    with torch.inference_mode(inference):
+        expected = model(x)
+        console, seen = console_on(model, ["break 1 enter", "continue", "stepi", line, "delete", "continue"])
+        assert torch.equal(console.run(x), expected)
+    assert not seen.bugs
