@@ -97,6 +97,9 @@ NONSENSE = (
 LEAVES_THE_RUN = {"quit", "detach", "continue", "source", "alias", "transcript", "config"}
 """Not typed at random: they end the session, or change what later lines mean."""
 
+CHANGES_THE_RUN = {"set", "edit", "ablate", "scale", "steer", "skip", "patch", "redo", "restore"}
+"""Not typed either: they give other bits on purpose."""
+
 _DEMO_PATH = re.compile(r"\b(?:blocks(?:\.[\w*]+)*|head)\b")
 
 
@@ -112,7 +115,7 @@ class Typist:
             for name in sorted(command_names())
             if (command := find_command(name, prefix=False)) is not None
             and command.name == name
-            and name not in LEAVES_THE_RUN
+            and name not in LEAVES_THE_RUN | CHANGES_THE_RUN
             for example in command.examples
         ]
 

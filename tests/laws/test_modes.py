@@ -386,3 +386,13 @@ def test_a_model_that_uses_jvp_can_be_run_at_a_kernel(line: str, answer: str) ->
     console, seen = console_on(model, ["break 1 enter", "continue", "stepi", line, "delete", "continue"])
     assert torch.equal(console.run(x), model(x))
     assert not seen.bugs and answer in seen.text
+
+
+@pytest.mark.parametrize(
+    "line", ["whatif scale inner 2", "lockstep model model", "patch --sweep inner from 0 metric 1"]
+)
+def test_no_forward_runs_beside_a_transform(line: str) -> None:
+    model = Inside("vmap")
+    console, seen = console_on(model, ["break inner", "continue", line, "continue"])
+    console.run(torch.ones(2, 4))
+    assert not seen.bugs and "in a transform of torch.func" in " ".join(seen.text.split()), seen.text

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from layerstep._torch import function_modes_on
+from layerstep._torch import function_modes_on, is_transformed, is_transforming
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.stack import Frame
 from layerstep.edits.exchange import floating_tensors
@@ -70,6 +70,10 @@ def run_future(
     """Run a call once more on copies with these edits; `given` in place of its first input."""
     module = call.module
     assert module is not None
+    if is_transforming():
+        raise UserError(
+            "this forward cannot run again in a transform of torch.func", "stop at a module outside it"
+        )
     future, counts = Future(), Counter[str]()
     models = session.run.models
 
@@ -80,7 +84,7 @@ def run_future(
     def edited(called: nn.Module, output: Any) -> None:
         path = models.path_of(called).partition("|")[0]
         found = floating_tensors(output, "out") if keep else []
-        if found:
+        if found and not is_transformed(found[0][1]):  # a value of vmap has no bits of its own
             future.outputs[path, counts[path]] = found[0][1].detach().clone()
 
     with contextlib.ExitStack() as stack:

@@ -115,7 +115,7 @@ def _answer(writing: int) -> None:
 
 def _computed() -> bytes:
     """A loop over many elements, a product of matrices, and the backward of both."""
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         values = torch.linspace(-1.0, 1.0, _ELEMENTS).requires_grad_()
         matrix = values[: _SIDE * _SIDE].reshape(_SIDE, _SIDE)
         ((values * 1.7).sin().sum() + (matrix @ matrix).cos().sum()).backward()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from layerstep._torch import function_modes_on, is_compiled, unwrap
+from layerstep._torch import function_modes_on, is_compiled, is_transforming, unwrap
 from layerstep._torch.tensors import is_tensor
 from layerstep.errors import UserError
 from layerstep.hooks.temporary import watching_parts
@@ -45,6 +45,10 @@ class Arguments:
 @contextlib.contextmanager
 def running_alone(session: Session, model: nn.Module) -> Iterator[None]:
     """Let a model run meanwhile; nothing of it stays, autograd records nothing, compiled parts run eager."""
+    if is_transforming():
+        raise UserError(
+            "a model cannot run alone in a transform of torch.func", "stop at a module outside it"
+        )
     is_seen = not any(map(is_compiled, model.modules()))
     stance = contextlib.nullcontext() if is_seen else torch.compiler.set_stance("force_eager")
     with leaving_no_trace(session, model), torch.no_grad(), function_modes_on(), stance:

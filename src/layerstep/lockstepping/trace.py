@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from layerstep._torch import is_transformed
 from layerstep._torch.tensors import is_tensor, version_of
 from layerstep.tensors.clones import clone_of
 from layerstep.tensors.shapes import tensors_in
@@ -124,6 +125,8 @@ class Keeper:
 
     def _kept(self, name: str, tensor: Tensor) -> Kept | None:
         if not is_tensor(tensor) or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
+            return None
+        if is_transformed(tensor):  # a value of vmap has no bits of its own
             return None
         known, version = self._known.get(id(tensor)), version_of(tensor)
         if known is not None and known[0]() is tensor and known[1] == version >= 0:
