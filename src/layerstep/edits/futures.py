@@ -84,7 +84,7 @@ def run_future(
     def edited(called: nn.Module, output: Any) -> None:
         path = models.path_of(called).partition("|")[0]
         found = floating_tensors(output, "out") if keep else []
-        if found and not is_transformed(found[0][1]):  # a value of vmap has no bits of its own
+        if found and _has_bits(found[0][1]):
             future.outputs[path, counts[path]] = found[0][1].detach().clone()
 
     with contextlib.ExitStack() as stack:
@@ -108,6 +108,12 @@ def run_future(
             line = str(error).partition("\n")[0]
             raise UserError(f"the forward cannot be run with it: {type(error).__name__}: {line}") from None
     return future
+
+
+def _has_bits(tensor: Tensor) -> bool:
+    """Can two of this kind be compared? A value of vmap, nested or sparse, has no bits in one place."""
+    plain = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+    return plain and not is_transformed(tensor)
 
 
 Hooks = tuple[Callable[..., Any] | None, Callable[..., Any] | None]
