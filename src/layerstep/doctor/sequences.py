@@ -48,7 +48,9 @@ def has_tokens(call: TrainingCall) -> bool:
 def has_padding(call: TrainingCall) -> bool:
     """Is there padding at the end of a row of the batch?"""
     named, found = _named(call), _tokens_of(call)
-    return any(padding_of(named, name, tokens, call.module) is not None for name, tokens in found)
+    return any(
+        padding_of(named, name, tokens, call.module, call.labels) is not None for name, tokens in found
+    )
 
 
 def look_at_tokens(session: Session, call: TrainingCall) -> SequenceFacts:
@@ -159,7 +161,7 @@ class _Look:
         self._tokens = tokens
         self._width = int(tokens.shape[1])
         self._full_path = full_path
-        self._padding = padding_of(_named(call), self._name, tokens, model)
+        self._padding = padding_of(_named(call), self._name, tokens, model, call.labels)
         self._rows = Rows(call, model, tokens)
 
     def is_read(self) -> bool:
@@ -177,30 +179,36 @@ class _Look:
         lengths = padding.lengths if padding is not None else [self._width] * len(self._tokens)
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         if lengths[longest] >= SHORTEST:
-            found = self._whole_row(longest, lengths[longest], found)
+            found = self._whole_row(longest, self._real(lengths[longest]), found)
         return found if padding is None else self._padded_row(padding, found)
 
-    def _whole_row(self, row: int, length: int, found: SequenceFacts) -> SequenceFacts:
+    def _real(self, length: int) -> slice:
+        """The places of the real tokens of a row."""
+        is_left = self._padding is not None and self._padding.is_left
+        return slice(self._width - length, self._width) if is_left else slice(0, length)
+
+    def _whole_row(self, row: int, real: slice, found: SequenceFacts) -> SequenceFacts:
         """The row with the most real tokens: may later tokens act on earlier ones, does the order matter?"""
         plain, other = self._rows.run(row), self._rows.other_tokens(row)
         if other is None or not plain.is_finite:
             return found
-        ends, inner = plain.ends(length), slice(1, length - 1)
+        ends, inner = plain.ends(real), slice(real.start + 1, real.stop - 1)
         turned = self._tokens[row : row + 1].clone()
         turned[:, inner] = turned[:, inner].flip(1)
         found = replace(found, context=change_of(plain, self._rows.run(row, _with(other, inner)), ends))
         if not torch.equal(turned, self._tokens[row : row + 1]):
             reversed_ = self._rows.run(row, _with(turned, inner))
             found = replace(found, order=change_of(plain, reversed_, ends))
-        cut, counted = self._border(row, length)
+        cut, counted = self._border(row, real)
         if not plain.has_places or not cut:
             return found
-        later = _with(other, slice(cut, length))
+        later = _with(other, slice(cut, real.stop))
         leak = change_of(plain, self._rows.run(row, later), counted)
         at = ""
         if leak > LEAK:
             traces = self._rows.traced(row), self._rows.traced(row, later)
-            at = first_difference(*traces, lambda one, two: self._differ_before(one, two, cut)) or ""
+            before = slice(0, cut)
+            at = first_difference(*traces, lambda one, two: self._differ_at(one, two, before)) or ""
         return replace(found, leak=leak, leak_at=self._full_path(at) if at else "")
 
     def _padded_row(self, padding: Padding, found: SequenceFacts) -> SequenceFacts:
@@ -209,13 +217,16 @@ class _Look:
         plain, other = self._rows.run(row), self._rows.other_tokens(row)
         if not plain.is_finite or other is None:
             return found
-        change = change_of(plain, self._rows.run(row, length=length), slice(0, length))
-        inner = self._rows.run(row, _with(other, slice(1, length - 1)))
-        seen = change_of(plain, inner, plain.ends(length), inside=True)
+        real = self._real(length)
+        # What is behind can be cut off. Without what is before, the real tokens would have other positions.
+        without: dict[str, Any] = {"shaken": slice(0, real.start)} if real.start else {"length": length}
+        change = change_of(plain, self._rows.run(row, **without), real)
+        inner = self._rows.run(row, _with(other, slice(real.start + 1, real.stop - 1)))
+        seen = change_of(plain, inner, plain.ends(real), inside=True)
         at = ""
         if change > LEAK:
-            traces = self._rows.traced(row), self._rows.traced(row, length=length)
-            at = first_difference(*traces, lambda one, two: self._differ_before(one, two, length)) or ""
+            traces = self._rows.traced(row), self._rows.traced(row, **without)
+            at = first_difference(*traces, lambda one, two: self._differ_at(one, two, real)) or ""
         return replace(
             found,
             padding=self._width - length,
@@ -225,22 +236,23 @@ class _Look:
             hidden=found.has_attention and plain.last is not None and seen < HIDDEN and change > LEAK,
         )
 
-    def _border(self, row: int, length: int) -> tuple[int, Tensor]:
+    def _border(self, row: int, real: slice) -> tuple[int, Tensor]:
         """A place in the row, and the places before it whose labels count; 0 if there are too few."""
-        counted = torch.ones(length, dtype=torch.bool)
+        counted = torch.zeros(self._width, dtype=torch.bool)
+        counted[real] = True
         for labels, ignored in self._call.labels:
             if ignored is not None and labels.numel() % len(self._tokens) == 0:
-                own = labels.reshape(len(self._tokens), -1)[row][:length]
+                own = labels.reshape(len(self._tokens), -1)[row][: self._width]
                 counted[: len(own)] &= (own != ignored).cpu()
         places = counted.nonzero().flatten()
         cut = int(places[len(places) // 2]) if len(places) >= 4 else 0
         return cut, places[places < cut]
 
-    def _differ_before(self, one: Tensor, other: Tensor, cut: int) -> bool:
-        """Do two values differ before a place? Only values that have a place for each token are compared."""
+    def _differ_at(self, one: Tensor, other: Tensor, places: slice) -> bool:
+        """Do two values differ at some places? Only values that have one for each token are compared."""
         if one.ndim < 2 or one.shape[1] != self._width or not one.is_floating_point():
             return False
-        before, after = one[:, :cut].double(), other[:, :cut].double()
+        before, after = one[:, places].double(), other[:, places].double()
         if before.shape != after.shape:
             return False
         gap = (before - after).abs().nan_to_num(nan=math.inf).max()

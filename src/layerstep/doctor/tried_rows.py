@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,9 +39,9 @@ class Output:
     def is_finite(self) -> bool:
         return self.whole is not None and bool(torch.isfinite(self.whole).all())
 
-    def ends(self, length: int) -> Any:
-        """The first place and that of the last real token."""
-        return torch.tensor([0, length - 1])
+    def ends(self, real: slice) -> Any:
+        """The places of the first and of the last real token."""
+        return torch.tensor([real.start, real.stop - 1])
 
 
 def change_of(one: Output, other: Output, places: Any, *, inside: bool = False) -> float:
@@ -79,9 +80,16 @@ class Rows:
         return other
 
     def run(
-        self, row: int, change: Callable[[Tensor], Tensor] | None = None, *, length: int | None = None
+        self,
+        row: int,
+        change: Callable[[Tensor], Tensor] | None = None,
+        *,
+        length: int | None = None,
+        shaken: slice | None = None,
     ) -> Output:
-        """The output for one row. `change` gives it other tokens; `length` cuts off what is behind."""
+        """The output for one row. `change` gives it other tokens; `length` cuts off what is behind; `shaken`
+        places get another embedding, and keep their token, by which a model may know its padding.
+        """
         last: list[Tensor] = []
         width = length or self._tokens.shape[1]
 
@@ -90,15 +98,42 @@ class Rows:
                 if made.is_floating_point() and made.ndim >= 3 and made.shape[:2] == (1, width):
                     last[:] = [made.detach()]
 
-        with watching_copy(self._model, note):
+        with watching_copy(self._model, note), self.shaking(row, shaken):
             output = self._call_model(row, change, length)
         return _output(output, width, last[0] if last else None)
 
     def traced(
-        self, row: int, change: Callable[[Tensor], Tensor] | None = None, *, length: int | None = None
+        self,
+        row: int,
+        change: Callable[[Tensor], Tensor] | None = None,
+        *,
+        length: int | None = None,
+        shaken: slice | None = None,
     ) -> Trace:
         """The same call with what each module takes and makes."""
-        return trace(self._model, lambda: self._call_model(row, change, length))
+        with self.shaking(row, shaken):
+            return trace(self._model, lambda: self._call_model(row, change, length))
+
+    @contextlib.contextmanager
+    def shaking(self, row: int, places: slice | None) -> Iterator[None]:
+        """Let the embeddings of the copy give something else at some places of a row."""
+        ids = self._tokens[row : row + 1]
+
+        def shake(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+            if places is None or not args or args[0].shape != ids.shape or not torch.equal(args[0], ids):
+                return output
+            ramp = torch.linspace(-1, 1, output.shape[-1], dtype=output.dtype, device=output.device)
+            shaken = output.clone()
+            shaken[:, places] += (output.std() + 1e-3) * ramp  # a norm layer would take a constant away
+            return shaken
+
+        tables = [part for part in self._model.modules() if isinstance(part, nn.Embedding)]
+        handles = [table.register_forward_hook(shake, prepend=True) for table in tables]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _call_model(self, row: int, change: Callable[[Tensor], Tensor] | None, length: int | None) -> Any:
         batch, width = self._tokens.shape
