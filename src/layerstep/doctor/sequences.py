@@ -49,7 +49,8 @@ def has_padding(call: TrainingCall) -> bool:
     """Is there padding at the end of a row of the batch?"""
     named, found = _named(call), _tokens_of(call)
     return any(
-        padding_of(named, name, tokens, call.module, call.labels) is not None for name, tokens in found
+        padding_of(named, name, _rows(call, tokens), call.module, _labels(call, tokens)) is not None
+        for name, tokens in found
     )
 
 
@@ -142,8 +143,41 @@ def _named(call: TrainingCall) -> dict[str, Any]:
 
 
 def _shift(call: TrainingCall, tokens: Tensor) -> int | None:
-    shifts = [shift_of(labels, [tokens], ignored) for labels, ignored in call.labels]
+    rows = _rows(call, tokens)
+    shifts = [shift_of(labels, [rows], ignored) for labels, ignored in _labels(call, tokens)]
     return 1 if 1 in shifts else next((shift for shift in shifts if shift is not None), None)
+
+
+def _is_time_first(call: TrainingCall, tokens: Tensor) -> bool:
+    """Are the texts the columns? The labels tell: there is one for each text, or they are the tokens of the
+    row below. A batch of as many texts as tokens is taken to have a row for each.
+    """
+    length, batch = tokens.shape
+    if length == batch or any(shift_of(each, [tokens], ignored) is not None for each, ignored in call.labels):
+        return False
+    sizes = {tuple(labels.shape) for labels, _ in call.labels}
+    turned = [
+        shift_of(labels.reshape(-1, batch).t(), [tokens.t()], ignored)
+        for labels, ignored in call.labels
+        if labels.numel() % batch == 0
+    ]
+    return sizes == {(batch,)} or any(shift is not None for shift in turned)
+
+
+def _rows(call: TrainingCall, tokens: Tensor) -> Tensor:
+    """The tokens with a row for each text."""
+    return tokens.t().contiguous() if _is_time_first(call, tokens) else tokens
+
+
+def _labels(call: TrainingCall, tokens: Tensor) -> tuple[tuple[Tensor, int | None], ...]:
+    """The labels of the call in the order of those rows."""
+    if not _is_time_first(call, tokens):
+        return call.labels
+    batch = int(tokens.shape[1])
+    return tuple(
+        (labels.reshape(-1, batch).t() if labels.numel() % batch == 0 else labels, ignored)
+        for labels, ignored in call.labels
+    )
 
 
 class _Look:
@@ -156,13 +190,13 @@ class _Look:
         named: tuple[str, Tensor],
         full_path: Callable[[str], str],
     ) -> None:
-        self._call = call
         self._name, tokens = named
-        self._tokens = tokens
-        self._width = int(tokens.shape[1])
+        self._shift, self._labels = _shift(call, tokens), _labels(call, tokens)
+        self._tokens = _rows(call, tokens)
+        self._width = int(self._tokens.shape[1])
         self._full_path = full_path
-        self._padding = padding_of(_named(call), self._name, tokens, model, call.labels)
-        self._rows = Rows(call, model, tokens)
+        self._padding = padding_of(_named(call), self._name, self._tokens, model, self._labels)
+        self._rows = Rows(call, model, self._tokens, time_first=_is_time_first(call, tokens))
 
     def is_read(self) -> bool:
         """Do these tokens act on the output at all? Labels do not."""
@@ -175,7 +209,7 @@ class _Look:
     def add_to(self, found: SequenceFacts) -> SequenceFacts:
         """The facts with what a copy shows."""
         padding = self._padding
-        found = replace(found, name=self._name, length=self._width, shift=_shift(self._call, self._tokens))
+        found = replace(found, name=self._name, length=self._width, shift=self._shift)
         lengths = padding.lengths if padding is not None else [self._width] * len(self._tokens)
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         if lengths[longest] >= SHORTEST:
@@ -240,7 +274,7 @@ class _Look:
         """A place in the row, and the places before it whose labels count; 0 if there are too few."""
         counted = torch.zeros(self._width, dtype=torch.bool)
         counted[real] = True
-        for labels, ignored in self._call.labels:
+        for labels, ignored in self._labels:
             if ignored is not None and labels.numel() % len(self._tokens) == 0:
                 own = labels.reshape(len(self._tokens), -1)[row][: self._width]
                 counted[: len(own)] &= (own != ignored).cpu()
@@ -250,7 +284,10 @@ class _Look:
 
     def _differ_at(self, one: Tensor, other: Tensor, places: slice) -> bool:
         """Do two values differ at some places? Only values that have one for each token are compared."""
-        if one.ndim < 2 or one.shape[1] != self._width or not one.is_floating_point():
+        if one.ndim < 2 or other.ndim < 2:
+            return False
+        one, other = self._rows.turned(one, len(one)), self._rows.turned(other, len(other))
+        if one.shape[1] != self._width or not one.is_floating_point():
             return False
         before, after = one[:, places].double(), other[:, places].double()
         if before.shape != after.shape:

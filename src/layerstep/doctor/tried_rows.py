@@ -65,10 +65,19 @@ def change_of(one: Output, other: Output, places: Any, *, inside: bool = False) 
 class Rows:
     """Gives single rows of the batch of a call to a copy of the model."""
 
-    def __init__(self, call: TrainingCall, model: nn.Module, tokens: Tensor) -> None:
+    def __init__(
+        self, call: TrainingCall, model: nn.Module, tokens: Tensor, *, time_first: bool = False
+    ) -> None:
         self._call = call
         self._model = model
         self._tokens = tokens
+        """A row for each text, also where the model is given the time in the first dimension."""
+        self._time_first = time_first
+
+    def turned(self, made: Tensor, width: int) -> Tensor:
+        """What a model has made of one row, with the row in the first dimension."""
+        is_turned = self._time_first and made.ndim >= 2 and made.shape[:2] == (width, 1)
+        return made.transpose(0, 1) if is_turned else made
 
     def other_tokens(self, row: int) -> Tensor | None:
         """Other tokens for the places of a row, all of them seen in the batch; None if there are too few."""
@@ -94,13 +103,14 @@ class Rows:
         width = length or self._tokens.shape[1]
 
         def note(path: str, given: Any, output: Any) -> None:
-            for made in tensors_of(output, 2):
+            for made in (self.turned(each, width) for each in tensors_of(output, 2)):
                 if made.is_floating_point() and made.ndim >= 3 and made.shape[:2] == (1, width):
                     last[:] = [made.detach()]
 
         with watching_copy(self._model, note), self.shaking(row, shaken):
             output = self._call_model(row, change, length)
-        return _output(output, width, last[0] if last else None)
+        values = [self.turned(each, width) for each in tensors_of(output)]
+        return _output(values, width, last[0] if last else None)
 
     def traced(
         self,
@@ -120,11 +130,14 @@ class Rows:
         ids = self._tokens[row : row + 1]
 
         def shake(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-            if places is None or not args or args[0].shape != ids.shape or not torch.equal(args[0], ids):
+            given = self.turned(args[0], ids.shape[1]) if args else None
+            if places is None or given is None or not torch.equal(given, ids):
                 return output
             ramp = torch.linspace(-1, 1, output.shape[-1], dtype=output.dtype, device=output.device)
             shaken = output.clone()
-            shaken[:, places] += (output.std() + 1e-3) * ramp  # a norm layer would take a constant away
+            self.turned(shaken, ids.shape[1])[:, places] += (
+                output.std() + 1e-3
+            ) * ramp  # a norm layer would take a constant away
             return shaken
 
         tables = [part for part in self._model.modules() if isinstance(part, nn.Embedding)]
@@ -139,6 +152,11 @@ class Rows:
         batch, width = self._tokens.shape
 
         def one_row(tensor: Tensor) -> Tensor:
+            is_turned = self._time_first and tensor.ndim >= 2 and tensor.shape[:2] == (width, batch)
+            made = own_row(tensor.transpose(0, 1) if is_turned else tensor)
+            return made.transpose(0, 1) if is_turned else made
+
+        def own_row(tensor: Tensor) -> Tensor:
             is_tokens = tensor.shape == self._tokens.shape and torch.equal(tensor, self._tokens)
             if tensor.ndim and tensor.shape[0] == batch and not is_square_mask(tensor, width):
                 tensor = tensor[row : row + 1]
