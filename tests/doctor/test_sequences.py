@@ -146,6 +146,81 @@ def _copy(model: nn.Module) -> Tensor:
     return _loss(model(tokens, before, mask), tokens)
 
 
+def _left(*, with_mask: bool) -> Callable[[nn.Module], Tensor]:
+    """Next-token prediction of texts with padding before them, whose labels are ignored."""
+
+    def step(model: nn.Module) -> Tensor:
+        tokens = padded().flip(1)
+        labels = torch.where(tokens[:, 1:] > 0, tokens[:, 1:], -100)
+        mask = {"attention_mask": (tokens[:, :-1] > 0).long()} if with_mask else {}
+        return _loss(model(tokens[:, :-1], **mask), labels)
+
+    return step
+
+
+class Left(TinyGPT):
+    """A causal model for texts with padding before them. `mask`: "right", "none" or "inverted"."""
+
+    def __init__(self, mask: str) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, 0.0, batch_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)  # type: ignore[assignment]
+        self.mask = mask
+
+    def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        is_real = tokens > 0 if attention_mask is None else attention_mask.bool()
+        width = tokens.shape[1]
+        seen = torch.ones(width, width, dtype=torch.bool).tril()[None].expand(len(tokens), -1, -1)
+        if self.mask != "none":
+            shown = is_real if self.mask == "right" else ~is_real
+            seen = (seen & shown[:, None]) | torch.eye(width, dtype=torch.bool)
+        x = self.embedding(tokens) + self.positions(torch.arange(width))  # type: ignore[misc]
+        return self.head(self.blocks(x, mask=~seen.repeat_interleave(4, 0)))  # type: ignore[no-any-return]
+
+
+class TimeFirst(nn.Module):
+    """An LSTM that is given the time in the first dimension, as torch has it by itself."""
+
+    def __init__(self, *, both: bool = False, pooled: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, WIDTH, padding_idx=0)
+        self.lstm = nn.LSTM(WIDTH, WIDTH, bidirectional=both)
+        self.head = nn.Linear(WIDTH * (1 + both), TOKENS)
+        self.pooled = pooled
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states = self.lstm(self.embedding(tokens))[0]
+        return self.head(states[-1] if self.pooled else states)  # type: ignore[no-any-return]
+
+
+class TimeFirstEncoder(nn.Module):
+    """Classifies padded texts that are the columns of its input."""
+
+    def __init__(self, *, has_mask: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, WIDTH, padding_idx=0)
+        self.positions = nn.Embedding(LENGTH, WIDTH)
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, 0.0)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, 2)
+        self.has_mask = has_mask
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.positions(torch.arange(len(tokens)))[:, None]
+        hidden = (tokens == 0).t() if self.has_mask else None
+        return self.head(self.encoder(x, src_key_padding_mask=hidden)[0])  # type: ignore[no-any-return]
+
+
+def _next_by_time(model: nn.Module) -> Tensor:
+    tokens = text(24).t()
+    return _loss(model(tokens[:-1]), tokens[1:])
+
+
+def _class_by_time(model: nn.Module) -> Tensor:
+    tokens = padded(24).t()
+    return _loss(model(tokens), (tokens[0] < 20).long())
+
+
 def _watched(make: Callable[[], nn.Module], step: Callable[[nn.Module], Tensor]) -> Watch:
     torch.manual_seed(1)
     torch.set_num_threads(1)
@@ -183,6 +258,10 @@ HEALTHY: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor]]
     "encoder": (Encoder, _class),
     "encoder with a mask": (Masked, _class_by_mask),
     "encoder and decoder": (Translator, _copy),
+    "lstm, time first": (TimeFirst, _next_by_time),
+    "encoder, time first": (lambda: TimeFirstEncoder(has_mask=True), _class_by_time),
+    "padding before the texts, with a mask": (lambda: Left("right"), _left(with_mask=True)),
+    "padding before the texts, known by its token": (lambda: Left("right"), _left(with_mask=False)),
 }
 
 
@@ -200,6 +279,25 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor], 
     "copies": (Recurrent, _same, "labels-not-shifted", ""),
     "mask not passed on": (lambda: Masked("none"), _class_by_mask, "padding-attended", "self_attn"),
     "mask inverted": (lambda: Masked("inverted"), _class_by_mask, "mask-inverted", "self_attn"),
+    "both directions, time first": (lambda: TimeFirst(both=True), _next_by_time, "causality-leak", "lstm"),
+    "mask not passed on, time first": (
+        lambda: TimeFirstEncoder(has_mask=False),
+        _class_by_time,
+        "padding-attended",
+        "self_attn",
+    ),
+    "padding before, attended to": (
+        lambda: Left("none"),
+        _left(with_mask=True),
+        "padding-attended",
+        "self_attn",
+    ),
+    "padding before, known by labels": (
+        lambda: Left("none"),
+        _left(with_mask=False),
+        "padding-attended",
+        "self_attn",
+    ),
     "encoder without positions": (lambda: Encoder(positions=False), _class, "order-ignored", "embedding"),
 }
 

@@ -57,13 +57,15 @@ class Activity:
         given = next(iter(tensors_of(args, 2)), None)
         if isinstance(module, _FED) and given is not None and _is_data(given):
             self._inputs[path] = input_facts(path, given, deep=True)
-        if not isinstance(module, _LAYERS) or given is None or not given.is_floating_point():
+        if not isinstance(module, _FED) or given is None or not given.is_floating_point():
             return
         if is_followed:
             self._facts[-1] = replace(self._facts[-1], given=_root_mean_square(given))
+        if not isinstance(module, _LAYERS):
+            return
         if given.requires_grad and is_readable(given):
             self._note_input(path, module, given.detach())
-        if isinstance(module, _LAYERS) and made is not None and made.ndim:
+        if made is not None and made.ndim:
             self._layers[made.shape[_unit_dimension(made, isinstance(module, _CONVOLUTIONS))]] = path
 
     def _fact(self, path: str, module: nn.Module, made: Tensor) -> ActivationFacts:

@@ -9,10 +9,23 @@ from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.run_facts import OptimizerRun, RunFacts
 from layerstep.doctor.series import Series, mad, median
 
-__all__ = ["Guess", "Windows", "best_guess", "entropy", "is_bounded", "judged", "targets_drift", "windows_of"]
+__all__ = [
+    "Guess",
+    "Windows",
+    "best_guess",
+    "entropy",
+    "falls_steadily",
+    "is_bounded",
+    "judged",
+    "targets_drift",
+    "windows_of",
+]
 
 _SQUARES = ("mse",)
+_PROBABILITIES = ("bce", "bce_logits")
 _CLASSES = ("cross_entropy", "nll")
+SURE = 3.0
+"""Standard errors: a slope of chance alone is so large once in 700 times."""
 LABELS = 100
 """From fewer the distribution of the labels cannot be told."""
 _BOUNDED = frozenset(["cross_entropy", "mse", "l1", "smooth_l1", "huber", "bce", "bce_logits"])
@@ -24,6 +37,12 @@ class Guess(NamedTuple):
 
     loss: float
     words: str
+    floor: float = 0.0
+    """What no model can fall below."""
+
+    def share(self, loss: float) -> float:
+        """A loss between the floor, 0, and that of guessing, 1."""
+        return (loss - self.floor) / max(self.loss - self.floor, 1e-12)
 
 
 class Windows(NamedTuple):
@@ -89,6 +108,28 @@ def _windows(series: Series) -> tuple[float, float, float, float, float, int] | 
     return median(head), median(tail[:length]), median(tail[length:]), best, mad(tail[length:]), length
 
 
+def falls_steadily(optimizer: OptimizerRun) -> bool:
+    """Does the loss still fall, however slowly? A line through its second half must fall, clearly beyond the
+    scatter around it, and so must one through the last quarter at all: else the fall is over.
+    """
+    values = [value for _, value in optimizer.loss.recent if math.isfinite(value)]
+    half = values[-max(len(optimizer.loss) // 2, 50) :]
+    slope, error = _line(half)
+    return slope < -SURE * error and _line(half[len(half) // 2 :])[0] < 0
+
+
+def _line(values: list[float]) -> tuple[float, float]:
+    """The slope of a line through values, by least squares, and its standard error."""
+    count = len(values)
+    if count < 10:
+        return 0.0, 0.0
+    middle, mean = (count - 1) / 2, sum(values) / count
+    width = sum((place - middle) ** 2 for place in range(count))
+    slope = sum((place - middle) * (value - mean) for place, value in enumerate(values)) / width
+    rest = sum((value - mean - slope * (place - middle)) ** 2 for place, value in enumerate(values))
+    return slope, math.sqrt(rest / (count - 2) / width)
+
+
 def best_guess(optimizer: OptimizerRun) -> Guess | None:
     """What the loss would be without looking at the input; None where the loss is not one that is known."""
     known = optimizer.criterion
@@ -107,6 +148,12 @@ def best_guess(optimizer: OptimizerRun) -> Guess | None:
         within = sum(std * std for std in stds) / len(stds)
         between = sum((mean - middle) ** 2 for mean in means) / len(means)
         return Guess(times * (within + between), "always guessing the mean target")
+    if known.kind in _PROBABILITIES and len(means) * math.prod(known.target.shape) >= LABELS:
+        floors = optimizer.target_floor.values()
+        middle, floor = sum(means) / len(means), sum(floors) / len(floors)
+        if 0 < middle < 1:
+            guessed = -middle * math.log(middle) - (1 - middle) * math.log(1 - middle)
+            return Guess(times * guessed, "always guessing the mean target", times * floor)
     return None
 
 

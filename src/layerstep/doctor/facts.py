@@ -148,6 +148,8 @@ class TargetFacts:
     std: float = 0.0
     shift: int | None = None
     """Of token labels: the labels are the input moved by so many places. None: they are something else."""
+    floor: float = 0.0
+    """Of targets that are probabilities: their own entropy, which no binary cross-entropy falls below."""
     rows: tuple[int, ...] = ()
     """A checksum of the target of each of the first samples."""
 
@@ -182,6 +184,8 @@ class CriterionFacts:
     """Do classes or elements have weights?"""
     width: int = 0
     """The outputs of the last layer, as far as the graph tells."""
+    beside: tuple[tuple[int, ...], int] | None = None
+    """The shape of its softmax and the dimension it runs over, if that is not the one of the classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +247,7 @@ class ActivationFacts:
     """Of a tanh or sigmoid: the share of outputs at the flat ends."""
     nonfinite: int = 0
     given: float = 0.0
-    """Of a linear layer or a convolution: the root of the mean square of its input."""
+    """Of a linear, convolutional or recurrent layer: the root of the mean square of its input."""
     layer: str = ""
     """Of rectified units: the layer before that has as many outputs."""
 

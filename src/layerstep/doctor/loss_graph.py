@@ -91,6 +91,8 @@ class Criterion:
     is_weighted: bool = False
     width: int = 0
     """The last size of what made its input: the outputs of the last layer."""
+    beside: tuple[tuple[int, ...], int] | None = None
+    """The shape of its softmax and the dimension it runs over, if that is not the one of the classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +228,14 @@ def _criterion(node: Any) -> Criterion | None:
         return None
     below = _below(node)
     source = below[0] if below else None
-    classes, given = 0, saved_tensor(node, "self")
+    classes, given, beside = 0, saved_tensor(node, "self"), None
     if kind == "nll":
         made = _moved(source)
         shape = shape_of_output(made) if made is not None else None
         classes = shape[1 if len(shape) > 2 else -1] if shape else 0
         if made is not None and _operation(made) == "LogSoftmax":
             kind, source = "cross_entropy", (_below(made) or [None])[0]
+            beside = _beside(made, given)
     return Criterion(
         kind,
         _REDUCTIONS.get(saved_word(node, "reduction"), "none"),
@@ -242,9 +245,24 @@ def _criterion(node: Any) -> Criterion | None:
         input=given,
         target=saved_tensor(node, "target"),
         ignore_index=_signed(saved_word(node, "ignore_index")) if kind in ("nll", "cross_entropy") else None,
-        is_weighted=saved_tensor(node, "weight") is not None,
+        is_weighted=any(saved_tensor(node, each) is not None for each in ("weight", "pos_weight")),
         width=_width(source),
+        beside=beside,
     )
+
+
+def _beside(made: Any, given: Tensor | None) -> tuple[tuple[int, ...], int] | None:
+    """The shape and the dimension of a softmax that does not run over the classes of `nll_loss`.
+
+    Its input has them in the second dimension. A softmax over as many values is right, and so may be one of
+    which some classes were cut away. One over another number, with the classes in another dimension, is not.
+    """
+    shape, dim = shape_of_output(made), _signed(saved_word(made, "dim"))
+    if not shape or dim is None or given is None or given.ndim < 2:
+        return None
+    dim, classes = dim % len(shape), given.shape[1]
+    others = (size for place, size in enumerate(shape) if place != dim)
+    return (tuple(shape), dim) if shape[dim] != classes and classes in others else None
 
 
 def _width(node: Any) -> int:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from layerstep.doctor.bad_origins import BadOrigins
 from layerstep.doctor.bad_values import birth_of
-from layerstep.doctor.facts import LossFacts, OutlierFacts
+from layerstep.doctor.facts import CriterionFacts, LossFacts, OutlierFacts
 from layerstep.doctor.finding import Place
 from layerstep.doctor.forwards import Forwards
 from layerstep.doctor.loss_graph import Criterion, read_graph
-from layerstep.doctor.measuring import criterion_facts, outlier_of
+from layerstep.doctor.measuring import SAMPLED, criterion_facts, outlier_of
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.source_of_loss import line_of, where_made
 from layerstep.doctor.training_calls import TrainingCalls
@@ -24,6 +24,8 @@ from layerstep.doctor.training_calls import TrainingCalls
 __all__ = ["Losses"]
 
 RECENT = 20
+PARTS = 64
+"""Batches that may be added up in a step."""
 JUMP = 30.0
 """Times the largest of the last losses."""
 
@@ -73,12 +75,14 @@ class Losses:
         graph, made_at = read_graph(loss), where_made(frame)
         self._training_calls.backward(loss, graph.criteria, made_at)
         tokens = self._forwards.tokens()
+        criteria = tuple(criterion_facts(each, tokens) for each in graph.criteria)
+        scale, criteria = _as_mean(graph.scale, criteria, self._optimizers.schedulers.scale() or 1.0)
         facts = LossFacts(
             value,
             place,
             made_at,
-            scale=graph.scale,
-            criteria=tuple(criterion_facts(each, tokens) for each in graph.criteria),
+            scale=scale,
+            criteria=criteria,
             is_looked_at=deep,
             over_batch=graph.over_batch,
             is_turned=graph.is_turned,
@@ -86,7 +90,7 @@ class Losses:
         )
         if not math.isfinite(value) and loss.numel() == 1:
             facts = self._with_birth(facts, loss)
-        self._optimizers.note_scale(place, graph.scale)
+        self._optimizers.note_scale(place, scale)
         return facts
 
     def _jumps(self, value: float) -> bool:
@@ -116,3 +120,18 @@ class Losses:
                 facts, origin=replace(born.where, parameters=birth.parameters), origin_words=born.words
             )
         return replace(facts, origin=replace(line, parameters=birth.parameters), origin_words=birth.words)
+
+
+def _as_mean(
+    scale: float, criteria: tuple[CriterionFacts, ...], scaler: float
+) -> tuple[float, tuple[CriterionFacts, ...]]:
+    """A sum that is divided by the number of its labels is a mean, and so is one that is divided by those of
+    all batches that are added up. Trainers of transformers make it in this way.
+    """
+    known = criteria[0] if len(criteria) == 1 else None
+    if known is None or known.reduction != "sum" or not known.is_alone or known.target is None:
+        return scale, criteria
+    count = math.prod(known.target.shape) - known.target.ignored
+    if math.prod(known.target.shape) > SAMPLED or not 1 / PARTS <= abs(scale) * count / scaler <= 1.001:
+        return scale, criteria
+    return scale * count, (replace(known, reduction="mean"),)

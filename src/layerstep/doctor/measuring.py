@@ -18,6 +18,7 @@ from layerstep.tensors.shapes import attempt, dtype_name, shape_of
 from layerstep.tensors.summary import summarize
 
 __all__ = [
+    "SAMPLED",
     "Copy",
     "copy_of",
     "criterion_facts",
@@ -32,6 +33,7 @@ SAMPLED = 1 << 16
 """Elements of a parameter, an input or a target that are looked at; of a larger one evenly spread ones."""
 ROWS = 64
 IN_A_ROW = 512
+TOKENS_IN_A_ROW = 2048
 SHIFTS = (0, 1, 2, -1)
 LARGEST = 1 << 22
 """Elements of a batch that is searched for an outlier."""
@@ -52,9 +54,24 @@ def rows_of(tensor: Tensor) -> tuple[int, ...]:
     if tensor.ndim < 1 or not is_readable(tensor) or tensor.is_complex():
         return ()
     rows = tensor.detach()[:ROWS].reshape(min(len(tensor), ROWS), -1)
+    if tensor.dtype in (torch.int64, torch.int32) and rows.shape[1] > 1:
+        return _tokens(rows[:, :TOKENS_IN_A_ROW].cpu().clone())
     rows = rows[:, :: max(1, -(-rows.shape[1] // IN_A_ROW))].contiguous().clone()
     raw = rows.cpu().view(torch.uint8) if rows.dtype is not torch.bool else rows.cpu().to(torch.uint8)
     return tuple(zlib.crc32(bytes(row.tolist())) for row in raw) if raw.shape[1] <= 64 else _many(raw)
+
+
+def _tokens(rows: Tensor) -> tuple[int, ...]:
+    """Checksums of rows of tokens without the padding behind them: a text has more or less of it, as its
+    batch wants. What ends the row with the longest run of equal tokens is taken for padding.
+    """
+    table = rows.numpy()  # of our own copy
+    runs = (rows == rows[:, -1:]).flip(1).int().cumprod(1).sum(1)
+    padded = int(runs.argmax())
+    if runs[padded] < 2:
+        return tuple(zlib.crc32(row.tobytes()) for row in table)
+    ends = torch.where(rows[:, -1] == rows[padded, -1], runs, 0).tolist()
+    return tuple(zlib.crc32(row[: len(row) - end].tobytes()) for row, end in zip(table, ends, strict=True))
 
 
 def _many(raw: Tensor) -> tuple[int, ...]:
@@ -135,6 +152,7 @@ def criterion_facts(criterion: Criterion, tokens: Sequence[Tensor]) -> Criterion
         is_alone=criterion.is_alone,
         is_weighted=criterion.is_weighted,
         width=criterion.width,
+        beside=criterion.beside,
     )
 
 
@@ -153,6 +171,7 @@ def _target(criterion: Criterion, tokens: Sequence[Tensor]) -> TargetFacts | Non
             distinct,
             mean=float(wide.mean()),
             std=float(wide.std(correction=0)),
+            floor=_floor(wide) if criterion.kind in ("bce", "bce_logits") else 0.0,
             rows=rows_of(target),
         )
     ignored = values == criterion.ignore_index if criterion.ignore_index is not None else values != values
@@ -167,6 +186,13 @@ def _target(criterion: Criterion, tokens: Sequence[Tensor]) -> TargetFacts | Non
         rows=rows_of(target),
         shift=shift_of(target, tokens, criterion.ignore_index),
     )
+
+
+def _floor(targets: Tensor) -> float:
+    """The mean entropy of probabilities; 0 if they are none."""
+    if float(targets.min()) < 0 or float(targets.max()) > 1:
+        return 0.0
+    return float(-(torch.xlogy(targets, targets) + torch.xlogy(1 - targets, 1 - targets)).mean())
 
 
 def shift_of(target: Tensor, tokens: Sequence[Tensor], ignored: int | None) -> int | None:

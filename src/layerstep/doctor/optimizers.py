@@ -354,12 +354,12 @@ class Optimizers:
     # --- scales of losses ---
 
     def note_scale(self, place: Place, scale: float) -> None:
-        """The factor of the loss at this line."""
-        self._scales[place.file, place.line] = scale
+        """The factor of the loss at this line; what of it is a gradient scaler's changes by itself."""
+        self._scales[place.file, place.line] = scale / (self.schedulers.scale() or 1.0)
 
     def last_scale(self, place: Place) -> float:
         """The factor of the loss at this line when it was last looked at; that of a scaler is asked."""
-        return self.schedulers.scale() or self._scales.get((place.file, place.line), 1.0)
+        return (self.schedulers.scale() or 1.0) * self._scales.get((place.file, place.line), 1.0)
 
 
 def _checksum_turned(parameter: Tensor) -> int:

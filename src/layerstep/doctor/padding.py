@@ -1,9 +1,9 @@
-"""Which tokens of a batch are padding: told by a mask among the arguments, or by the embedding."""
+"""Which tokens of a batch are padding: told by a mask among the arguments, the embedding, or the labels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,17 +20,63 @@ LEAST = 4
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """Padding at the end of rows."""
+    """Padding at one end of the rows."""
 
     lengths: list[int]
     """How many real tokens each row has."""
     row: int
     """The row with the most padding that still has enough real tokens."""
     known_by: str
+    is_left: bool = False
+    """Is it before the real tokens?"""
 
 
-def padding_of(named: Mapping[str, Any], name: str, tokens: Tensor, model: nn.Module) -> Padding | None:
-    """The padding of a batch; None if there is none, or if it is not at the end of the rows.
+Labels = Sequence[tuple[Tensor, int | None]]
+"""The labels of the loss, and the number that is ignored."""
+
+
+def padding_of(
+    named: Mapping[str, Any], name: str, tokens: Tensor, model: nn.Module, labels: Labels = ()
+) -> Padding | None:
+    """The padding of a batch; None if there is none, or if it is not at one end of the rows."""
+    found = _on_the_right(named, name, tokens, model)
+    if found is not None:
+        return found
+    flipped = {key: mask.flip(1) for key, mask in named.items() if is_tensor(mask) and mask.ndim == 2}
+    found = _on_the_right(flipped, name, tokens.flip(1), model)
+    if found is not None:
+        return replace(found, is_left=True)
+    for is_left in (False, True):
+        found = _by_labels(tokens, labels, is_left=is_left)
+        if found is not None:
+            return found
+    return None
+
+
+def _by_labels(tokens: Tensor, labels: Labels, *, is_left: bool) -> Padding | None:
+    """One token fills an end of some rows, is nowhere else, and the loss ignores its places."""
+    rows = tokens.flip(1) if is_left else tokens
+    runs = (rows == rows[:, -1:]).flip(1).int().cumprod(1).sum(1)
+    filler = rows[int(runs.argmax()), -1]
+    ends = torch.where(rows[:, -1] == filler, runs, 0)
+    if not _is_only_at_ends(rows == filler, ends):
+        return None
+    width = int(tokens.shape[1])
+    for target, ignored in labels:
+        if ignored is None or target.numel() not in (tokens.numel(), len(tokens) * (width - 1)):
+            continue
+        own = target.reshape(len(tokens), -1)
+        own = own.flip(1) if is_left else own
+        # A label may be that of the next token, so the last place of a run need not be ignored.
+        inside = torch.arange(own.shape[1]).flip(0)[None] < (ends - 1)[:, None].cpu()
+        if bool((own.cpu()[inside] == ignored).all()):
+            found = _padding(rows, ends, "the labels")
+            return found and replace(found, is_left=is_left)
+    return None
+
+
+def _on_the_right(named: Mapping[str, Any], name: str, tokens: Tensor, model: nn.Module) -> Padding | None:
+    """The padding at the end of rows.
 
     A mask may be made either way round, so its values say nothing: the end of a row that it treats unlike
     the beginning, and that holds the same token throughout, is the padding.

@@ -38,6 +38,8 @@ class OptimizerRun:
     target_mean: Series = field(default_factory=Series)
     target_std: Series = field(default_factory=Series)
     """Of targets that are no class labels, in the steps that were looked at."""
+    target_floor: Series = field(default_factory=Series)
+    """The least loss that they allow."""
     criterion: CriterionFacts | None = None
     """The loss function, where it is the only one of the last loss that was looked at."""
     criteria_seen: int = 0
@@ -107,6 +109,7 @@ class RunFacts:
                 if each.target is not None and not each.target.counts:
                     run.target_mean.add(step.number, each.target.mean)
                     run.target_std.add(step.number, each.target.std)
+                    run.target_floor.add(step.number, each.target.floor)
             if loss.is_looked_at:
                 run.criteria_seen, run.made_at = len(loss.criteria), loss.made_at
                 run.criterion = loss.criteria[0] if len(loss.criteria) == 1 else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from layerstep.doctor.facts import InputFacts, StepFacts
+from layerstep.doctor.facts import ForwardFacts, InputFacts, LossFacts, StepFacts
 
 __all__ = ["Batch", "Samples"]
 
@@ -19,6 +20,8 @@ class Batch:
     """What a step that was looked at was trained on, by its checksums."""
 
     step: int
+    part: int
+    """Of a step that adds up the gradients of several batches: which of them, from 0 on."""
     number: int
     """Of the looks, from 1 on."""
     digest: int
@@ -27,8 +30,14 @@ class Batch:
     size: int
     """All of them, as far as they were looked at."""
     is_same_tensor: bool
-    """The model was called with the very tensor of the step before."""
+    """The model was called with the very tensor of the call before."""
     labels: Counter[int] = field(default_factory=Counter)
+
+    def follows(self, other: Batch) -> bool:
+        """Did it come right after another? Of a step all batches are seen, or none."""
+        if self.step == other.step:
+            return self.part == other.part + 1
+        return self.step == other.step + 1 and self.part == 0
 
 
 class Samples:
@@ -55,7 +64,16 @@ class Samples:
         if not calls:
             return
         self._looks += 1
-        targets = [each.target for loss in step.losses for each in loss.criteria if each.target is not None]
+        if _adds_up(step, calls):
+            for part, (call, loss) in enumerate(zip(calls, step.losses, strict=True)):
+                self._add(step, part, [call], [loss])
+        else:
+            self._add(step, 0, calls, step.losses)
+
+    def _add(
+        self, step: StepFacts, part: int, calls: Sequence[ForwardFacts], losses: Sequence[LossFacts]
+    ) -> None:
+        targets = [each.target for loss in losses for each in loss.criteria if each.target is not None]
         counts: Counter[int] = Counter()
         for target in targets:
             counts.update(target.counts)
@@ -63,6 +81,7 @@ class Samples:
         self.batches.append(
             Batch(
                 step.number,
+                part,
                 self._looks,
                 hash(tuple(rows)),
                 sum(len(set(each)) for each in rows),
@@ -88,6 +107,11 @@ class Samples:
                 self.labels[row] = label
             if len(self.targets) < ROWS:
                 self.targets[label] += 1
+
+
+def _adds_up(step: StepFacts, calls: Sequence[ForwardFacts]) -> bool:
+    """Does a step add up the gradients of several batches: one model, a backward pass for each call?"""
+    return len(calls) == len(step.losses) > 1 and len({call.model for call in calls}) == 1
 
 
 def _rows(inputs: tuple[InputFacts, ...]) -> tuple[int, ...]:

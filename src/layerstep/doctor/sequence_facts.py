@@ -39,11 +39,11 @@ class SequenceFacts:
     order: float | None = None
     """How much another order of the inner tokens changes the outputs at the ends."""
     padding: int = 0
-    """Padding tokens at the end of the row that was tried."""
+    """Padding tokens at one end of the row that was tried."""
     padding_known_by: str = ""
-    """The argument or the embedding that tells which tokens are padding."""
+    """What tells which tokens are padding: an argument, the embedding, or the labels."""
     padding_change: float | None = None
-    """How much the outputs at real tokens change when the padding is cut off."""
+    """How much the outputs at real tokens change when the padding is cut off, or its embedding changed."""
     padding_at: str = ""
     hidden: bool = False
     """Do the outputs at real tokens depend on the padding, and on no other real token?"""

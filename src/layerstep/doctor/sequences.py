@@ -48,7 +48,10 @@ def has_tokens(call: TrainingCall) -> bool:
 def has_padding(call: TrainingCall) -> bool:
     """Is there padding at the end of a row of the batch?"""
     named, found = _named(call), _tokens_of(call)
-    return any(padding_of(named, name, tokens, call.module) is not None for name, tokens in found)
+    return any(
+        padding_of(named, name, _rows(call, tokens), call.module, _labels(call, tokens)) is not None
+        for name, tokens in found
+    )
 
 
 def look_at_tokens(session: Session, call: TrainingCall) -> SequenceFacts:
@@ -140,8 +143,41 @@ def _named(call: TrainingCall) -> dict[str, Any]:
 
 
 def _shift(call: TrainingCall, tokens: Tensor) -> int | None:
-    shifts = [shift_of(labels, [tokens], ignored) for labels, ignored in call.labels]
+    rows = _rows(call, tokens)
+    shifts = [shift_of(labels, [rows], ignored) for labels, ignored in _labels(call, tokens)]
     return 1 if 1 in shifts else next((shift for shift in shifts if shift is not None), None)
+
+
+def _is_time_first(call: TrainingCall, tokens: Tensor) -> bool:
+    """Are the texts the columns? The labels tell: there is one for each text, or they are the tokens of the
+    row below. A batch of as many texts as tokens is taken to have a row for each.
+    """
+    length, batch = tokens.shape
+    if length == batch or any(shift_of(each, [tokens], ignored) is not None for each, ignored in call.labels):
+        return False
+    sizes = {tuple(labels.shape) for labels, _ in call.labels}
+    turned = [
+        shift_of(labels.reshape(-1, batch).t(), [tokens.t()], ignored)
+        for labels, ignored in call.labels
+        if labels.numel() % batch == 0
+    ]
+    return sizes == {(batch,)} or any(shift is not None for shift in turned)
+
+
+def _rows(call: TrainingCall, tokens: Tensor) -> Tensor:
+    """The tokens with a row for each text."""
+    return tokens.t().contiguous() if _is_time_first(call, tokens) else tokens
+
+
+def _labels(call: TrainingCall, tokens: Tensor) -> tuple[tuple[Tensor, int | None], ...]:
+    """The labels of the call in the order of those rows."""
+    if not _is_time_first(call, tokens):
+        return call.labels
+    batch = int(tokens.shape[1])
+    return tuple(
+        (labels.reshape(-1, batch).t() if labels.numel() % batch == 0 else labels, ignored)
+        for labels, ignored in call.labels
+    )
 
 
 class _Look:
@@ -154,13 +190,13 @@ class _Look:
         named: tuple[str, Tensor],
         full_path: Callable[[str], str],
     ) -> None:
-        self._call = call
         self._name, tokens = named
-        self._tokens = tokens
-        self._width = int(tokens.shape[1])
+        self._shift, self._labels = _shift(call, tokens), _labels(call, tokens)
+        self._tokens = _rows(call, tokens)
+        self._width = int(self._tokens.shape[1])
         self._full_path = full_path
-        self._padding = padding_of(_named(call), self._name, tokens, model)
-        self._rows = Rows(call, model, tokens)
+        self._padding = padding_of(_named(call), self._name, self._tokens, model, self._labels)
+        self._rows = Rows(call, model, self._tokens, time_first=_is_time_first(call, tokens))
 
     def is_read(self) -> bool:
         """Do these tokens act on the output at all? Labels do not."""
@@ -173,34 +209,40 @@ class _Look:
     def add_to(self, found: SequenceFacts) -> SequenceFacts:
         """The facts with what a copy shows."""
         padding = self._padding
-        found = replace(found, name=self._name, length=self._width, shift=_shift(self._call, self._tokens))
+        found = replace(found, name=self._name, length=self._width, shift=self._shift)
         lengths = padding.lengths if padding is not None else [self._width] * len(self._tokens)
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         if lengths[longest] >= SHORTEST:
-            found = self._whole_row(longest, lengths[longest], found)
+            found = self._whole_row(longest, self._real(lengths[longest]), found)
         return found if padding is None else self._padded_row(padding, found)
 
-    def _whole_row(self, row: int, length: int, found: SequenceFacts) -> SequenceFacts:
+    def _real(self, length: int) -> slice:
+        """The places of the real tokens of a row."""
+        is_left = self._padding is not None and self._padding.is_left
+        return slice(self._width - length, self._width) if is_left else slice(0, length)
+
+    def _whole_row(self, row: int, real: slice, found: SequenceFacts) -> SequenceFacts:
         """The row with the most real tokens: may later tokens act on earlier ones, does the order matter?"""
         plain, other = self._rows.run(row), self._rows.other_tokens(row)
         if other is None or not plain.is_finite:
             return found
-        ends, inner = plain.ends(length), slice(1, length - 1)
+        ends, inner = plain.ends(real), slice(real.start + 1, real.stop - 1)
         turned = self._tokens[row : row + 1].clone()
         turned[:, inner] = turned[:, inner].flip(1)
         found = replace(found, context=change_of(plain, self._rows.run(row, _with(other, inner)), ends))
         if not torch.equal(turned, self._tokens[row : row + 1]):
             reversed_ = self._rows.run(row, _with(turned, inner))
             found = replace(found, order=change_of(plain, reversed_, ends))
-        cut, counted = self._border(row, length)
+        cut, counted = self._border(row, real)
         if not plain.has_places or not cut:
             return found
-        later = _with(other, slice(cut, length))
+        later = _with(other, slice(cut, real.stop))
         leak = change_of(plain, self._rows.run(row, later), counted)
         at = ""
         if leak > LEAK:
             traces = self._rows.traced(row), self._rows.traced(row, later)
-            at = first_difference(*traces, lambda one, two: self._differ_before(one, two, cut)) or ""
+            before = slice(0, cut)
+            at = first_difference(*traces, lambda one, two: self._differ_at(one, two, before)) or ""
         return replace(found, leak=leak, leak_at=self._full_path(at) if at else "")
 
     def _padded_row(self, padding: Padding, found: SequenceFacts) -> SequenceFacts:
@@ -209,13 +251,16 @@ class _Look:
         plain, other = self._rows.run(row), self._rows.other_tokens(row)
         if not plain.is_finite or other is None:
             return found
-        change = change_of(plain, self._rows.run(row, length=length), slice(0, length))
-        inner = self._rows.run(row, _with(other, slice(1, length - 1)))
-        seen = change_of(plain, inner, plain.ends(length), inside=True)
+        real = self._real(length)
+        # What is behind can be cut off. Without what is before, the real tokens would have other positions.
+        without: dict[str, Any] = {"shaken": slice(0, real.start)} if real.start else {"length": length}
+        change = change_of(plain, self._rows.run(row, **without), real)
+        inner = self._rows.run(row, _with(other, slice(real.start + 1, real.stop - 1)))
+        seen = change_of(plain, inner, plain.ends(real), inside=True)
         at = ""
         if change > LEAK:
-            traces = self._rows.traced(row), self._rows.traced(row, length=length)
-            at = first_difference(*traces, lambda one, two: self._differ_before(one, two, length)) or ""
+            traces = self._rows.traced(row), self._rows.traced(row, **without)
+            at = first_difference(*traces, lambda one, two: self._differ_at(one, two, real)) or ""
         return replace(
             found,
             padding=self._width - length,
@@ -225,22 +270,26 @@ class _Look:
             hidden=found.has_attention and plain.last is not None and seen < HIDDEN and change > LEAK,
         )
 
-    def _border(self, row: int, length: int) -> tuple[int, Tensor]:
+    def _border(self, row: int, real: slice) -> tuple[int, Tensor]:
         """A place in the row, and the places before it whose labels count; 0 if there are too few."""
-        counted = torch.ones(length, dtype=torch.bool)
-        for labels, ignored in self._call.labels:
+        counted = torch.zeros(self._width, dtype=torch.bool)
+        counted[real] = True
+        for labels, ignored in self._labels:
             if ignored is not None and labels.numel() % len(self._tokens) == 0:
-                own = labels.reshape(len(self._tokens), -1)[row][:length]
+                own = labels.reshape(len(self._tokens), -1)[row][: self._width]
                 counted[: len(own)] &= (own != ignored).cpu()
         places = counted.nonzero().flatten()
         cut = int(places[len(places) // 2]) if len(places) >= 4 else 0
         return cut, places[places < cut]
 
-    def _differ_before(self, one: Tensor, other: Tensor, cut: int) -> bool:
-        """Do two values differ before a place? Only values that have a place for each token are compared."""
-        if one.ndim < 2 or one.shape[1] != self._width or not one.is_floating_point():
+    def _differ_at(self, one: Tensor, other: Tensor, places: slice) -> bool:
+        """Do two values differ at some places? Only values that have one for each token are compared."""
+        if one.ndim < 2 or other.ndim < 2:
             return False
-        before, after = one[:, :cut].double(), other[:, :cut].double()
+        one, other = self._rows.turned(one, len(one)), self._rows.turned(other, len(other))
+        if one.shape[1] != self._width or not one.is_floating_point():
+            return False
+        before, after = one[:, places].double(), other[:, places].double()
         if before.shape != after.shape:
             return False
         gap = (before - after).abs().nan_to_num(nan=math.inf).max()

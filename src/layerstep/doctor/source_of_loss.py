@@ -1,4 +1,4 @@
-"""The line that made a loss: the last assignment of the name that `backward()` is called with."""
+"""Lines of the source around a `backward()`: the one that made its loss, and a call that follows it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from layerstep.calls.operations import user_frame
 from layerstep.doctor.finding import Place
 from layerstep.process.frames import program_frames
 
-__all__ = ["line_of", "program_frame", "where_made"]
+__all__ = ["call_after", "line_of", "program_frame", "where_made"]
 
 
 def program_frame(frame: FrameType) -> FrameType:
@@ -33,11 +33,39 @@ def where_made(frame: FrameType) -> Place:
     return Place(file=file, line=made or line)
 
 
+def call_after(place: Place, names: tuple[str, ...]) -> Place:
+    """The first call of a function of such a name behind a line, in the same function; else the line."""
+    made = _call("".join(linecache.getlines(place.file)), place.line, names)
+    return Place(file=place.file, line=made or place.line)
+
+
+@functools.lru_cache(maxsize=64)
+def _call(source: str, line: int, names: tuple[str, ...]) -> int:
+    tree = _parsed(source)
+    if tree is None:
+        return 0
+    found = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
+        and node.lineno > line
+        and _is_near(tree, node.lineno, line)
+    ]
+    return min(found, default=0)
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
 @functools.lru_cache(maxsize=64)
 def _assignment(file: str, source: str, line: int) -> int:
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = _parsed(source)
+    if tree is None:
         return 0
     names = _names_at(tree, line)
     found = [
@@ -52,13 +80,18 @@ def _assignment(file: str, source: str, line: int) -> int:
 
 
 def _names_at(tree: ast.AST, line: int) -> set[str]:
-    """The names in the statement on a line that calls `backward`."""
+    """The names in the call of `backward` on a line. Where a library makes that call, the loss may be an
+    argument of its own; a trainer and its data are not what made the loss.
+    """
     calls = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno)
     ]
-    return {name.id for call in calls for name in ast.walk(call) if isinstance(name, ast.Name)}
+    names = {name.id for call in calls for name in ast.walk(call) if isinstance(name, ast.Name)}
+    if any("backward" in getattr(call.func, "attr", "") for call in calls):
+        return names
+    return {name for name in names if "loss" in name.lower()}
 
 
 def _targets(node: ast.Assign | ast.AugAssign | ast.AnnAssign) -> set[str]:

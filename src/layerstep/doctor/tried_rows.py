@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,9 +39,9 @@ class Output:
     def is_finite(self) -> bool:
         return self.whole is not None and bool(torch.isfinite(self.whole).all())
 
-    def ends(self, length: int) -> Any:
-        """The first place and that of the last real token."""
-        return torch.tensor([0, length - 1])
+    def ends(self, real: slice) -> Any:
+        """The places of the first and of the last real token."""
+        return torch.tensor([real.start, real.stop - 1])
 
 
 def change_of(one: Output, other: Output, places: Any, *, inside: bool = False) -> float:
@@ -64,10 +65,19 @@ def change_of(one: Output, other: Output, places: Any, *, inside: bool = False) 
 class Rows:
     """Gives single rows of the batch of a call to a copy of the model."""
 
-    def __init__(self, call: TrainingCall, model: nn.Module, tokens: Tensor) -> None:
+    def __init__(
+        self, call: TrainingCall, model: nn.Module, tokens: Tensor, *, time_first: bool = False
+    ) -> None:
         self._call = call
         self._model = model
         self._tokens = tokens
+        """A row for each text, also where the model is given the time in the first dimension."""
+        self._time_first = time_first
+
+    def turned(self, made: Tensor, width: int) -> Tensor:
+        """What a model has made of one row, with the row in the first dimension."""
+        is_turned = self._time_first and made.ndim >= 2 and made.shape[:2] == (width, 1)
+        return made.transpose(0, 1) if is_turned else made
 
     def other_tokens(self, row: int) -> Tensor | None:
         """Other tokens for the places of a row, all of them seen in the batch; None if there are too few."""
@@ -79,31 +89,74 @@ class Rows:
         return other
 
     def run(
-        self, row: int, change: Callable[[Tensor], Tensor] | None = None, *, length: int | None = None
+        self,
+        row: int,
+        change: Callable[[Tensor], Tensor] | None = None,
+        *,
+        length: int | None = None,
+        shaken: slice | None = None,
     ) -> Output:
-        """The output for one row. `change` gives it other tokens; `length` cuts off what is behind."""
+        """The output for one row. `change` gives it other tokens; `length` cuts off what is behind; `shaken`
+        places get another embedding, and keep their token, by which a model may know its padding.
+        """
         last: list[Tensor] = []
         width = length or self._tokens.shape[1]
 
         def note(path: str, given: Any, output: Any) -> None:
-            for made in tensors_of(output, 2):
+            for made in (self.turned(each, width) for each in tensors_of(output, 2)):
                 if made.is_floating_point() and made.ndim >= 3 and made.shape[:2] == (1, width):
                     last[:] = [made.detach()]
 
-        with watching_copy(self._model, note):
+        with watching_copy(self._model, note), self.shaking(row, shaken):
             output = self._call_model(row, change, length)
-        return _output(output, width, last[0] if last else None)
+        values = [self.turned(each, width) for each in tensors_of(output)]
+        return _output(values, width, last[0] if last else None)
 
     def traced(
-        self, row: int, change: Callable[[Tensor], Tensor] | None = None, *, length: int | None = None
+        self,
+        row: int,
+        change: Callable[[Tensor], Tensor] | None = None,
+        *,
+        length: int | None = None,
+        shaken: slice | None = None,
     ) -> Trace:
         """The same call with what each module takes and makes."""
-        return trace(self._model, lambda: self._call_model(row, change, length))
+        with self.shaking(row, shaken):
+            return trace(self._model, lambda: self._call_model(row, change, length))
+
+    @contextlib.contextmanager
+    def shaking(self, row: int, places: slice | None) -> Iterator[None]:
+        """Let the embeddings of the copy give something else at some places of a row."""
+        ids = self._tokens[row : row + 1]
+
+        def shake(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+            given = self.turned(args[0], ids.shape[1]) if args else None
+            if places is None or given is None or not torch.equal(given, ids):
+                return output
+            ramp = torch.linspace(-1, 1, output.shape[-1], dtype=output.dtype, device=output.device)
+            shaken = output.clone()
+            self.turned(shaken, ids.shape[1])[:, places] += (
+                output.std() + 1e-3
+            ) * ramp  # a norm layer would take a constant away
+            return shaken
+
+        tables = [part for part in self._model.modules() if isinstance(part, nn.Embedding)]
+        handles = [table.register_forward_hook(shake, prepend=True) for table in tables]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _call_model(self, row: int, change: Callable[[Tensor], Tensor] | None, length: int | None) -> Any:
         batch, width = self._tokens.shape
 
         def one_row(tensor: Tensor) -> Tensor:
+            is_turned = self._time_first and tensor.ndim >= 2 and tensor.shape[:2] == (width, batch)
+            made = own_row(tensor.transpose(0, 1) if is_turned else tensor)
+            return made.transpose(0, 1) if is_turned else made
+
+        def own_row(tensor: Tensor) -> Tensor:
             is_tokens = tensor.shape == self._tokens.shape and torch.equal(tensor, self._tokens)
             if tensor.ndim and tensor.shape[0] == batch and not is_square_mask(tensor, width):
                 tensor = tensor[row : row + 1]

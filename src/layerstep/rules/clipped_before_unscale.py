@@ -10,6 +10,7 @@ from layerstep.doctor.finding import Place, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.series import mad, median
+from layerstep.doctor.source_of_loss import call_after
 from layerstep.registry import rule
 
 __all__ = ["ClippedBeforeUnscale"]
@@ -17,6 +18,7 @@ __all__ = ["ClippedBeforeUnscale"]
 LOOKS = 5
 SAME = 1e-2
 MUCH = 0.01
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
 
 
 @rule("R29", "clipped-before-unscale", severity="error", confidence="statistical", cost="look")
@@ -46,7 +48,8 @@ class ClippedBeforeUnscale(Rule):
         scaled.append(step.grad_norm * step.scaler)
         usual = median(list(scaled))
         if len(scaled) == LOOKS and mad(list(scaled)) < SAME * usual:
-            place = step.losses[-1].backward_at if step.losses else Place()
+            begun = step.losses[-1].backward_at if step.losses else Place()
+            place = call_after(begun, _CLIPS) if begun.file else begun
             yield Sign(
                 f"the gradients are clipped to {usual:.3g} while they are scaled by {step.scaler:.6g}: "
                 f"{step.grad_norm:.2g} is left of {true:.2g}",

@@ -20,6 +20,7 @@ SOME, OVERALL = 2.0, 100.0
 """Less in each layer, and so much in all of them."""
 SMALL = 1e-3
 _LAYERS = ("Linear", "Conv1d", "Conv2d", "Conv3d")
+_RECURRENT = ("RNN", "LSTM", "GRU")
 
 
 @rule("R11", "init-scale", severity="warning", confidence="statistical", cost="look")
@@ -28,7 +29,8 @@ class InitScale(Rule):
 
     Why: weights that are too large let the outputs grow from layer to layer, so the first loss is huge, the
     activations saturate and the gradients explode. Weights that are too small let the signal die out, and
-    with it the gradients. Good initialisations keep it at one size; norm layers do so too.
+    with it the gradients. Good initialisations keep it at one size; norm layers do so too. A recurrent layer
+    applies its weights once for each place of a sequence, so a little too large is soon far too large.
 
     How to fix: use the initialisation of torch or `nn.init.kaiming_normal_` and `xavier_uniform_`: the
     standard deviation of a weight is about 1 / sqrt(inputs).
@@ -63,6 +65,7 @@ class InitScale(Rule):
         if step.number > 1:
             return
         every = [each for each in step.activations if not each.path.endswith(".input")]
+        yield from _over_time(every, run)
         layers = [each for each in every if each.kind in _LAYERS and each.given > 0]
         if len(layers) < 2:
             return
@@ -82,6 +85,20 @@ class InitScale(Rule):
         shrunk = [each for each in layers if each.std < 0.1 * each.given]
         if len(shrunk) >= 2 and layers[-1].given < SMALL * layers[0].given:
             yield _sign(f"the signal dies out: {_ratio(shrunk):.2g} of it passes each layer", shrunk, layers)
+
+
+def _over_time(every: list[ActivationFacts], run: RunFacts) -> Iterable[Sign]:
+    """A recurrent layer applies the same weights again and again: its output grows with the sequence."""
+    for each in every:
+        if each.kind in _RECURRENT and each.given > 0 and each.std > OVERALL * each.given:
+            weights = [own.name for own in run.parameters.values() if own.module == each.path]
+            yield Sign(
+                f"the signal grows to {each.std / each.given:.3g} times its size over the sequence in "
+                f"{each.path}",
+                Place(tuple(name for name in weights if "weight_hh" in name), module=each.path),
+                {"input": each.given, "output": each.std},
+                advice=("start recurrent weights with a gain of 1: nn.init.orthogonal_(weight_hh)",),
+            )
 
 
 def _is_normed(layer: ActivationFacts, every: list[ActivationFacts]) -> bool:

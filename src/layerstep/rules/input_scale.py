@@ -82,5 +82,5 @@ def _copes(step: StepFacts, run: RunFacts) -> bool:
         return True
     now, guess = median(optimizer.loss.tail(10)), best_guess(optimizer)
     if guess is not None and guess.loss > 0:
-        return now < 0.5 * guess.loss
+        return guess.share(now) < 0.5
     return now < 0.3 * median(optimizer.loss.head(3))

@@ -18,6 +18,10 @@ GROUP = 30
 FIRST = 20
 AFTER = 50
 SHARE = 0.2
+TINY = 1e-4
+"""Of the largest rate: a schedule that ends at zero is there in its last steps only."""
+LONG = 0.4
+"""The share of the steps with such a rate."""
 
 
 @rule("R45", "learning-rate-zero", severity="error", cost="always")
@@ -25,7 +29,8 @@ class LearningRateZero(Rule):
     """The optimizer, or one of its groups, steps with a learning rate of zero.
 
     Why: nothing is learned. Often a schedule has come to its end while the training goes on, or a warm-up
-    begins at zero and counts epochs where steps were meant.
+    begins at zero and counts epochs where steps were meant. A rate that a schedule has brought to next to
+    nothing for much of the training is a note: the training may be done.
 
     How to fix: see in which unit the schedule counts, how many steps it was told, and whether `step()` of the
     scheduler is called.
@@ -41,12 +46,16 @@ class LearningRateZero(Rule):
         self._zero: dict[int, int] = {}
         self._groups: Counter[tuple[int, int]] = Counter()
         """Steps from the beginning on with a rate of zero, by optimizer and group."""
+        self._largest: dict[int, float] = {}
+        self._tiny: Counter[int] = Counter()
+        """Steps in a row with next to no rate."""
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         rates = [group.lr for group in step.groups]
         if not rates or any(math.isnan(rate) or rate for rate in rates):
             self._zero[step.optimizer] = 0
             yield from self._of_groups(step)
+            yield from self._next_to_nothing(step)
             return
         before = self._zero.get(step.optimizer, 0)
         zero = self._zero[step.optimizer] = before + 1 + (step.unseen if before else 0)
@@ -58,6 +67,19 @@ class LearningRateZero(Rule):
                 Place(module=step.kind),
                 {"steps": zero},
                 severity=self.severity if always else Severity.WARNING,
+            )
+
+    def _next_to_nothing(self, step: StepFacts) -> Iterable[Sign]:
+        """A schedule that counts batches where epochs were meant has used up the rate long before the end."""
+        largest = self._largest[step.optimizer] = max(step.lr, self._largest.get(step.optimizer, 0.0))
+        tiny = self._tiny[step.optimizer] = self._tiny[step.optimizer] + 1 if step.lr < TINY * largest else 0
+        if tiny >= AFTER and tiny >= LONG * step.number:
+            yield Sign(
+                f"the learning rate has fallen to {step.lr:.2g}, from {largest:.2g}, and is next to nothing "
+                f"since {tiny} steps",
+                Place(module=step.kind),
+                {"learning rate": step.lr, "largest": largest, "steps": tiny},
+                severity=Severity.INFO,
             )
 
     def _of_groups(self, step: StepFacts) -> Iterable[Sign]:

@@ -44,7 +44,8 @@ class NeverUpdated(Rule):
         if not step.is_looked_at:
             return
         yield from self._cleared_too_soon(step)
-        still = set(step.untouched) | _unmoved(step, run)
+        # What the optimizer of this step holds, it has stepped: if that changed nothing, it was too little.
+        still = (set(step.untouched) - _tried(step)) | _unmoved(step, run)
         self._seen = {name: self._seen.get(name, 0) + 1 for name in still}
         lasting = [name for name, looks in self._seen.items() if looks >= LOOKS]
         if not lasting:
@@ -95,6 +96,12 @@ class NeverUpdated(Rule):
 
 def _counted(names: tuple[str, ...]) -> str:
     return f"{len(names)} parameters" if len(names) > 1 else names[0]
+
+
+def _tried(step: StepFacts) -> set[str]:
+    """Parameters that the step was to change: they have a gradient, and their group a rate."""
+    own = {name for group in step.groups if group.lr > 0 for name in group.parameters}
+    return {name for name, look in step.parameters.items() if look.has_gradient and name in own}
 
 
 def _unmoved(step: StepFacts, run: RunFacts) -> set[str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from layerstep.doctor.facts import StepFacts
-from layerstep.doctor.finding import Place, Sign
+from layerstep.doctor.finding import Confidence, Place, Severity, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
@@ -25,15 +25,19 @@ _KNOWN = {
 """Means and standard deviations that are in use."""
 NEAR = 0.01
 LOOKS = 5
+CLOSE = 0.15
+"""How near the mean and spread must be to what a mean and deviation of one's own give."""
 
 
 @rule("R44", "normalised-twice", severity="warning", cost="look")
 class NormalisedTwice(Rule):
-    """Images reach exactly the range that a known normalisation gives when it is applied twice.
+    """Images reach the range that a normalisation gives when it is applied twice.
 
     Why: the second one shifts and stretches what was right already: the model gets inputs of a mean and
     spread that it was not made for. A pretrained model gets other inputs than in its training. Black and
-    white pixels tell: their values are known for each mean and standard deviation.
+    white pixels tell: their values are known for each mean and standard deviation. Of numbers that are not
+    in common use the range tells what they would be, and the mean and spread of the images confirm it: that
+    is a note.
 
     How to fix: normalise in one place: in the dataset or in the model.
     """
@@ -53,6 +57,7 @@ class NormalisedTwice(Rule):
 
     def __init__(self) -> None:
         self._ranges: dict[str, tuple[float, float, int]] = {}
+        self._means: dict[str, tuple[float, float]] = {}
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         for given in step.layer_inputs:
@@ -61,13 +66,37 @@ class NormalisedTwice(Rule):
             low, high, looks = self._ranges.get(given.name, (math.inf, -math.inf, 0))
             low, high, looks = min(low, given.low), max(high, given.high), looks + 1
             self._ranges[given.name] = (low, high, looks)
-            name = _twice(low, high) if looks >= LOOKS else ""
-            if name:
+            mean, square = self._means.get(given.name, (0.0, 0.0))
+            mean, square = mean + given.mean, square + given.std**2 + given.mean**2
+            self._means[given.name] = (mean, square)
+            if looks < LOOKS:
+                continue
+            name, own = _twice(low, high), _own(low, high, mean / looks, square / looks)
+            if name or own:
                 yield Sign(
-                    f"{given.name} gets images from {low:.4g} to {high:.4g}: those of {name} applied twice",
+                    f"{given.name} gets images from {low:.4g} to {high:.4g}: those of {name or own} "
+                    "applied twice",
                     Place(module=given.name),
                     {"lowest": low, "highest": high},
+                    severity=None if name else Severity.INFO,
+                    confidence=None if name else Confidence.STATISTICAL,
                 )
+
+
+def _own(low: float, high: float, mean: float, square: float) -> str:
+    """The mean and deviation whose second use gives this range, if it also gives the mean and the spread.
+
+    Applied once they give a mean of 0 and a spread of 1, applied twice -mean / std and 1 / std. The range
+    tells both numbers; that the spread is the root of the range is then no chance.
+    """
+    if not high > low:
+        return ""
+    std = (high - low) ** -0.5
+    middle, spread = -low * std * std / (1 + std), math.sqrt(max(square - mean * mean, 0.0))
+    if not (0.1 < middle < 0.9 and 0.1 < std < 0.5):
+        return ""
+    is_spread, is_mean = abs(spread * std - 1) < CLOSE, abs(mean * std + middle) < CLOSE * middle
+    return f"mean {middle:.2f} and deviation {std:.2f}" if is_spread and is_mean else ""
 
 
 def _twice(low: float, high: float) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from layerstep.doctor.dynamics import best_guess, judged, targets_drift, windows_of
+from layerstep.doctor.dynamics import best_guess, falls_steadily, judged, targets_drift, windows_of
 from layerstep.doctor.facts import EvaluationFacts, StepFacts
 from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import WindowRule
-from layerstep.doctor.run_facts import RunFacts
+from layerstep.doctor.run_facts import OptimizerRun, RunFacts
+from layerstep.doctor.series import median
 from layerstep.registry import rule
 
 __all__ = ["NotLearning"]
@@ -18,6 +19,10 @@ LEAST = 100
 FAR = 1.5
 """So many times the guess: the samples of the evaluation are of another kind, or known to be overfitted."""
 SAMPLES = 50
+MOVED = 0.1
+"""The way that the weights have gone, of their size: before that the steps are slow, not wrong."""
+TINY = 3e-5
+"""A step that changes the weights by less gets nowhere."""
 NEAR = 2.0
 """So many times the guess: a model that ignores its input settles at the guess itself."""
 
@@ -28,9 +33,11 @@ class NotLearning(WindowRule):
 
     Why: the model makes no use of its input. The medians of the last two windows are compared with the
     entropy of the labels or the variance of the targets, and with the first window. A loss that has fallen
-    and is still far above the guess is on its way: the model began far from the scale of the targets. Of a
-    loss that is not known, only a note is made: it need not fall. If no evaluation is better than the guess,
-    what the training loss has fallen by was learned by heart: the labels may be those of other samples.
+    and is still far above the guess is on its way: the model began far from the scale of the targets. One
+    that falls slowly and steadily gets a note, and so does one whose small steps have not yet moved the
+    weights by a tenth of their size. Of a loss that is not known, only a note is made: it need not fall. If
+    no evaluation is better than the guess, what the training loss has fallen by was learned by heart: the
+    labels may be those of other samples.
 
     How to fix: `probe overfit` trains on one batch; a model that cannot learn that has a fault in the loss,
     the labels or the path of the gradients. Then look at the learning rate.
@@ -59,7 +66,8 @@ class NotLearning(WindowRule):
         if len(seen) < 2 or optimizer.steps < LEAST or guess is None or targets_drift(optimizer):
             return
         is_mean = optimizer.criterion is not None and optimizer.criterion.reduction == "mean"
-        is_better = min(seen) < 0.97 * guess.loss or max(*seen[-1:], evaluation.loss) < 0.99 * seen[0]
+        is_better = guess.share(min(seen)) < 0.97 or max(*seen[-1:], evaluation.loss) < 0.99 * seen[0]
+        is_better = is_better or (evaluation.loss < seen[0] and _is_slow(optimizer))
         if guess.loss > 0 and is_mean and not is_better and evaluation.loss < FAR * guess.loss:
             at = optimizer.made_at
             yield Sign(
@@ -84,12 +92,15 @@ class NotLearning(WindowRule):
         where, numbers = Place(file=at.file, line=at.line), {"first": seen.first, "last": seen.last}
         if guess is not None and guess.loss > 0:
             is_on_its_way = seen.last > NEAR * guess.loss and seen.last < 0.5 * seen.first
-            if min(seen.before, seen.last) >= 0.97 * guess.loss and not recent and not is_on_its_way:
+            if guess.share(min(seen.before, seen.last)) >= 0.97 and not recent and not is_on_its_way:
+                is_slow = _is_slow(optimizer)
+                slowly = "; it falls slowly, or has hardly begun to" if is_slow else ""
                 yield Sign(
                     f"after {step.number} steps the loss is {seen.last:.4g}, no better than {guess.words} "
-                    f"({guess.loss:.4g})",
+                    f"({guess.loss:.4g}){slowly}",
                     where,
                     {**numbers, "guess": guess.loss},
+                    severity=Severity.INFO if is_slow else None,
                 )
         elif not is_falling and not recent and optimizer.criteria_seen and optimizer.criterion is None:
             yield Sign(
@@ -98,3 +109,9 @@ class NotLearning(WindowRule):
                 numbers,
                 severity=Severity.INFO,
             )
+
+
+def _is_slow(optimizer: OptimizerRun) -> bool:
+    """Does the loss fall steadily, or have the steps not yet led far?"""
+    update = median(optimizer.update.values())
+    return falls_steadily(optimizer) or TINY < update < MOVED / max(optimizer.steps, 1)

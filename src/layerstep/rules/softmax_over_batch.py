@@ -1,4 +1,4 @@
-"""A softmax over the samples of a batch."""
+"""A softmax over another dimension than that of the classes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["SoftmaxOverBatch"]
 
 @rule("R46", "softmax-over-batch", severity="error", cost="look")
 class SoftmaxOverBatch(Rule):
-    """The softmax before the loss runs over the samples, not over the classes.
+    """The softmax before the loss runs over the samples or the places, not over the classes.
 
     Why: with `dim=0` the probabilities of one class sum to 1 over the batch. The samples compete with each
-    other, and the classes of one sample do not.
+    other, and the classes of one sample do not. `dim=1` of (batch, time, classes) does the same over time.
 
     How to fix: `dim=-1`, or `cross_entropy` on the logits.
     """
@@ -34,6 +34,14 @@ class SoftmaxOverBatch(Rule):
                     f"the softmax of ({rows}, {columns}) runs over {rows} samples, not {columns} classes",
                     Place(file=loss.made_at.file, line=loss.made_at.line),
                     {"shape": str(loss.over_batch)},
+                )
+                continue
+            for shape, dim in (each.beside for each in loss.criteria if each.beside is not None):
+                yield Sign(
+                    f"the softmax of {shape} runs over the {shape[dim]} values of dimension {dim}, and the "
+                    "classes of the loss lie in another",
+                    Place(file=loss.made_at.file, line=loss.made_at.line),
+                    {"shape": str(shape), "dimension": dim},
                 )
 
 

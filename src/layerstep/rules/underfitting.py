@@ -12,7 +12,7 @@ from layerstep.registry import rule
 
 __all__ = ["Underfitting"]
 
-LEAST = 200
+LEAST = 100
 HIGH = 0.6
 
 
@@ -21,7 +21,8 @@ class Underfitting(Rule):
     """The loss ends not far below that of always guessing, and falls no more.
 
     Why: the model is too small, the learning rate too small, or the input does not tell the labels. The
-    training loss is compared with the entropy of the labels or the variance of the targets.
+    training loss is compared with the entropy of the labels or the variance of the targets; of targets that
+    are probabilities their own entropy is taken off, as no model gets below it.
 
     How to fix: use a larger model, train longer, or give it better inputs. Noisy labels cannot be learned.
     """
@@ -35,7 +36,7 @@ class Underfitting(Rule):
         guess, seen = best_guess(turns[0]), windows_of(turns[0], least=LEAST)
         if guess is None or seen is None or guess.loss <= 0 or targets_drift(turns[0]):
             return
-        if seen.last > HIGH * guess.loss and seen.before - seen.last < 0.02 * seen.before:
+        if guess.share(seen.last) > HIGH and seen.before - seen.last < 0.02 * seen.before:
             at = turns[0].made_at
             yield Sign(
                 f"the loss ends at {seen.last:.4g}; {guess.words} gives {guess.loss:.4g}",

@@ -14,7 +14,7 @@ def fires() -> None:
 
 
 def silent() -> None:
-    """The same labels, not divided; and labels of which one is rare."""
+    """The same labels, not divided."""
     _train(1)
 
 

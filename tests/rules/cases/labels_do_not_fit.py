@@ -14,7 +14,7 @@ def fires() -> None:
 
 
 def silent() -> None:
-    """One permutation for both, and a tenth of the labels wrong each time."""
+    """One permutation for both."""
     _train(apart=False)
 
 

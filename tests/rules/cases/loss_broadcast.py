@@ -13,7 +13,7 @@ def fires() -> None:
 
 
 def silent() -> None:
-    """The same shapes; and a constant that is fitted to all targets, which broadcasts on purpose."""
+    """Predictions and targets of the same shape."""
     _train(squeezes=True)
 
 

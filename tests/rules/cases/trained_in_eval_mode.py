@@ -14,7 +14,7 @@ def fires() -> None:
 
 
 def silent() -> None:
-    """Each epoch begins with train(); a frozen part stays in evaluation mode."""
+    """Each epoch begins with train()."""
     _train(returns=True)
 
 
