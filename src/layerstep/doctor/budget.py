@@ -75,10 +75,7 @@ class Budget:
         """Steps of the rest that goes on, or of the last one."""
         self.beginning = (0, 0.0, 0.0)
         """The steps of the beginning, which may cost more, with the doctor's seconds and the run's."""
-        self._recent_looks: deque[float] = deque(maxlen=9)
-        self._look = 0.0
-        self._always = 0.0
-        self._step = 0.0
+        self._look, self._always, self._step = _Typical(), _Typical(), _Typical()
         self._since = 0
         self._in_a_row = 0
         self._rests = 0
@@ -98,8 +95,8 @@ class Budget:
     @property
     def every(self) -> int:
         """One step in so many is looked at."""
-        room = max(self.level.share * self._step - self._always, self._room / 2)
-        return min(max(1, math.ceil(self._look / room)), LONGEST) if room > 0 else LONGEST
+        room = max(self.level.share * self._step.value - self._always.value, self._room / 2)
+        return min(max(1, math.ceil(self._look.value / room)), LONGEST) if room > 0 else LONGEST
 
     def words(self) -> str:
         """What the doctor costs, and how it keeps to its level."""
@@ -126,12 +123,11 @@ class Budget:
         if was_look:
             self.looks += 1
             self._since = 0
-            self._recent_looks.append(max(own - self._always, 0.0))
-            self._look = statistics.median(self._recent_looks)
+            self._look.add(max(own - self._always.value, 0.0))
             if self.looks == LOOKS_AT_FIRST:
                 self.beginning = (self.steps, self.own, self.run)
         else:
-            self._always = _mix(self._always, own, self.steps - self.looks)
+            self._always.add(own)
         self._in_a_row += 1
         if self.steps >= WATCHED_AT_FIRST and self._in_a_row >= IN_A_ROW:
             self._rest_if_dear()
@@ -147,16 +143,16 @@ class Budget:
         self._since += steps
         self.own += own
         self.run += net
-        self._step = _mix(self._step, net / steps, self.steps)
+        self._step.add(net / steps)
 
     def _rest_if_dear(self) -> None:
         """Watching may take half of what the level allows; the other half is for looks."""
         self._in_a_row = 0
         room = self._room / 2
-        if self._always <= room:
+        if self._always.value <= room:
             self.rest = 0
             return
-        times = self._always / room if room > 0 else float(LONGEST_REST)
+        times = self._always.value / room if room > 0 else float(LONGEST_REST)
         if not self._rests:
             self.beginning = (self.steps, self.own, self.run)
         self._rests += 1
@@ -167,12 +163,20 @@ class Budget:
     @property
     def _room(self) -> float:
         """Seconds of a step that the doctor may take on average, besides what a step at rest costs."""
-        whole = self.level.share * self._step
+        whole = self.level.share * self._step.value
         return max(whole - RESTING, whole / 4)
 
 
-def _mix(old: float, new: float, count: int) -> float:
-    """A mean that forgets: the first values count as in a plain mean, one that is far off counts less."""
-    if count > 5 and old > 0:
-        new = min(new, 3 * old)
-    return old + (new - old) / min(max(count, 1), 20)
+class _Typical:
+    """The median of the last times. One in which the machine did something else does not count."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._last: deque[float] = deque(maxlen=25)
+        self._count = 0
+
+    def add(self, seconds: float) -> None:
+        self._last.append(seconds)
+        self._count += 1
+        if self._count <= 25 or self._count % 5 == 0:
+            self.value = statistics.median(self._last)
