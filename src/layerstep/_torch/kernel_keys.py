@@ -81,6 +81,8 @@ def unfollow_autocast(mode: object) -> None:
     _thread.modes.discard(id(mode))
     with _lock:
         _pushed.discard((threading.get_ident(), id(mode)))
+        alive = {thread.ident for thread in threading.enumerate()}
+        _pushed.difference_update([each for each in _pushed if each[0] not in alive])
         if not _pushed and torch.set_autocast_enabled is _set_autocast_enabled:
             torch.set_autocast_enabled = _torch_set
 

@@ -65,7 +65,7 @@ class Activity:
             return
         if given.requires_grad and is_readable(given):
             self._note_input(path, module, given.detach())
-        if made is not None and made.ndim:
+        if made is not None and not made.is_nested and made.ndim:
             self._layers[made.shape[_unit_dimension(made, isinstance(module, _CONVOLUTIONS))]] = path
 
     def _fact(self, path: str, module: nn.Module, made: Tensor) -> ActivationFacts:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from layerstep.doctor.traced import Trace, trace
 from layerstep.doctor.training_calls import TrainingCall
 from layerstep.doctor.trial import changed
-from layerstep.hooks.temporary import watching_copy
+from layerstep.hooks.temporary import editing_calls, watching_copy
 from layerstep.tensors.containers import tensors_of
 
 __all__ = ["Output", "Rows", "change_of", "is_attention", "is_square_mask"]
@@ -129,7 +129,7 @@ class Rows:
         """Let the embeddings of the copy give something else at some places of a row."""
         ids = self._tokens[row : row + 1]
 
-        def shake(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        def shake(module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Tensor) -> Tensor:
             given = self.turned(args[0], ids.shape[1]) if args else None
             if places is None or given is None or not torch.equal(given, ids):
                 return output
@@ -141,12 +141,8 @@ class Rows:
             return shaken
 
         tables = [part for part in self._model.modules() if isinstance(part, nn.Embedding)]
-        handles = [table.register_forward_hook(shake, prepend=True) for table in tables]
-        try:
+        with editing_calls({table: (None, shake) for table in tables}):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _call_model(self, row: int, change: Callable[[Tensor], Tensor] | None, length: int | None) -> Any:
         batch, width = self._tokens.shape

@@ -45,11 +45,18 @@ def keep_output(output: Any, *, room: int) -> tuple[KeptOutput, int]:
 
 
 def _values(tensor: Tensor) -> list[Tensor]:
-    """The plain tensors in it: of a nested or sparse one its parts, inside vmap that of all samples."""
+    """The plain tensors in it: of a nested or sparse one its parts, inside vmap that of all samples.
+
+    Of an expanded dimension one index: 80 GB may lie in one element.
+    """
     try:
-        return [part.detach().resolve_conj().resolve_neg() for part in readable(tensor)[0]]
+        return [_once(part.detach().resolve_conj().resolve_neg()) for part in readable(tensor)[0]]
     except Exception:  # a kind of tensor unknown here: its values are not compared
         return []
+
+
+def _once(part: Tensor) -> Tensor:
+    return part[tuple(slice(None if step else 1) for step in part.stride())]
 
 
 class Comparison:
