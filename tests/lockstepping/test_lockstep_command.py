@@ -341,3 +341,14 @@ def test_programs_that_cannot_be_compared(tmp_path: Path, capsys: pytest.Capture
     ):
         assert main(["diff", *words]) == 2
         assert says in capsys.readouterr().err
+
+
+def test_a_model_of_complex_numbers_parts_from_one_of_real_numbers() -> None:
+    class Turned(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.fft(x)
+
+    found = lockstep(
+        nn.Sequential(Turned(), nn.Identity()), nn.Sequential(nn.Tanh(), nn.Identity()), torch.ones(2, 4)
+    )
+    assert "part in 0" in repr(found)

@@ -73,6 +73,8 @@ def distance(a: Kept, b: Kept) -> float | None:
 def _gap(x: Tensor, y: Tensor) -> float:
     if not x.numel():
         return 0.0
+    if x.is_complex() != y.is_complex():
+        return math.inf
     x, y = _wide(x), _wide(y)
     both = (x == y) | ((x < MASKED) & (y < MASKED)) | ((x != x) & (y != y))
     if bool(both.all()):
