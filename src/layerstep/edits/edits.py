@@ -243,7 +243,7 @@ class Edits(Instrument):
         known = next((path for path, each in state_of(self._session.run.models) if each is tensor), "")
         if not known:
             raise BadArguments(
-                f"{name} is no parameter, buffer or gradient of a model",
+                f"{name} is not a parameter, a buffer or a gradient of a model",
                 "out, inp and kwargs are values of a call",
             )
         value, _ = run_python(text, scope)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import get_ident
 from typing import Any
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from layerstep._torch import call_frames, called_module
 from layerstep.process.frames import forget_locals
@@ -36,6 +37,16 @@ def replacing_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterato
 
 
 @contextlib.contextmanager
+def _removing(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Take these hooks off at the end of the block."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
 def watching_copy(model: nn.Module, left: Callable[[str, Any, Any], None]) -> Iterator[None]:
     """Report each call in a copy of a model when it ends: the path, the arguments, the output."""
 
@@ -45,11 +56,8 @@ def watching_copy(model: nn.Module, left: Callable[[str, Any, Any], None]) -> It
     handles = [
         part.register_forward_hook(hook_of(path), with_kwargs=True) for path, part in model.named_modules()
     ]
-    try:
+    with _removing(handles):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
@@ -75,11 +83,8 @@ def watching_parts(
         # Called through the class: a ScriptModule refuses its own register methods.
         handles.append(nn.Module.register_forward_pre_hook(part, before(path), with_kwargs=True))
         handles.append(nn.Module.register_forward_hook(part, after(path)))
-    try:
+    with _removing(handles):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
@@ -123,11 +128,8 @@ def editing_calls(
             handles.append(nn.Module.register_forward_pre_hook(module, enter, with_kwargs=True))
         if leave is not None:
             handles.append(nn.Module.register_forward_hook(module, leave, with_kwargs=True))
-    try:
+    with _removing(handles):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
