@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from layerstep.errors import Quit
+from layerstep.rewind import snapshot
 from layerstep.rewind.running_forward import RunningForward
 from layerstep.rewind.snapshot import Snapshot
+from layerstep.rewind.weights import KeptWeights, WeightWriters
 from zoo import console_on, hook_count, taps_on
 
 SIDE: list[int] = []
@@ -129,6 +132,15 @@ def in_place(model: Model, x: Tensor) -> Tensor:
     return model.inner(x.mul_(2))
 
 
+def writes_weights(model: Model, x: Tensor) -> Tensor:
+    """As momentum encoders and clamps do, with writes that torch counts and with others."""
+    with torch.no_grad():
+        model.inner.linear.bias.clamp_(-0.1, 0.1)
+    model.inner.linear.weight.data.mul_(0.9)
+    model.first.weight.data = model.first.weight.data * 0.9
+    return model.inner(x)
+
+
 HOWS = [
     plain,
     except_exception,
@@ -142,6 +154,7 @@ HOWS = [
     recomputed,
     custom_function,
     in_place,
+    writes_weights,
 ]
 
 
@@ -178,6 +191,39 @@ def test_a_run_ends_as_without_back(how: Callable[[Model, Tensor], Tensor]) -> N
     check_same(bare, state)
     assert text.count("came back to the same bits") == 3 and "not the same" not in text
     assert "✗" not in text and not taps_on(model) and not hook_count(model)
+
+
+@pytest.mark.parametrize("line", ["inner.linear.weight.data.zero_()", "set inner.linear.weight = 0"])
+@pytest.mark.parametrize("how", [plain, writes_weights], ids=lambda how: how.__name__)
+def test_what_the_user_writes_into_weights_stays(how: Callable[[Model, Tensor], Tensor], line: str) -> None:
+    lines = ["tbreak first", "continue", line, "restart", "p int(inner.linear.weight.count_nonzero())"]
+    _, text, _ = run(how, [*lines, "continue"])
+    assert re.search(r"\$\d  0\n", text.partition("begun again")[2])
+
+
+def test_weights_without_room_for_copies_are_not_written_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "COPY_BYTES", 300)
+    bare, _, _ = run(writes_weights, None)
+    state, text, _ = run(writes_weights, ["break inner.linear", "continue", "back", "delete", "continue"])
+    check_same(bare, state)
+    assert "a weight of 64 bytes was written, and no copy was taken of it" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("how", "copies"), [(plain, [True, False]), (writes_weights, [True, True])])
+def test_weights_are_copied_again_only_if_the_first_forward_wrote_them(
+    how: Callable[[Model, Tensor], Tensor], copies: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[bool] = []
+    keep = WeightWriters.keep
+
+    def noted(self: WeightWriters, module: nn.Module, *, room: int) -> KeptWeights | None:
+        weights = keep(self, module, room=room)
+        kept.append(weights is not None)
+        return weights
+
+    monkeypatch.setattr(WeightWriters, "keep", noted)
+    run(how, ["break inner", "continue", "continue", "continue"])
+    assert kept == copies
 
 
 def test_it_says_what_has_not_come_back_to_the_same_bits() -> None:

@@ -28,7 +28,7 @@ from layerstep.views import Fields
 from layerstep.watchpoints.watchpoint import change_between
 from layerstep.watchpoints.watchpoints import Watchpoints
 from play import play, script_named
-from zoo import ZOO, Entry, differences, hook_count, taps_on
+from zoo import ZOO, Entry, console_on, differences, hook_count, taps_on
 from zoo import play as play_entry
 
 HERE = Path(__file__).name
@@ -843,3 +843,20 @@ def test_dropped_inside_of_inference_mode_the_run_goes_on() -> None:
         handle.remove()
         model(torch.ones(2, 6)).sum().backward()
     assert model.head.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("lines", "depths"),
+    [
+        (["break **", "watch --stop head.weight", *["continue"] * 40], [1, 1, 1]),
+        (["break norm", "watch --stop head.weight", "continue", "continue", "delete 2"], [1, 0, 0]),
+    ],
+    ids=["once however often the run stops", "not at all without a watch"],
+)
+def test_how_often_the_mode_lies_on_the_stack(lines: list[str], depths: list[int]) -> None:
+    model = Net()
+    console, _ = console_on(model, lines)
+    with console:
+        for depth in depths:
+            model(torch.ones(2, 6))
+            assert len(_get_current_dispatch_mode_stack()) == depth

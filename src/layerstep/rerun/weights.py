@@ -18,7 +18,7 @@ from layerstep._torch.tensors import size_of, version_of
 from layerstep.tensors.clones import clone_of, has_same_bits
 from layerstep.tensors.observing import observing
 
-__all__ = ["weights_kept"]
+__all__ = ["WeightState", "weights_and_gradients", "weights_kept"]
 
 MOST_BYTES = 1 << 30
 """Of larger modules only what is not a value is put back."""
@@ -37,19 +37,24 @@ def weights_kept(module: nn.Module) -> Iterator[None]:
                 state.restore()
 
 
-def _states_of(module: nn.Module) -> list[_State]:
+def weights_and_gradients(module: nn.Module) -> list[Tensor]:
+    """What a forward may write and hardly ever does."""
     weights = [weight for weight in module.parameters() if not weight.is_meta and not is_lazy(weight)]
-    tensors = weights + [weight.grad for weight in weights if weight.is_leaf and weight.grad is not None]
+    return weights + [weight.grad for weight in weights if weight.is_leaf and weight.grad is not None]
+
+
+def _states_of(module: nn.Module) -> list[WeightState]:
+    tensors = weights_and_gradients(module)
     with_values = sum(map(size_of, tensors)) <= MOST_BYTES
     kept = []
     for tensor in tensors:
         with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
-            kept.append(_State.of(tensor, with_values))
+            kept.append(WeightState.of(tensor, with_values))
     return kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _State:
+class WeightState:
     """A parameter, or the gradient of one, as it is now."""
 
     tensor: Tensor
@@ -61,7 +66,7 @@ class _State:
     needs_grad: bool
 
     @classmethod
-    def of(cls, tensor: Tensor, with_values: bool) -> _State:
+    def of(cls, tensor: Tensor, with_values: bool) -> WeightState:
         """What a forward could change about it."""
         return cls(
             tensor,
@@ -71,6 +76,11 @@ class _State:
             grad=tensor.grad if tensor.is_leaf else None,
             needs_grad=tensor.requires_grad,
         )
+
+    def is_as_it_was(self) -> bool:
+        """Are its memory and its values the same? Asked of one whose values were kept."""
+        is_same = self.values is not None and has_same_bits(self.memory, self.values)
+        return is_same and _is_same_memory(self.tensor, self.memory)
 
     def restore(self) -> None:
         """Put back what is not what it was."""

@@ -23,6 +23,8 @@ from layerstep.rerun.other_ranks import waits_for_ranks
 from layerstep.rewind.route import Place
 from layerstep.rewind.running_forward import Goal, RunningForward
 from layerstep.rewind.views import arrival
+from layerstep.rewind.weights import WeightWriters
+from layerstep.side_effects.guard import state_of
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
@@ -41,12 +43,12 @@ class Rewind(Instrument):
         self._session = session
         self._goal: tuple[Goal, Place | None] = (Goal(), None)
         self._notices: list[Notice] = []
-        self._copied = 0
+        self._writers = WeightWriters()
 
     def begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not self.is_armed or is_tracing() or self._is_in_another():
             return
-        forward = RunningForward(self._session, module, self._arrived)
+        forward = RunningForward(self._session, module, self._writers, self._arrived)
         if swap_forward(sys._getframe(1), module, forward.around):
             followers, thread = self._session.run.followers, get_ident()
 
@@ -119,8 +121,18 @@ class Rewind(Instrument):
         forward = self.forward_here()
         if forward is not None:
             forward.clock.stop()
+            if (weights := forward.weights) is not None:
+                weights.stopped()
         notices, self._notices = self._notices, []
         return notices
+
+    def _written_by_lines(self) -> set[int]:
+        """The ids of weights that lines of this pause have written, uncounted writes among them."""
+        baseline = self._session.prompt.effects.baseline
+        if baseline is None:
+            return set()
+        changed = set(baseline.state.changed())
+        return {id(tensor) for name, tensor in state_of(self._session.run.models) if name in changed}
 
     def aim(self, goal: Goal, place: Place | None) -> None:
         """Where the `Resume` that comes next goes back to."""
@@ -130,6 +142,8 @@ class Rewind(Instrument):
         forward = self.forward_here()
         if forward is not None:
             forward.clock.go_on()
+            if (weights := forward.weights) is not None:
+                weights.goes_on(self._written_by_lines())
         if resume.kind is Kind.BACK and forward is not None:
             forward.leave_for(*self._goal)
 

@@ -20,6 +20,7 @@ from layerstep.rewind.outputs import Comparison, KeptOutput, keep_output
 from layerstep.rewind.route import Boundary, Clock, Key, Place, Route, Search, find_call
 from layerstep.rewind.silence import Silence
 from layerstep.rewind.snapshot import Snapshot
+from layerstep.rewind.weights import KeptWeights, WeightWriters
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -56,9 +57,14 @@ class RunningForward:
     """An outermost call, from its beginning to its end."""
 
     def __init__(
-        self, session: Session, module: nn.Module, arrived: Callable[[RunningForward], None]
+        self,
+        session: Session,
+        module: nn.Module,
+        writers: WeightWriters,
+        arrived: Callable[[RunningForward], None],
     ) -> None:
         self._session = session
+        self._writers = writers
         self._arrived = arrived
         self.module = module
         self.snapshot: Snapshot | None = None
@@ -107,8 +113,18 @@ class RunningForward:
     def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             with modes_off():
-                self.snapshot = Snapshot(self.module, args, kwargs)
+                self.snapshot = Snapshot(self.module, args, kwargs, self._writers)
             self.clock = Clock()
+        except Exception as error:
+            self._session.fail(error)
+
+    def _learn(self) -> None:
+        """Does this module write weights in its forward? Then the next one keeps them, too."""
+        if self.weights is None:
+            return
+        try:
+            with modes_off():
+                self.weights.forward_ends()
         except Exception as error:
             self._session.fail(error)
 
@@ -133,6 +149,7 @@ class RunningForward:
             else:
                 if not self._goes_again(None):
                     self.is_over = True
+                    self._learn()
                     self.silence.leave_stdout()
                     return result
                 del result
@@ -190,6 +207,11 @@ class RunningForward:
     @property
     def is_silent(self) -> bool:
         return self.silence.is_on
+
+    @property
+    def weights(self) -> KeptWeights | None:
+        """The weights as they were at its beginning, if they are kept."""
+        return self.snapshot.weights if self.snapshot is not None else None
 
     @property
     def is_begun(self) -> bool:

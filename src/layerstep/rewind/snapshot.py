@@ -1,8 +1,8 @@
 """What a forward may write, as it was when it began: inputs, caches, buffers, attributes, random streams.
 
 Objects are kept by reference with what they held. Of tensors a copy is taken, because one cannot know before
-which of them the forward writes. Parameters are not copied: a forward does not write them, and what the user
-has changed in them stays.
+which of them the forward writes. Of parameters it is taken only if the forward may write them (`weights.py`).
+What the user has changed in them stays.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from layerstep._torch import is_transformed, set_version
 from layerstep._torch.tensors import is_view, raw_bytes, size_of, version_of
 from layerstep.rerun.attributes import Attributes, own_attributes, put_back
 from layerstep.rerun.whole_call import generators_of
+from layerstep.rewind.weights import WeightWriters
 from layerstep.side_effects.random_streams import Generators, RandomState, is_generator
 from layerstep.tensors.clones import clone_of
 
@@ -45,9 +46,12 @@ class _Noted(NamedTuple):
 class Snapshot:
     """The state at the beginning of a forward."""
 
-    def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], writers: WeightWriters
+    ) -> None:
         self.generators = generators_of(module)
         self._state = _State(self.generators, module, args, kwargs)
+        self.weights = writers.keep(module, room=COPY_BYTES - self._state.copied)
         self._streams = RandomState()
         self.trouble = "it makes the weights of its lazy layers" if self._state.has_lazy else ""
         """Why the forward cannot begin again, whatever it does."""
@@ -59,11 +63,13 @@ class Snapshot:
 
     def why_not(self) -> str:
         """What the forward has written that cannot be put back; empty if there is nothing."""
-        return self.trouble or self._state.lost()
+        return self.trouble or self._state.lost() or (self.weights.lost() if self.weights is not None else "")
 
     def restore(self) -> None:
         """Put everything back."""
         self._state.restore()
+        if self.weights is not None:
+            self.weights.restore()
         self._streams.restore()
         self.generators.rewind()
 

@@ -82,8 +82,13 @@ class Watchpoints(Instrument):
         self._mode.points = live
         self._listen(bool(live))
         self._hook(live)
-        if not session.run.is_silent or session.run.pause is None:
+        pause = session.run.pause
+        if pause is None or pause.is_start:
             self._lay()
+
+    def settle(self) -> None:
+        # Not at the stop itself: modes are aside there, and a second one would lie below this after it.
+        self._lay()
 
     def came_back(self) -> None:
         for point in self.live:
@@ -117,10 +122,12 @@ class Watchpoints(Instrument):
 
     def _lay(self) -> None:
         """Put the mode on the stack of this thread, or take it off."""
-        if not self.live:
-            self._mode.pop()
-        elif not self._mode.is_busy:
+        if self._mode.is_busy:
+            return
+        if self.live:
             self._mode.push_below()
+        else:
+            self._mode.pop()
 
     def _listen(self, wanted: bool) -> None:
         training = self._session.run.training
