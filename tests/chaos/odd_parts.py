@@ -166,7 +166,12 @@ class CountsFunctions(_Around):
 
 
 class CountsKernels(CountsFunctions):
+    """Not under autocast: it keeps weights that it has cast, and a forward that begins again casts none."""
+
     kind = _Kernels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) if torch.is_autocast_enabled("cpu") else super().forward(x)
 
 
 class NoText(Exception):

@@ -141,6 +141,13 @@ def writes_weights(model: Model, x: Tensor) -> Tensor:
     return model.inner(x)
 
 
+def exchanges_weights(model: Model, x: Tensor) -> Tensor:
+    """Torch does not give back the weights of a layer that it was told of twice."""
+    tied = nn.Sequential(model.first, model.inner, model.first)
+    weights = {name: weight.detach() * 0.9 for name, weight in tied.named_parameters()}
+    return torch.func.functional_call(tied, weights, (x,))
+
+
 HOWS = [
     plain,
     except_exception,
@@ -155,6 +162,7 @@ HOWS = [
     custom_function,
     in_place,
     writes_weights,
+    exchanges_weights,
 ]
 
 

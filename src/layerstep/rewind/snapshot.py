@@ -86,11 +86,18 @@ class _State(Attributes):
         super().__init__(module, *values)
 
     def _add_module(self, module: nn.Module) -> None:
-        """Layers of torch hold no state but buffers: what they hold else is only noted, not gone through."""
+        """Layers of torch hold no state but buffers: what they hold else is only noted, not gone through.
+
+        Their weights and parts may be exchanged: after `functional_call` on a model that has a layer twice,
+        torch leaves others there.
+        """
         if not type(module).__module__.startswith("torch.nn.modules."):
             super()._add_module(module)
             return
         self._layers.append((module.__dict__, dict(module.__dict__)))
+        for held in (module._parameters, module._modules):
+            if held:
+                self._containers.append((held, dict(held)))
         for parameter in module._parameters.values():
             if type(parameter) not in _KNOWN:
                 self._add(parameter, 0)
