@@ -54,7 +54,7 @@ class Attributes:
 
     def __init__(self, module: nn.Module, *more: Any) -> None:
         self._seen: set[int] = set()
-        self._classes = [(part, type(part)) for part in module.modules()]
+        self._classes = [(part, type(part)) for part in _parts(module)]
         self._attributes: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._tensors: list[tuple[Tensor, Tensor, int]] = []
@@ -120,6 +120,17 @@ class Attributes:
                     tensor.data.copy_(content)
                 if version_of(tensor) != version:
                     set_version(tensor, version)
+
+
+def _parts(module: nn.Module) -> list[nn.Module]:
+    """The module and all below it, each once. `Module.modules()` takes twice as long."""
+    found, seen = [module], {id(module)}
+    for part in found:
+        for below in part._modules.values():
+            if below is not None and id(below) not in seen:
+                seen.add(id(below))
+                found.append(below)
+    return found
 
 
 def own_attributes(names: dict[str, Any]) -> dict[str, Any]:
