@@ -92,7 +92,7 @@ class _State(Attributes):
         Their weights and parts may be exchanged: after `functional_call` on a model that has a layer twice,
         torch leaves others there.
         """
-        if not _is_layer_of_torch(type(module)):
+        if not _is_of_torch(type(module).__module__):
             super()._add_module(module)
             return
         names = module.__dict__.copy()  # five times as quick as `dict(…)`
@@ -159,8 +159,8 @@ class _State(Attributes):
 
 
 @functools.cache
-def _is_layer_of_torch(kind: type[nn.Module]) -> bool:
-    return kind.__module__.startswith("torch.nn.modules.")
+def _is_of_torch(name: str) -> bool:
+    return name.startswith("torch.nn.modules.")
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
