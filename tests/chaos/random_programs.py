@@ -475,7 +475,9 @@ class Program:
             "gradients": {
                 name: None if p.grad is None else p.grad.clone() for name, p in self.model.named_parameters()
             },
-            "versions": {name: p._version for name, p in self.model.named_parameters()},
+            "versions": {
+                name: None if p.is_inference() else p._version for name, p in self.model.named_parameters()
+            },
             "training": [m.training for m in self.model.modules()],
             "torch": torch.get_rng_state(),
             "random": random.getstate(),

@@ -264,3 +264,23 @@ class Narrow(nn.Module):
 def test_single_precision_on_the_way_does_not_look_like_a_wrong_gradient() -> None:
     found = _probed("numeric-gradient", Classifier(Narrow()))
     assert found.level == "good", found
+
+
+def test_a_model_whose_forward_is_a_function_that_holds_it_is_not_tried() -> None:
+    """A copy would share the function, and run the parts of the original."""
+    calls = []
+
+    class Counts(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            calls.append(1)
+            return x
+
+    model = Classifier(Counts())
+    forward = model.middle.forward
+    model.middle.forward = lambda x: forward(x) * 0.5  # type: ignore[method-assign]
+    with watching("extreme") as watch:
+        _train(model)
+        before = len(calls)
+        with pytest.raises(UserError, match="`forward` of a Counts is a function that holds the model"):
+            _run(watch, "eval-twice")
+    assert len(calls) == before

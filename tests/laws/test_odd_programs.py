@@ -388,6 +388,22 @@ class _Kernels(TorchDispatchMode):
         ["break **", "continue", *["step op"] * 15, *["continue"] * 40],
         ["break ** backward", *["continue"] * 40],
         ["watch --stop 1.weight", *["continue"] * 9],
+        ["break 1", "continue", "lockstep 0 1 --input inp"],
+        *(
+            ["break 1", "continue", line]
+            for line in (
+                "flops",
+                "stability 1",
+                "again",
+                "shadow 1",
+                "grad check 1",
+                "architecture",
+                "probe eval-twice",
+                "whatif out * 2",
+                "sweep out * 0, out * 2",
+                "why out",
+            )
+        ),
         *(
             [line, "continue"]
             for line in (

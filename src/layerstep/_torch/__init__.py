@@ -177,13 +177,28 @@ def drop_hooks(module: nn.Module) -> None:
                     del table[key]
 
 
-def function_modes_on() -> contextlib.AbstractContextManager[Any]:
-    """Turn function modes on again. At a pause they are off, so that the user's see nothing of ours.
+@contextlib.contextmanager
+def function_modes_on() -> Iterator[None]:
+    """Turn function modes on again, which are off at a pause. The user's see nothing of ours meanwhile.
 
     Fallback: they stay off, and a mode that looks for functions sees none.
     """
     on = getattr(torch._C, "_EnableTorchFunction", contextlib.nullcontext)
-    return on()
+    users = function_modes()
+    before = torch.overrides._get_current_function_mode_stack() if users else []
+    for _ in before:
+        torch._C._pop_torch_function_stack()
+    kept = [mode for mode in before if mode not in users]
+    for mode in kept:
+        torch._C._push_on_torch_function_stack(mode)
+    try:
+        with on():
+            yield
+    finally:
+        for _ in kept:
+            torch._C._pop_torch_function_stack()
+        for mode in before:
+            torch._C._push_on_torch_function_stack(mode)
 
 
 def function_modes_off() -> contextlib.AbstractContextManager[Any]:

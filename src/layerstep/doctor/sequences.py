@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from layerstep._torch import drop_hooks
 from layerstep._torch.tensors import is_tensor, size_of
 from layerstep.doctor.measuring import is_readable, shift_of
 from layerstep.doctor.padding import Padding, padding_of
 from layerstep.doctor.sequence_facts import LEAK, SequenceFacts
 from layerstep.doctor.traced import first_difference
 from layerstep.doctor.training_calls import TrainingCall
-from layerstep.doctor.trial import trying, twin_of
+from layerstep.doctor.trial import trying
 from layerstep.doctor.tried_rows import Rows, change_of, is_attention
 from layerstep.errors import UserError, first_line
+from layerstep.rerun.twins import twin_of
 from layerstep.tensors.format import human_bytes
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ def _looks(call: TrainingCall, full_path: Callable[[str], str]) -> Iterator[_Loo
     no output, and are passed over.
     """
     model = twin_of(call.module).eval()
+    drop_hooks(model)
     if any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters()):
         model = model.float()  # small changes would drown in the rounding
 

@@ -8,7 +8,6 @@ listen to both: gradients come from `torch.autograd.grad`, and a small Adam of o
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import time
 import warnings
@@ -23,9 +22,10 @@ from layerstep._torch import drop_hooks, is_compiled, is_in_jvp, is_scripted, mo
 from layerstep._torch.process_state import global_hooks_silent, parametrizations_kept
 from layerstep._torch.tensors import is_tensor
 from layerstep.doctor.training_calls import TrainingCall
-from layerstep.errors import UserError, first_line
+from layerstep.errors import UserError
 from layerstep.expressions.scope import stdout_of_this_thread
 from layerstep.rerun.other_ranks import waits_for_ranks
+from layerstep.rerun.twins import twin_of
 from layerstep.side_effects.guard import undisturbed
 from layerstep.side_effects.random_streams import RandomState
 from layerstep.tensors.containers import tensors_of
@@ -34,7 +34,7 @@ from layerstep.tensors.observing import observing
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Trial", "trying", "twin_of", "without_dropout"]
+__all__ = ["Trial", "trying", "without_dropout"]
 
 SECONDS = 20.0
 """How long a probe may train copies; then it says how far it came."""
@@ -62,6 +62,7 @@ class Trial:
     def twin(self, *, train: bool | None = None) -> nn.Module:
         """A fresh copy of the model, in the mode of the run or in another."""
         made = twin_of(self.call.module)
+        drop_hooks(made)
         return made if train is None else made.train(train)
 
     def output(self, model: nn.Module, change: Callable[[Tensor], Tensor] | None = None) -> Any:
@@ -172,28 +173,6 @@ def trying(session: Session, module: nn.Module) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         torch.default_generator.manual_seed(SEED)  # `torch.manual_seed` would also seed devices to come
         yield
-
-
-def twin_of(module: nn.Module) -> nn.Module:
-    """A copy of a model without hooks.
-
-    A tensor with a graph behind it, such as attention weights that a module keeps, is copied without the
-    graph: `copy.deepcopy` refuses it otherwise.
-    """
-    memo: dict[int, Any] = {}
-    for part in module.modules():
-        for name, value in vars(part).items():
-            if name not in ("_parameters", "_buffers", "_modules"):
-                for tensor in tensors_of(value):
-                    if tensor.grad_fn is not None:
-                        memo[id(tensor)] = tensor.detach().clone()
-    try:
-        twin = copy.deepcopy(module, memo)
-    except Exception as error:  # it holds something that refuses to be copied
-        line = first_line(error)
-        raise UserError(f"the model cannot be copied: {line}") from None
-    drop_hooks(twin)
-    return twin
 
 
 def without_dropout(model: nn.Module) -> nn.Module:

@@ -7,7 +7,6 @@ used as it is.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ from layerstep._torch import drop_backward_hooks
 from layerstep._torch.process_state import parametrizations_kept
 from layerstep._torch.tensors import is_tensor
 from layerstep._torch.trees import tree_flatten, tree_leaves, tree_unflatten
-from layerstep.errors import UserError, first_line
+from layerstep.errors import UserError
+from layerstep.rerun.twins import twin_of
 from layerstep.side_effects.random_streams import RandomState
 
 __all__ = ["Check", "Checked", "Difference", "GradCheck"]
@@ -235,9 +235,8 @@ def _summed_up(name: str, trial: _Trial, results: list[tuple[str, Difference]]) 
 def _twin(module: nn.Module) -> nn.Module:
     """A copy without backward hooks: the user's hooks must not see our backward passes."""
     try:
-        twin = copy.deepcopy(module)
-    except Exception as error:  # it holds something that refuses to be copied
-        line = first_line(error)
-        raise UserError(f"it cannot be copied: {line}", "name a part of it") from None
+        twin = twin_of(module)
+    except UserError as error:
+        raise UserError(error.message, "name a part of it") from None
     drop_backward_hooks(twin)
     return twin

@@ -6,7 +6,6 @@ has in the eager run, from the outside in.
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from layerstep.lockstepping.trace import Call, Keeper, Trace
 from layerstep.lockstepping.values import arranged, distance, main_pair
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.module_call import length_of
+from layerstep.rerun.twins import twin_of
 from layerstep.side_effects.random_streams import RandomState
 from layerstep.tensors.compare import compare
 from layerstep.tensors.observing import observing
@@ -142,7 +142,7 @@ class _Hunt:
             with self.session.run.evaluating(), torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 # A copy: dynamo would compile the hooks by which a rerun restores the model itself.
-                part = copy.deepcopy(call.module)
+                part = twin_of(call.module)
                 drop_hooks(part)
                 streams.restore()
                 output = compiled_alone(part, self.backend)(*args, **kwargs)
