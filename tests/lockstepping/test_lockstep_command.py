@@ -352,3 +352,28 @@ def test_a_model_of_complex_numbers_parts_from_one_of_real_numbers() -> None:
         nn.Sequential(Turned(), nn.Identity()), nn.Sequential(nn.Tanh(), nn.Identity()), torch.ones(2, 4)
     )
     assert "part in 0" in repr(found)
+
+
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class RaisesNoText(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise NoText
+
+
+class Nested(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nested.to_padded_tensor(x * 2, 0.0)
+
+
+def test_a_side_may_raise_an_exception_without_text() -> None:
+    found = lockstep(nn.Identity(), RaisesNoText(), torch.ones(2))
+    assert found.parts and "NoText" in repr(found)
+
+
+def test_nested_inputs_are_compared_too() -> None:
+    x = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
+    assert not lockstep(Nested(), Nested(), x).parts

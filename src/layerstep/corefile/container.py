@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from layerstep.corefile.tensors import Segment
-from layerstep.errors import RecordingError, UserError
+from layerstep.errors import RecordingError, UserError, first_line
 from layerstep.files import replacing
 
 __all__ = ["FORMAT", "SUFFIX", "VERSION", "read_file", "write_file"]
@@ -85,7 +85,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             names = list(opened.keys())
             segments = {name: _bytes(opened.get_tensor(name)) for name in names}
     except SafetensorError as error:
-        reason = str(error).partition("\n")[0][:120]
+        reason = first_line(error)[:120]
         raise RecordingError(f"{path} is not a core file, or not a complete one; {reason}") from None
     return contents, segments
 

@@ -29,6 +29,7 @@ from layerstep._torch.tensors import (
     local_shard,
     values_of_sparse,
 )
+from layerstep.errors import first_line
 from layerstep.tensors.clones import is_freed
 
 __all__ = ["LEFT_OUT", "Segment", "TensorTable"]
@@ -129,7 +130,7 @@ class TensorTable:
             try:
                 entry = self._describe(tensor) | self._pack(tensor, index, name, keep=keep)
             except Exception as error:  # an unknown kind of tensor: its type is still known
-                reason = str(error).partition("\n")[0][:100]
+                reason = first_line(error)[:100]
                 entry = {"kind": "absent", "why": f"{type(tensor).__name__}: {reason}"}
                 entry |= {"dtype": "float32", "shape": []}
         self.entries[index] = entry

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerstep._torch.tensors import is_tensor
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 
 __all__ = ["exchange", "floating_tensors"]
 
@@ -62,7 +62,7 @@ def _rebuilt(value: Any, build: Callable[[], Any]) -> Any:
     try:
         return build()
     except Exception as error:
-        line = str(error).partition("\n")[0]
+        line = first_line(error)
         raise UserError(f"a {type(value).__name__} cannot be made anew: {line}") from None
 
 

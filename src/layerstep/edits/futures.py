@@ -20,7 +20,7 @@ from layerstep.calls.events import Event, Phase
 from layerstep.calls.stack import Frame
 from layerstep.edits.exchange import floating_tensors
 from layerstep.engine.points import Edit
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.hooks.temporary import editing_calls, watching_outputs
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Caches, CallProgress
@@ -105,7 +105,7 @@ def run_future(
         except UserError:
             raise
         except Exception as error:  # the model's own code, on values that an edit has made
-            line = str(error).partition("\n")[0]
+            line = first_line(error)
             raise UserError(f"the forward cannot be run with it: {type(error).__name__}: {line}") from None
     return future
 

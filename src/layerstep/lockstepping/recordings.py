@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from layerstep.corefile import SUFFIX, RestoredCore, read_core
-from layerstep.errors import RecordingError, UserError
+from layerstep.errors import RecordingError, UserError, first_line
 from layerstep.files import replacing
 from layerstep.lockstepping.trace import Call, Keeper, Kept, Trace
 from layerstep.tensors.files import FileReference, read_tensors
@@ -92,7 +92,7 @@ def _contents(path: Path) -> dict[str, Any] | None:
         with safe_open(path, framework="pt", device="cpu") as opened:
             metadata = opened.metadata() or {}
     except (OSError, SafetensorError) as error:
-        raise UserError(f"cannot read {path}", str(error).partition("\n")[0][:120]) from None
+        raise UserError(f"cannot read {path}", first_line(error)[:120]) from None
     if metadata.get("format") != FORMAT:
         return None
     if metadata.get("version") != VERSION:
@@ -100,7 +100,7 @@ def _contents(path: Path) -> dict[str, Any] | None:
     try:
         run: dict[str, Any] = json.loads(metadata["run"])
     except (KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged", str(error)[:120]) from None
+        raise UserError(f"{path} is damaged", first_line(error)[:120]) from None
     return run
 
 

@@ -112,7 +112,8 @@ def _moved(before: list[Kept], after: list[Kept]) -> float:
 def _shaken(value: Any, size: float, generator: torch.Generator) -> Any:
     """The same value with each float moved a little; None if it holds no float at its top."""
     if is_tensor(value):
-        if not value.is_floating_point() or type(value) not in (Tensor, nn.Parameter):
+        is_plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided
+        if not value.is_floating_point() or not is_plain or value.is_nested:
             return None
         noise = torch.randn(value.shape, generator=generator).to(value.device)
         wide = value.detach().to(torch.float32) if value.dtype.itemsize < 4 else value.detach()

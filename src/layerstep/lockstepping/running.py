@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from layerstep._torch import function_modes_on, is_compiled, is_transforming, unwrap
 from layerstep._torch.tensors import is_tensor
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.hooks.temporary import watching_parts
 from layerstep.lockstepping.trace import Call, Keeper, Trace
 from layerstep.rerun.copies import Copies
@@ -74,7 +74,7 @@ def trace_of(
         except UserError:
             raise
         except Exception as error:  # the code of the model, on an input that may not be meant for it
-            line = str(error).partition("\n")[0]
+            line = first_line(error)
             watch.trace.raised = f"{type(error).__name__}: {line}"[:200]
         watch.trace.drew = bool(streams.changed())
     if not watch.trace.calls:

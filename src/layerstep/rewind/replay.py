@@ -19,7 +19,7 @@ from layerstep.calls.stack import Frame
 from layerstep.engine.causes import AtModule
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.stop import Shown, Stop
-from layerstep.errors import UserError
+from layerstep.errors import UserError, first_line
 from layerstep.hooks.temporary import watching_every_call
 from layerstep.module_paths.models import Models
 from layerstep.rerun.whole_call import CallStart, note_start, rerunning
@@ -144,7 +144,7 @@ def _run(session: Session, number: int | None) -> tuple[CallStart, list[_Call], 
         try:
             start.module(*args, **kwargs)
         except Exception as error:  # of the model; it may have raised in the run, too
-            line = str(error).partition("\n")[0]
+            line = first_line(error)
             trouble.append(Notice(f"it raised {type(error).__name__}: {line}", level="warn"))
     for call in calls:
         session.run.seen_calls.keep(call.module, call.args, call.kwargs, call.output)

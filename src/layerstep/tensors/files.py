@@ -15,7 +15,7 @@ import torch
 
 from layerstep._torch import below_everything, is_lazy_clone
 from layerstep._torch.tensors import as_numpy
-from layerstep.errors import BadArguments, UserError
+from layerstep.errors import BadArguments, UserError, first_line
 from layerstep.files import replacing
 from layerstep.tensors.format import human_bytes
 from layerstep.tensors.kinds import open_values
@@ -67,7 +67,7 @@ def read_tensors(reference: FileReference) -> Any:
     except OSError as error:
         raise UserError(f"cannot read {reference.path}", error.strerror or "") from None
     except Exception as error:  # a damaged file can cause any error
-        reason = str(error).partition("\n")[0][:120]
+        reason = first_line(error)[:120]
         raise UserError(f"cannot read {reference.path}", reason or type(error).__name__) from None
     if reference.key:
         return _entry(value, reference.key, reference.path)
@@ -141,7 +141,7 @@ def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
     try:
         plain = values.parts[0][0].resolve_conj().resolve_neg().cpu().contiguous()
     except RuntimeError as error:  # a dtype without a kernel for it, or no memory
-        raise UserError(f"{name} cannot be copied to write it", str(error).partition("\n")[0][:120]) from None
+        raise UserError(f"{name} cannot be copied to write it", first_line(error)[:120]) from None
     return plain.clone() if is_lazy_clone(plain) else plain  # asking for its address would copy it in the run
 
 
@@ -195,4 +195,4 @@ def _replace(path: Path, write: Callable[[Path], None]) -> None:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"cannot write {path}", str(error).partition("\n")[0][:120]) from None
+        raise UserError(f"cannot write {path}", first_line(error)[:120]) from None

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from layerstep._torch import below_everything, foreach_norm
+from layerstep.errors import first_line
 from layerstep.tensors.kinds import readable
 
 __all__ = ["Bad", "count_bad", "is_finite", "is_same", "not_finite", "why_unread"]
@@ -51,7 +52,7 @@ def why_unread(tensor: Tensor) -> str:
                 for part in parts:
                     _sum_of(part)
             except (RuntimeError, NotImplementedError) as error:
-                return str(error).partition("\n")[0]
+                return first_line(error)
         return why
 
 
