@@ -32,8 +32,10 @@ __all__ = [
     "ALL_COMPUTING",
     "ALL_CONDITIONS",
     "ALL_POINTS",
+    "ALL_POINTS_NO_BACK",
     "ALL_RECORDED",
     "ALL_STEPS",
+    "ALL_STEPS_NO_BACK",
     "BARE",
     "BARE_AGAIN",
     "BOTH_HOOKS",
@@ -134,10 +136,12 @@ def _points(case: Case, *, lines: tuple[str, ...]) -> Iterator[Run]:
 
 
 @contextlib.contextmanager
-def _endless_next(case: Case) -> Iterator[Run]:
+def _endless_next(case: Case, *, lines: tuple[str, ...] = ()) -> Iterator[Run]:
     """A `next` that is looked for at every exit and never found: no call is at depth 0."""
     session = new_session()
     session.add_model(case.model)
+    for line in lines:
+        say(session, line)
     with attached(session, discover=False):
         session.run.intent = Intent(Kind.NEXT, depth=0, thread=threading.get_ident())
         session.rearm()
@@ -237,6 +241,9 @@ ALL_POINTS = Variant(
     "`break **`, each hit counted and ignored",
     partial(_points, lines=("break **", f"ignore 1 {ENOUGH}")),
 )
+ALL_POINTS_NO_BACK = Variant(
+    "the same with `back off`", partial(_points, lines=("back off", "break **", f"ignore 1 {ENOUGH}"))
+)
 ALL_CONDITIONS = Variant("`break ** if out is None`", partial(_points, lines=("break ** if out is None",)))
 ALL_RECORDED = Variant("`record **`", partial(_points, lines=("record **",)))
 BY_HAND = Variant("the same figures in hooks by hand", partial(_hooks_that, act=_measure))
@@ -247,6 +254,7 @@ COMPUTING_BY_HAND = Variant(
     "that expression in hooks by hand", partial(_hooks_that, act=_compute), of_tensors=True
 )
 ALL_STEPS = Variant("`next` that never ends", _endless_next)
+ALL_STEPS_NO_BACK = Variant("such a `next` with `back off`", partial(_endless_next, lines=("back off",)))
 
 VARIANTS = (
     BARE,
@@ -259,12 +267,14 @@ VARIANTS = (
     EXIT_HOOKS,
     BOTH_HOOKS,
     ALL_POINTS,
+    ALL_POINTS_NO_BACK,
     ALL_CONDITIONS,
     ALL_COMPUTING,
     COMPUTING_BY_HAND,
     ALL_RECORDED,
     BY_HAND,
     ALL_STEPS,
+    ALL_STEPS_NO_BACK,
     Variant("nnsight, saving the output", _nnsight, needs="nnsight"),
     Variant("torchlens, saving nothing", _torchlens, needs="torchlens", is_heavy=True),
 )

@@ -54,6 +54,7 @@ class ModuleCalls:
         self._run = run
         self._evaluating = run.evaluating_threads
         self._followers = run.followers
+        self._passed = run.passed_calls
         self._decision = decision
         self._standstill = standstill
         self._instruments = instruments
@@ -79,11 +80,36 @@ class ModuleCalls:
 
         Never raises but to quit or to begin the forward again: a bug of ours detaches and lets the run go on.
         """
-        if self._followers and (follower := self._follower()) is not None:
-            return self._report_followed(follower, phase, points, module, args, kwargs, output, frame)
-        return self._report(phase, points, module, args, kwargs, output, frame)
+        if self._evaluating and get_ident() in self._evaluating:
+            return self._report_silently(phase, points, module, args, kwargs, output, frame)
+        if not self._run.is_attached:
+            return None
+        if self._passed:
+            self._count_passed(phase, module)
+        try:
+            sink = self._sink
+            if phase is _ENTER or sink.noting or sink.lies_open or graph_task() != NO_BACKWARD:
+                event = Event(phase, module, args, kwargs, output)
+                if self._is_only_noted(event, points, frame):
+                    return None
+            if points and is_tracing():
+                return None
+            worth_asking = self._decision.worth_asking
+            asked = worth_asking(points, phase, module, args, kwargs, output, frame) if points else ()
+            if asked or sink.listening:
+                return self._consider(asked, Event(phase, module, args, kwargs, output), frame)
+        except Restart:
+            return self._run_again(phase, points, module, args, kwargs, frame)
+        except Exception as error:
+            self._fail(error)
+        return None
 
-    def _report(
+    def _count_passed(self, phase: Phase, module: nn.Module) -> None:
+        if (passed := self._passed.get(get_ident())) is not None:
+            counts = passed.entered if phase is _ENTER else passed.left
+            counts[id(module)] = counts.get(id(module), 0) + 1
+
+    def _report_silently(
         self,
         phase: Phase,
         points: tuple[Point, ...],
@@ -93,23 +119,31 @@ class ModuleCalls:
         output: Any,
         frame: FrameType,
     ) -> Any:
-        if (self._evaluating and get_ident() in self._evaluating) or not self._run.is_attached:
+        """A call in an evaluation is not heard. It may be one of a forward that runs again, however."""
+        follower = self._follower() if self._followers else None
+        if follower is None or not follower.is_silent:
             return None
         try:
-            sink = self._sink
-            if phase is _ENTER or sink.noting or sink.lies_open or graph_task() != NO_BACKWARD:
-                event = Event(phase, module, args, kwargs, output)
-                if self._is_only_noted(event, points, frame):
-                    return None
-            if points:
-                if is_tracing():
-                    return None
-                points = self._decision.worth_asking(points, phase, module, args, kwargs, output, frame)
-            if points or sink.listening:
-                return self._consider(points, Event(phase, module, args, kwargs, output), frame)
-        except Exception as error:
-            self._fail(error)
-        return None
+            return self._pass_silently(follower, Event(phase, module, args, kwargs, output), frame)
+        except Restart:
+            return self._run_again(phase, points, module, args, kwargs, frame)
+
+    def _run_again(
+        self,
+        phase: Phase,
+        points: tuple[Point, ...],
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        frame: FrameType,
+    ) -> Any:
+        """Called where `Restart` passes: at the exit of a forward that can begin again, it does so here."""
+        follower = self._follower()
+        if follower is None or not follower.is_over or module is not follower.module:
+            raise
+        output = follower.run_again()
+        replaced = self.report(phase, points, module, args, kwargs, output, frame)
+        return output if replaced is None else replaced
 
     def _edit(
         self,
@@ -138,31 +172,6 @@ class ModuleCalls:
         """Who follows the forward that runs in this thread."""
         found = self._followers.get(get_ident())
         return found() if found is not None else None
-
-    def _report_followed(
-        self,
-        follower: Follower,
-        phase: Phase,
-        points: tuple[Point, ...],
-        module: Any,
-        args: Any,
-        kwargs: Any,
-        output: Any,
-        frame: FrameType,
-    ) -> Any:
-        """The same in a forward that can begin again: from a stop at its exit, it does so here."""
-        try:
-            if follower.is_silent:
-                return self._pass_silently(follower, Event(phase, module, args, kwargs, output), frame)
-            if not (self._evaluating and get_ident() in self._evaluating):
-                follower.passes(phase, module)
-            return self._report(phase, points, module, args, kwargs, output, frame)
-        except Restart:
-            if not follower.is_over or module is not follower.module:
-                raise
-        output = follower.run_again()
-        replaced = self._report_followed(follower, phase, points, module, args, kwargs, output, frame)
-        return output if replaced is None else replaced
 
     def _pass_silently(self, follower: Follower, event: Event, frame: FrameType) -> Any:
         """A call on the way to an earlier place: only what is noted of calls is noted."""

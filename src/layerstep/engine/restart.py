@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import nn
 
-from layerstep.calls.events import Event, Phase
+from layerstep.calls.events import Event
 
-__all__ = ["Follower", "Restart"]
+__all__ = ["Follower", "PassedCalls", "Restart"]
 
 
 class Restart(BaseException):
@@ -17,6 +18,18 @@ class Restart(BaseException):
     No `Exception`, because programs catch those. If one swallows it all the same, the follower finds out when
     the forward returns.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class PassedCalls:
+    """How often the run went past each module since it last stood still, by the ids of the modules."""
+
+    entered: dict[int, int] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        self.entered.clear()
+        self.left.clear()
 
 
 class Follower(Protocol):
@@ -30,11 +43,8 @@ class Follower(Protocol):
     def is_silent(self) -> bool:
         """Does the forward run again, on its way to an earlier place? Then nothing else stops."""
 
-    def passes(self, phase: Phase, module: nn.Module) -> None:
-        """A tapped module is entered or left, and the run goes on as ever."""
-
     def arrives(self, event: Event) -> bool:
-        """The same on the way to an earlier place: is it here?"""
+        """A tapped module is entered or left on the way to an earlier place: is it here?"""
 
     def run_again(self) -> Any:
         """The result of another run, at a stop after the forward's own end."""

@@ -10,7 +10,7 @@ from layerstep.calls.stack import Frame
 from layerstep.config import Config
 from layerstep.engine import stepper
 from layerstep.engine.pause import Pause
-from layerstep.engine.restart import Follower
+from layerstep.engine.restart import Follower, PassedCalls
 from layerstep.expressions.recordings import Recordings
 from layerstep.expressions.scope import Scope
 from layerstep.expressions.seen_values import Results, SeenCalls
@@ -44,6 +44,8 @@ class Run:
         """The names at the prompt."""
         self.followers: dict[int, weakref.ref[Follower]] = {}
         """By thread: who follows the outermost call that runs there."""
+        self.passed_calls: dict[int, PassedCalls] = {}
+        """By thread: the calls of that one, as far as they are counted."""
         self.restarts = 0
         """How often a forward has begun again. Whoever counts its calls begins anew then."""
         self.evaluating_threads: set[int] = set()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from layerstep._torch import set_version
 from layerstep._torch.tensors import is_tensor, version_of
+from layerstep.rerun.parts import parts_of
 from layerstep.tensors.clones import clone_of, has_same_bits
 from layerstep.tensors.observing import observing
 
@@ -54,18 +55,20 @@ class Attributes:
 
     def __init__(self, module: nn.Module, *more: Any) -> None:
         self._seen: set[int] = set()
-        self._classes = [(part, type(part)) for part in _parts(module)]
+        self._parts = parts_of(module)
         self._attributes: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._tensors: list[tuple[Tensor, Tensor, int]] = []
         with observing():
             for value in more:
                 self._add(value, DEPTH_OF_VALUES)
-            for part, _ in self._classes:
-                self._add_module(part)
+            self._add_layers(self._parts.layers)
+            for part in self._parts.others:
+                self._add_attributes(part.__dict__, DEPTH)
 
-    def _add_module(self, module: nn.Module) -> None:
-        self._add_attributes(module.__dict__, DEPTH)
+    def _add_layers(self, layers: list[nn.Module]) -> None:
+        for layer in layers:
+            self._add_attributes(layer.__dict__, DEPTH)
 
     def _add_attributes(self, names: dict[str, Any], depth: int) -> None:
         own = own_attributes(names)
@@ -98,7 +101,8 @@ class Attributes:
     def restore(self) -> list[str]:
         """Put everything back, and return the names of what had grown."""
         grew = []
-        for part, kind in self._classes:
+        parts = self._parts.layers + self._parts.others
+        for part, kind in zip(parts, self._parts.kinds, strict=True):
             if type(part) is not kind:
                 object.__setattr__(part, "__class__", kind)
         for names, before, lengths in self._attributes:
@@ -120,17 +124,6 @@ class Attributes:
                     tensor.data.copy_(content)
                 if version_of(tensor) != version:
                     set_version(tensor, version)
-
-
-def _parts(module: nn.Module) -> list[nn.Module]:
-    """The module and all below it, each once. `Module.modules()` takes twice as long."""
-    found, seen = [module], {id(module)}
-    for part in found:
-        for below in part._modules.values():
-            if below is not None and id(below) not in seen:
-                seen.add(id(below))
-                found.append(below)
-    return found
 
 
 def own_attributes(names: dict[str, Any]) -> dict[str, Any]:

@@ -50,13 +50,16 @@ class Rewind(Instrument):
             return
         forward = RunningForward(self._session, module, self._writers, self._arrived)
         if swap_forward(sys._getframe(1), module, forward.around):
-            followers, thread = self._session.run.followers, get_ident()
+            followers, passed = self._session.run.followers, self._session.run.passed_calls
+            thread = get_ident()
 
             def gone(ended: weakref.ref[RunningForward]) -> None:
                 if followers.get(thread) is ended:
                     del followers[thread]
+                    passed.pop(thread, None)
 
             followers[thread] = cast(Any, weakref.ref(forward, gone))
+            passed[thread] = forward.route.passed
 
     def _is_in_another(self) -> bool:
         forward = self.forward_here()
@@ -99,6 +102,7 @@ class Rewind(Instrument):
         for forward in self._all():
             forward.release()
         self._session.run.followers.clear()
+        self._session.run.passed_calls.clear()
 
     def cost(self) -> list[str]:
         if not self.is_armed:

@@ -7,13 +7,13 @@ hold, because what is tapped changes at stops only.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from torch import nn
 
 from layerstep._torch.graphs import autograd_count
 from layerstep.calls.events import Phase
+from layerstep.engine.restart import PassedCalls
 from layerstep.rewind.outputs import KeptOutput
 
 __all__ = ["Boundary", "Clock", "Key", "Place", "Route", "Search", "find_call"]
@@ -67,20 +67,22 @@ class Route:
     start: int = 0
     """The number of the boundary that it began at; 0 is the entry of the forward."""
     anchors: list[_Anchor] = field(default_factory=list)
-    counts: Counter[Key] = field(default_factory=Counter)
+    passed: PassedCalls = field(default_factory=PassedCalls)
     is_counted: bool = True
     """No if taps came and went between two stops, as at a Ctrl-C."""
 
     def stops(self, key: Key, output: KeptOutput) -> None:
         """The run stops at a boundary."""
-        self.anchors.append(_Anchor(key, max(self.counts[key], 1), output))
-        self.counts.clear()
+        module, phase = key
+        counts = self.passed.entered if phase is Phase.ENTER else self.passed.left
+        self.anchors.append(_Anchor(key, max(counts.get(module, 0), 1), output))
+        self.passed.clear()
 
     def begin_at(self, number: int) -> None:
         """The run stands at a boundary whose number is known."""
         self.start = number
         self.anchors.clear()
-        self.counts.clear()
+        self.passed.clear()
         self.is_counted = True
 
     def find(self, boundaries: list[Boundary]) -> int | None:

@@ -360,9 +360,6 @@ class RunningForward:
 
     # --- in the run as ever ---
 
-    def passes(self, phase: Phase, module: nn.Module) -> None:
-        self.route.counts[id(module), phase] += 1
-
     def stops_at(self, event: Event) -> None:
         """The run is about to stop at a module."""
         if self._has_arrived:

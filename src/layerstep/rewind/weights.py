@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
-from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
 from layerstep._torch.tensors import size_of, version_of
+from layerstep.module_paths.by_module import ByModule
 from layerstep.rerun.weights import WeightState, weights_and_gradients
 from layerstep.tensors.observing import checksum, observing
 
@@ -23,15 +23,16 @@ class WeightWriters:
     """Which modules write weights in their forward, as far as it is known."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[nn.Module, dict[bool, bool]] = WeakKeyDictionary()
+        self._known: ByModule[dict[bool, bool]] = ByModule()
 
     def keep(self, module: nn.Module, *, room: int) -> KeptWeights | None:
         """The weights of a module that writes them, or may do so; copies as far as there is room."""
-        writes = self._known.get(module, {}).get(module.training, True)
+        writes = (self._known.get(module) or {}).get(module.training, True)
         return KeptWeights(module, room, self._learn) if writes else None
 
     def _learn(self, module: nn.Module, training: bool, writes: bool) -> None:
-        self._known.setdefault(module, {})[training] = writes
+        known = self._known.get(module)
+        (known if known is not None else self._known.put(module, {}))[training] = writes
 
 
 class KeptWeights:
