@@ -245,6 +245,7 @@ class Reversible(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, module: nn.Module) -> Tensor:
         ctx.module = module
+        ctx.is_cast = torch.is_autocast_enabled("cpu")
         ctx.save_for_backward(x)
         with torch.no_grad():
             return module(x)
@@ -252,7 +253,7 @@ class Reversible(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:
         (x,) = ctx.saved_tensors
-        with torch.enable_grad():
+        with torch.enable_grad(), torch.autocast("cpu", torch.bfloat16, enabled=ctx.is_cast):
             again = x.detach().requires_grad_()
             y = ctx.module(again)
         torch.autograd.backward(y, gradient)

@@ -396,3 +396,30 @@ def test_no_forward_runs_beside_a_transform(line: str) -> None:
     console, seen = console_on(model, ["break inner", "continue", line, "continue"])
     console.run(torch.ones(2, 4))
     assert not seen.bugs and "in a transform of torch.func" in " ".join(seen.text.split()), seen.text
+
+
+class _CastsInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.cast = nn.Identity(), nn.Linear(8, 8)
+        self.fused = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = self.cast(x)
+        return self.fused(x + y)
+
+
+def test_a_mode_that_is_stopped_in_knows_that_an_autocast_block_has_ended() -> None:
+    """Torch puts it back after its handler: it runs the next kernels, one of which is fused."""
+
+    def output(lines: list[str]) -> Tensor:
+        torch.manual_seed(0)
+        model = _CastsInside().eval()
+        console = DebugConsole(model, commands=lines, output=io.StringIO())
+        with console, torch.no_grad():
+            return model(torch.ones(1, 3, 8))
+
+    bare = output([])
+    assert torch.equal(bare, output(["break first", "continue", "delete", "stepi", "continue"]))

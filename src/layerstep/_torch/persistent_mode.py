@@ -94,9 +94,22 @@ class PersistentMode(TorchDispatchMode):
         """At the pre-hooks of a call: push and stay; where a block forbids it, push for this call only."""
         return self.push_below() or swap_forward(frame, module, self._under_mode)
 
+    @property
+    def is_busy(self) -> bool:
+        """Is its handler at a stop in this thread? Then torch has it off the stack, and puts it back."""
+        return False
+
     def pop(self) -> bool:
-        """Leave this thread's stack now; False where a block around forbids it."""
-        return blocks_around(sys._getframe(1)) == NO_BLOCKS and self.pop_here()
+        """Leave this thread's stack now; False where a block around forbids it.
+
+        It may be gone already: torch drops what was pushed in a node of the backward pass at its end.
+        """
+        if blocks_around(sys._getframe(1)) != NO_BLOCKS:
+            return False
+        was_there = self.pop_here()
+        if not was_there and not self.is_busy:
+            self.forget()
+        return was_there
 
     def pop_after_handler(self, kwargs: dict[str, Any], called_from: FrameType) -> None:
         """Called in its own handler: leave the stack as soon as torch has put the mode back there.
@@ -115,10 +128,11 @@ class PersistentMode(TorchDispatchMode):
     def pop_here(self) -> bool:
         """Pop in whatever block this is; False if the mode is not on this thread's stack.
 
-        It may be gone already: torch drops what was pushed in a node of the backward pass at its end.
+        It is not there while its handler runs, but torch puts it back: so it still follows autocast.
         """
         was_there = pop_mode(self)
-        self.forget()
+        if was_there:
+            self.forget()
         return was_there
 
     def forget(self) -> None:
