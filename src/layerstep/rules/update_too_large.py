@@ -20,6 +20,8 @@ LATER = 0.1
 WORSE = 2.0
 HUGE = 1e3
 """The norm of the first gradient, at which no step has been taken yet."""
+OFTEN = 3
+"""Looks with such a step."""
 LOOKS = 10
 STEPS = 20
 LONG = 60
@@ -77,8 +79,10 @@ class UpdateTooLarge(Rule):
             usual = median(mine.update.tail(LOOKS))
             now, then = median(mine.loss.tail(10)), median(mine.loss.head(5))
             allowed = then - 0.1 * abs(then) if step.number >= LONG else then + 0.1 * abs(then)
-            if usual > LATER and not now < allowed:
-                yield self._sign(usual, step, loss=now, first=then)
+            # Large steps make weights large, so that the same steps are small shares of them later.
+            was_large = len(large) >= OFTEN and step.number >= LONG
+            if (usual > LATER or was_large) and not now < allowed:
+                yield self._sign(max(usual, *large), step, loss=now, first=then)
 
     def _sign(self, update: float, step: StepFacts, *, loss: float, first: float) -> Sign:
         return Sign(
