@@ -255,6 +255,9 @@ class StepFacts:
     """The scale of an enabled gradient scaler."""
     orphans: tuple[str, ...] = ()
     """Parameters of models that have a gradient and are in no optimizer."""
+    loose: tuple[str, ...] = ()
+    """Parameters that the loss depends on and that no model has registered, by the attribute that holds
+    them."""
     strangers: tuple[str, ...] = ()
     """Parameters of this optimizer that no called model has and that have no gradient."""
     backward_norm: float | None = None

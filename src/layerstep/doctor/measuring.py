@@ -33,6 +33,8 @@ SAMPLED = 1 << 16
 """Elements of a parameter, an input or a target that are looked at; of a larger one evenly spread ones."""
 ROWS = 64
 IN_A_ROW = 512
+TEXT = 8
+"""Whole numbers of a row that may be a text with padding; fewer are columns of a table."""
 TOKENS_IN_A_ROW = 2048
 SHIFTS = (0, 1, 2, -1)
 LARGEST = 1 << 22
@@ -54,7 +56,7 @@ def rows_of(tensor: Tensor, *, most: int = ROWS) -> tuple[int, ...]:
     if tensor.ndim < 1 or not is_readable(tensor) or tensor.is_complex():
         return ()
     rows = tensor.detach()[:most].reshape(min(len(tensor), most), -1)
-    if tensor.dtype in (torch.int64, torch.int32) and rows.shape[1] > 1:
+    if tensor.dtype in (torch.int64, torch.int32) and rows.shape[1] >= TEXT:
         return _tokens(rows[:, :TOKENS_IN_A_ROW].cpu().clone())
     rows = rows[:, :: max(1, -(-rows.shape[1] // IN_A_ROW))].contiguous().clone()
     raw = rows.cpu().view(torch.uint8) if rows.dtype is not torch.bool else rows.cpu().to(torch.uint8)
