@@ -469,6 +469,73 @@ def test_the_padding_of_a_source_in_a_dictionary_is_tried(kind: str, rule: str, 
     )
 
 
+def test_the_labels_of_a_model_that_makes_its_own_loss_are_cut_with_their_padded_tokens() -> None:
+    class Writer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.rnn, self.out = nn.Embedding(30, 16), nn.GRU(16, 16), nn.Linear(16, 30)
+
+        def forward(self, tokens: Tensor, attention_mask: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+            logits = self.out(self.rnn(self.table(tokens).transpose(0, 1))[0].transpose(0, 1))
+            return F.cross_entropy(logits[:, :-1].flatten(0, 1), wanted[:, 1:].flatten()), logits
+
+    def train() -> None:
+        model = Writer()
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        for _ in range(10):
+            mask = (torch.arange(13) < torch.randint(7, 13, (16, 1))).long()
+            tokens = torch.randint(1, 30, (16, 13)) * mask
+            wanted = tokens.masked_fill(mask == 0, -100)
+            _step(optimizer, model(tokens[:, :-1], mask[:, :-1], wanted[:, 1:])[0])
+
+    assert "labels-shifted-twice" in _findings(train)
+
+
+# --- losses of sequences, and several losses in an evaluation ---
+
+
+@pytest.mark.parametrize(
+    ("reduction", "is_softmax", "rule"),
+    [
+        ("mean", False, ""),
+        ("mean", True, "loss-input-is-probability"),
+        ("sum", False, "loss-scales-with-batch"),
+    ],
+)
+def test_faults_of_a_ctc_loss_are_found(reduction: str, is_softmax: bool, rule: str) -> None:
+    def train() -> None:
+        model = _net(8, 6)
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        for _ in range(12):
+            out = model(torch.randn(16, 20, 8)).transpose(0, 1)
+            scores = out.softmax(-1) if is_softmax else out.log_softmax(-1)
+            lengths = torch.full((16,), 20), torch.full((16,), 4)
+            labels = torch.randint(1, 6, (16, 4))
+            _step(optimizer, F.ctc_loss(scores, labels, *lengths, reduction=reduction))
+
+    found = _findings(train)
+    assert (rule in found) if rule else not found
+
+
+def test_an_evaluation_of_several_losses_that_gets_worse_is_overfitting() -> None:
+    def train() -> None:
+        x, others = torch.randn(24, 10), torch.randn(200, 10)
+        model = _net(10, 4, 128)
+        optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+
+        def loss_of(x: Tensor) -> Tensor:
+            out = model(x)
+            return F.cross_entropy(out[:, :3], x[:, :3].argmax(1)) + F.mse_loss(out[:, 3], x[:, 4] * x[:, 5])
+
+        for step in range(400):
+            _step(optimizer, loss_of(x))
+            if step % 20 == 19:
+                with torch.no_grad():
+                    loss_of(others)
+
+    assert "overfitting" in _findings(train)
+
+
 # --- the line that makes a graph leak ---
 
 

@@ -118,13 +118,25 @@ def read_graph(loss: Tensor) -> LossGraph:
     return LossGraph(
         scale,
         tuple(
-            replace(each, is_alone=node in alone, factor=factors.get(id(node), math.nan))
+            replace(
+                _reduced(each, alone) if node in alone else each,
+                is_alone=node in alone,
+                factor=factors.get(id(node), math.nan),
+            )
             for node, each in found
         ),
         is_whole=is_whole and bool(found),
         over_batch=_over_batch(top),
         is_turned=scale < 0 or sum(operation(each) == "Neg" for each in alone) % 2 == 1,
     )
+
+
+def _reduced(criterion: Criterion, above: list[Any]) -> Criterion:
+    """`ctc_loss` does not tell its reduction: the operations behind it do."""
+    if criterion.kind != "ctc":
+        return criterion
+    kinds = {operation(each) for each in above}
+    return replace(criterion, reduction="mean" if "Mean" in kinds else "sum" if "Sum" in kinds else "none")
 
 
 _Found = list[tuple[Any, Criterion]]

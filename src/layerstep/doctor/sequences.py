@@ -41,6 +41,8 @@ MOST_BYTES = 1 << 30
 SHORTEST = 6
 """Tokens that a row must have."""
 HIDDEN = 1e-6
+IGNORED = -100
+"""The label that loss functions of torch ignore by themselves."""
 
 
 def has_tokens(call: TrainingCall) -> bool:
@@ -227,7 +229,11 @@ class _Look:
         self._width = int(self._tokens.shape[1])
         self._full_path = full_path
         self._padding = padding_of(_named(call), self._name, self._tokens, model, self._labels)
-        others = [each for _, each in _tokens_of(call) if each is not tokens]
+        others = [
+            each
+            for name, each in _tokens_of(call)
+            if each is not tokens and not _goes_along(name, each, tokens)
+        ]
         self._rows = Rows(call, model, self._tokens, others, time_first=_is_time_first(call, tokens))
 
     def is_read(self) -> bool:
@@ -334,6 +340,13 @@ class _Look:
             return False
         gap = (before - after).abs().nan_to_num(nan=math.inf).max()
         return bool(gap > LEAK * (before.std() + 1e-12))
+
+
+def _goes_along(name: str, other: Tensor, tokens: Tensor) -> bool:
+    """Are these the labels of the tokens, which a model that makes its own loss is given? They are cut as the
+    tokens are.
+    """
+    return "label" in name.lower() or shift_of(other, [tokens], IGNORED) is not None
 
 
 def _with(values: Tensor, places: slice) -> Callable[[Tensor], Tensor]:

@@ -21,6 +21,7 @@ _WRONG = {
     ("cross_entropy", "sigmoid"): "cross_entropy wants logits: leave the sigmoid out",
     ("bce_logits", "sigmoid"): "binary_cross_entropy_with_logits applies the sigmoid itself: give it logits",
     ("bce_logits", "softmax"): "binary_cross_entropy_with_logits wants logits: leave the softmax out",
+    ("ctc", "softmax"): "ctc_loss wants log-probabilities: use log_softmax",
     ("nll", "softmax"): "nll_loss wants log-probabilities: use log_softmax, or cross_entropy on logits",
 }
 
