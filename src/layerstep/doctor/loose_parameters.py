@@ -7,14 +7,13 @@ looked for in the attributes of the modules.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from layerstep._torch.graphs import variable_of
 from layerstep._torch.tensors import is_tensor
-from layerstep.gradients.recorder import named_parameters
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -39,12 +38,12 @@ class LooseParameters:
         """Those that are alive, by the attribute that holds them."""
         return [(name, p) for name, reference in self._found.items() if (p := reference()) is not None]
 
-    def look(self, loss: Tensor) -> None:
-        """A backward pass is about to begin at this loss."""
+    def look(self, loss: Tensor, parameters: Iterable[Tensor]) -> None:
+        """A backward pass is about to begin at this loss; the models know of these parameters."""
         if not self._left:
             return
         self._left -= 1
-        known = {id(each.parameter) for each in named_parameters(self._session)}
+        known = set(map(id, parameters))
         strange = {id(leaf) for leaf in _leaves(loss.grad_fn) if id(leaf) not in known}
         if not strange:
             return

@@ -155,7 +155,7 @@ class Optimizers:
         """A backward pass is about to add to gradients."""
         self._kept.backward_begins()
         if deep:
-            self._traces.loose.look(loss)
+            self._traces.look(loss)
 
     def backward_ended(self, *, deep: bool) -> None:
         """The pass has added to gradients."""

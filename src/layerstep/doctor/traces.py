@@ -40,6 +40,10 @@ class Traces:
         self.loose = LooseParameters(session)
         self._first: dict[int, _Trace] = {}
 
+    def look(self, loss: Tensor) -> None:
+        """A backward pass is about to begin: does its loss have parameters that no model knows of?"""
+        self.loose.look(loss, (each.parameter for each in named_parameters(self._session)))
+
     def update(self) -> list[tuple[str, Tensor]]:
         """Every parameter of every model, by name, and those that it does not know of; new ones are noted as
         they are now.

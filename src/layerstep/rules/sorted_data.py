@@ -105,6 +105,8 @@ class _Batches:
         within = sum(std * std for _, std in self._numbers) / len(means)
         middle = sum(means) / len(means)
         between = sum((mean - middle) ** 2 for mean in means) / len(means)
+        if not between > 1e-8 * middle * middle:  # one number in all batches
+            return None
         if len(means) < BATCHES or within > CLOSE * (within + between):
             return None
         text = f"the targets of a batch have a spread of {within**0.5:.3g}, all have {between**0.5:.3g}"
