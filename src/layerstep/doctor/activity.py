@@ -34,8 +34,18 @@ class Activity:
         self._seen: dict[str, int] = {}
         self._facts: list[ActivationFacts] = []
         self._inputs: dict[str, InputFacts] = {}
+        self._given: list[tuple[Tensor, int]] = []
+        """The first row of each input of the model, and how many elements it has."""
         self._layers: dict[int, str] = {}
         """The last layer that was called, by the number of its outputs."""
+
+    def model_called(self, args: Any, kwargs: Any) -> None:
+        """A model begins: a few numbers of what it is given, to know them again."""
+        self._given = [
+            (t.detach().reshape(-1, t.shape[-1])[0].clone(), t.numel())
+            for t in tensors_of((args, kwargs))
+            if t.ndim >= 2 and t.shape[-1] > 1 and _is_data(t)
+        ]
 
     def take_inputs(self) -> tuple[InputFacts, ...]:
         """What layers got that are fed with data, since it was taken last."""
@@ -57,6 +67,10 @@ class Activity:
         given = next(iter(tensors_of(args, 2)), None)
         if isinstance(module, _FED) and given is not None and _is_data(given):
             self._inputs[path] = input_facts(path, given, deep=True)
+        elif isinstance(module, _FED) and given is not None:
+            part = self._data_in(given)
+            if part is not None:
+                self._inputs[path] = input_facts(path, part, deep=True)
         if not isinstance(module, _FED) or given is None or not given.is_floating_point():
             return
         if is_followed:
@@ -67,6 +81,20 @@ class Activity:
             self._note_input(path, module, given.detach())
         if made is not None and not made.is_nested and made.ndim:
             self._layers[made.shape[_unit_dimension(made, isinstance(module, _CONVOLUTIONS))]] = path
+
+    def _data_in(self, given: Tensor) -> Tensor | None:
+        """The columns of a model's input in what a layer gets: embeddings are often put next to them."""
+        if not given.is_floating_point() or given.ndim < 2 or not is_readable(given):
+            return None
+        values, width = given.detach(), given.shape[-1]
+        first = values.reshape(-1, width)[0]
+        for row, size in self._given:
+            if len(row) >= width or size // len(row) != values.numel() // width or not bool(row.any()):
+                continue
+            places = (first.unfold(0, len(row), 1) == row.to(first.dtype)).all(dim=1).nonzero()
+            if len(places):
+                return values[..., int(places[0]) : int(places[0]) + len(row)]
+        return None
 
     def _fact(self, path: str, module: nn.Module, made: Tensor) -> ActivationFacts:
         values = made.detach()
@@ -97,6 +125,7 @@ class Activity:
         units = _unit_dimension(given, isinstance(module, _CONVOLUTIONS))
         key = f"{path}.input"
         low, high = (float(end) for end in given.aminmax())
+        self._note_bounded(key, module, given, (low, high))
         if low < 0:
             self._ever.pop(key, None)
             self._seen[key] = -(1 << 60)  # it is no ReLU: never count it again
@@ -119,6 +148,32 @@ class Activity:
                 dead=dead,
                 seen=self._seen.get(key, 0),
                 layer=self._layers.get(count, ""),
+            )
+        )
+
+    def _note_bounded(self, key: str, module: nn.Module, given: Tensor, ends: tuple[float, float]) -> None:
+        """A layer whose input fills -1 to 1, or 0 to 1, follows a tanh or a sigmoid, be it a function."""
+        low, high = ends
+        is_tanh = -1 <= low < -0.5 and 0.5 < high <= 1
+        is_sigmoid = 0 < low < 0.25 and 0.75 < high <= 1
+        if not is_tanh and not is_sigmoid:
+            return
+        flat = given.abs() > FLAT if is_tanh else (given - 0.5).abs() > FLAT - 0.5
+        is_code = bool(((given == low) | (given == high) | (given == 0)).all())  # rounded on purpose
+        mean, std = _mean_and_std(given)
+        self._facts.append(
+            ActivationFacts(
+                key,
+                "tanh" if is_tanh else "sigmoid",
+                samples=len(given),
+                mean=mean,
+                std=std,
+                size=float(given.abs().mean()),
+                units=0,
+                silent=0,
+                dead=0,
+                seen=0,
+                saturated=0.0 if is_code else float(flat.float().mean()),
             )
         )
 

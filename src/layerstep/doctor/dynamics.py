@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from layerstep.doctor.facts import StepFacts
-from layerstep.doctor.run_facts import OptimizerRun, RunFacts
+from layerstep.doctor.run_facts import OptimizerRun, RunFacts, Task
 from layerstep.doctor.series import Series, mad, median
 
 __all__ = [
@@ -22,6 +22,9 @@ __all__ = [
 ]
 
 _SQUARES = ("mse",)
+_FLATTER = ("l1", "smooth_l1", "huber")
+FEW = 16
+"""Targets of a batch: the median of fewer fits them too well."""
 _PROBABILITIES = ("bce", "bce_logits")
 _CLASSES = ("cross_entropy", "nll")
 SURE = 3.0
@@ -131,30 +134,65 @@ def _line(values: list[float]) -> tuple[float, float]:
 
 
 def best_guess(optimizer: OptimizerRun) -> Guess | None:
-    """What the loss would be without looking at the input; None where the loss is not one that is known."""
-    known = optimizer.criterion
-    if known is None or not known.is_alone or known.is_weighted or known.target is None:
+    """What the loss would be without looking at the input; None where the loss is not one that is known.
+
+    Of a sum of several loss functions it is the sum of what each would be.
+    """
+    tasks = optimizer.tasks
+    if len(tasks) == 1 and tasks[0].criterion.is_alone:
+        return _guess(tasks[0])
+    if not tasks or not optimizer.is_whole or not all(each.criterion.factor > 0 for each in tasks):
+        return None
+    parts = [(each.criterion.factor, _guess(each)) for each in tasks]
+    known = [(factor, guess) for factor, guess in parts if guess is not None]
+    if len(known) < len(parts):
+        return None
+    words = f"always guessing, in all {len(known)} parts of it,"
+    loss = sum(factor * guess.loss for factor, guess in known)
+    return Guess(loss, words, sum(factor * guess.floor for factor, guess in known))
+
+
+def _guess(task: Task) -> Guess | None:
+    known = task.criterion
+    if known.is_weighted or known.target is None:
         return None
     count = known.target.counted or math.prod(known.target.shape)
     times = {"mean": 1.0, "sum": float(count)}.get(known.reduction)
     if times is None:
         return None
-    labels = sum(optimizer.labels.values())
-    if known.kind in _CLASSES and labels >= max(LABELS, 20 * len(optimizer.labels)):
-        return Guess(times * entropy(list(optimizer.labels.values())), "always guessing the commonest labels")
-    stds, means = optimizer.target_std.values(), optimizer.target_mean.values()
-    if known.kind in _SQUARES and len(stds) * math.prod(known.target.shape) >= LABELS:
-        middle = sum(means) / len(means)
-        within = sum(std * std for std in stds) / len(stds)
+    labels = sum(task.labels.values())
+    if known.kind in _CLASSES and labels >= max(LABELS, 20 * len(task.labels)):
+        return _of_classes(task, times)
+    means = task.mean.values()
+    if len(means) * math.prod(known.target.shape) < LABELS:
+        return None
+    middle = sum(means) / len(means)
+    if known.kind in _SQUARES:
+        within = sum(std * std for std in task.std.values()) / len(means)
         between = sum((mean - middle) ** 2 for mean in means) / len(means)
         return Guess(times * (within + between), "always guessing the mean target")
-    if known.kind in _PROBABILITIES and len(means) * math.prod(known.target.shape) >= LABELS:
-        floors = optimizer.target_floor.values()
-        middle, floor = sum(means) / len(means), sum(floors) / len(floors)
-        if 0 < middle < 1:
-            guessed = -middle * math.log(middle) - (1 - middle) * math.log(1 - middle)
-            return Guess(times * guessed, "always guessing the mean target", times * floor)
+    if known.kind in _FLATTER and math.prod(known.target.shape) >= FEW:
+        guess = sum(task.guess.values()) / len(means)
+        return Guess(times * guess, "always guessing the median target") if math.isfinite(guess) else None
+    if known.kind in _PROBABILITIES and 0 < middle < 1:
+        guessed = -middle * math.log(middle) - (1 - middle) * math.log(1 - middle)
+        floor = sum(task.floor.values()) / len(means)
+        return Guess(times * guessed, "always guessing the mean target", times * floor)
     return None
+
+
+def _of_classes(task: Task, times: float) -> Guess:
+    """With label smoothing a part of each label is spread over all classes."""
+    words, spread = "always guessing the commonest labels", task.criterion.smoothing
+    plain = entropy(list(task.labels.values()))
+    if not spread or task.criterion.classes < 2:
+        return Guess(times * plain, words)
+    classes, total = task.criterion.classes, sum(task.labels.values())
+    shares = [(1 - spread) * count / total + spread / classes for count in task.labels.values()]
+    shares += [spread / classes] * (classes - len(shares))
+    top = 1 - spread + spread / classes
+    floor = -top * math.log(top) - (classes - 1) * spread / classes * math.log(spread / classes)
+    return Guess(times * -sum(share * math.log(share) for share in shares), words, times * floor)
 
 
 def entropy(counts: list[int]) -> float:

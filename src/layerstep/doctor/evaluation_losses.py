@@ -65,12 +65,18 @@ class EvaluationLosses:
             self._failed(error)
 
     def take(self, kind: str) -> float | None:
-        """The mean of the losses of this kind; of all, if they are of one other kind. None if unclear."""
+        """The mean of the losses of this kind; of all, if they are of one other kind. A training that adds up
+        several has no kind: then it is the sum of the means of each. None if unclear.
+        """
         seen, self._seen = self._seen, []
-        mine = [value for each, value in seen if each == kind]
-        if not mine and len({each for each, _ in seen}) == 1:
-            mine = [value for _, value in seen]
-        return sum(mine) / len(mine) if mine else None
+        kinds = {each for each, _ in seen}
+        wanted = {kind} & kinds or (kinds if not kind or len(kinds) == 1 else set())
+        means = [_mean([value for each, value in seen if each == one]) for one in wanted]
+        return sum(means) if means else None
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _number(value: Any) -> float | None:

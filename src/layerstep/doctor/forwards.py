@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from layerstep._torch.tensors import base_of
-from layerstep.doctor.facts import EvaluationFacts, ForwardFacts, InputFacts
+from layerstep.doctor.divided import ROWS, divided
+from layerstep.doctor.facts import EvaluationFacts, ForwardFacts
 from layerstep.doctor.finding import Place
-from layerstep.doctor.measuring import input_facts, is_readable, rows_of
+from layerstep.doctor.measuring import input_facts
 from layerstep.module_paths.by_module import ByModule
 from layerstep.module_paths.models import Models
 from layerstep.tensors.containers import tensors_of
@@ -27,6 +28,8 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 TOKENS = 1 << 20
 """Whole numbers of an input that are copied to be compared with the labels."""
 ROWS_OF_EVALUATION = 4096
+ROWS_OF_CALL = 512
+"""Of one call of an evaluation; of a training call fewer."""
 
 
 class Forwards:
@@ -38,6 +41,8 @@ class Forwards:
         self._calls: list[tuple[ForwardFacts, weakref.ref[nn.Module]]] = []
         self._tokens: list[Tensor] = []
         self._evaluation: EvaluationFacts | None = None
+        self._time_first: set[str] = set()
+        """The models whose samples are in the second dimension, as their labels tell."""
         self._given: dict[str, list[tuple[str, weakref.ref[Tensor]]]] = {}
 
     def begins(
@@ -63,19 +68,24 @@ class Forwards:
             self._tokens = [_copy(t) for _, t in named if _is_tokens(t)] if deep else []
             is_same = self._is_same(model.name, named)
             self._given[model.name] = [(name, weakref.ref(_root(t))) for name, t in named]
-        modal = self._modal(module)
+        modal, time_first = self._modal(module), model.name in self._time_first
+        is_wanted, most = deep or not with_grad, ROWS if with_grad else ROWS_OF_CALL
+        found = divided(named, time_first=time_first, most=most) if is_wanted else None
+        plain = next((int(t.shape[1 if time_first and t.ndim > 1 else 0]) for _, t in named if t.ndim), 1)
         return ForwardFacts(
             model.name,
-            samples=next((int(t.shape[0]) for _, t in named if t.ndim), 1),
+            samples=found.count if found is not None else plain,
             is_training=module.training,
             with_grad=with_grad,
             modes=tuple(path for path, part in modal if not part.training)
             if module.training and deep
             else (),
             has_modes=bool(modal),
-            inputs=tuple(self._input(name, t, deep=deep, with_grad=with_grad) for name, t in named),
+            inputs=tuple(input_facts(name, t, deep=deep and with_grad) for name, t in named),
             autocast=dtype_name(autocast) if autocast is not None else "",
             is_same_input=with_grad and is_same,
+            rows=found.rows if found is not None else (),
+            values=found.values if found is not None else 0,
         )
 
     def _is_same(self, model: str, named: list[tuple[str, Tensor]]) -> bool:
@@ -92,11 +102,18 @@ class Forwards:
             if (tensor := reference()) is not None
         ]
 
-    def _input(self, name: str, tensor: Tensor, *, deep: bool, with_grad: bool) -> InputFacts:
-        facts = input_facts(name, tensor, deep=deep and with_grad)
-        if not with_grad and is_readable(tensor):  # an evaluation: only which samples it has
-            return replace(facts, rows=rows_of(tensor))
-        return facts
+    def note_labels(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """The targets of the last call have these shapes: are its samples in the second dimension?"""
+        call = self._calls[-1][0] if self._calls else None
+        counts = {shape[0] for shape in shapes if shape}
+        given = next((each.shape for each in call.inputs if len(each.shape) >= 2), None) if call else None
+        if call is None or given is None or len(counts) != 1:
+            return
+        count = counts.pop()
+        if count == given[0]:
+            self._time_first.discard(call.model)
+        elif count == given[1] and call.samples == given[0] and len(given) >= 3:
+            self._time_first.add(call.model)
 
     # --- the calls of a step ---
 
@@ -151,7 +168,6 @@ class Forwards:
 
     def add_to_evaluation(self, call: ForwardFacts, step: int, line: Place) -> None:
         """A trained model is called without gradients."""
-        rows = next((each.rows for each in call.inputs if each.rows), ())
         open_ = self._evaluation
         if open_ is None or open_.model != call.model:
             open_ = EvaluationFacts(call.model, step, 0, 0, False, call.has_modes, line=line)
@@ -160,7 +176,7 @@ class Forwards:
             forwards=open_.forwards + 1,
             samples=open_.samples + call.samples,
             is_training=open_.is_training or call.is_training,
-            rows=(open_.rows + rows)[:ROWS_OF_EVALUATION],
+            rows=(open_.rows + call.rows)[:ROWS_OF_EVALUATION],
         )
 
     def take_evaluation(self) -> EvaluationFacts | None:
@@ -176,9 +192,18 @@ def autocast_in_use() -> dict[str, torch.dtype]:
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:
-    found = [(f"input {at}", t) for at, value in enumerate(args) for t in tensors_of(value)[:MOST_INPUTS]]
-    found += [(name, t) for name, value in kwargs.items() for t in tensors_of(value)[:MOST_INPUTS]]
-    return found[:MOST_INPUTS]
+    given = [*((f"input {at}", value) for at, value in enumerate(args)), *kwargs.items()]
+    return [found for name, value in given for found in _tensors_in(name, value)[:MOST_INPUTS]][:MOST_INPUTS]
+
+
+def _tensors_in(name: str, value: Any) -> list[tuple[str, Tensor]]:
+    """The tensors of an argument; those of a dictionary by their keys, and those of a batch object too."""
+    if isinstance(value, Mapping):
+        return [(str(key), t) for key, each in value.items() for t in tensors_of(each)]
+    found = tensors_of(value)
+    if not found and hasattr(value, "__dict__") and not isinstance(value, nn.Module | type):
+        return [pair for key, each in vars(value).items() for pair in _tensors_in(key, each)]
+    return [(name, t) for t in found]
 
 
 def _root(tensor: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 
@@ -73,9 +73,12 @@ class Losses:
             scale = self._since[-1].scale if self._since else self._optimizers.last_scale(place)
             return LossFacts(value, place, place, scale=scale)
         graph, made_at = read_graph(loss), where_made(frame)
+        outputs = self._training_calls.outputs()
         self._training_calls.backward(loss, graph.criteria, made_at)
         tokens = self._forwards.tokens()
-        criteria = tuple(criterion_facts(each, tokens) for each in graph.criteria)
+        criteria = tuple(criterion_facts(_with_target(each, outputs), tokens) for each in graph.criteria)
+        if deep:
+            self._forwards.note_labels([each.target.shape for each in criteria if each.target is not None])
         scale, criteria = _as_mean(graph.scale, criteria, self._optimizers.schedulers.scale() or 1.0)
         facts = LossFacts(
             value,
@@ -86,6 +89,7 @@ class Losses:
             is_looked_at=deep,
             over_batch=graph.over_batch,
             is_turned=graph.is_turned,
+            is_whole=graph.is_whole,
             outlier=self._outlier(graph.criteria) if jumps else None,
         )
         if not math.isfinite(value) and loss.numel() == 1:
@@ -135,3 +139,14 @@ def _as_mean(
     if math.prod(known.target.shape) > SAMPLED or not 1 / PARTS <= abs(scale) * count / scaler <= 1.001:
         return scale, criteria
     return scale * count, (replace(known, reduction="mean"),)
+
+
+def _with_target(criterion: Criterion, outputs: Mapping[int, Tensor]) -> Criterion:
+    """A loss written out by hand holds the difference alone: the output of the model tells the target."""
+    gap = criterion.difference
+    if gap is None or criterion.enlarged:
+        return criterion
+    given = [outputs[number] for number in gap.made_by if number in outputs]
+    if len(given) != 1 or given[0].numel() != gap.values.numel():
+        return criterion
+    return replace(criterion, target=given[0].reshape(gap.values.shape) - gap.sign * gap.values)

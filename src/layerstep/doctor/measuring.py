@@ -33,6 +33,8 @@ SAMPLED = 1 << 16
 """Elements of a parameter, an input or a target that are looked at; of a larger one evenly spread ones."""
 ROWS = 64
 IN_A_ROW = 512
+TEXT = 8
+"""Whole numbers of a row that may be a text with padding; fewer are columns of a table."""
 TOKENS_IN_A_ROW = 2048
 SHIFTS = (0, 1, 2, -1)
 LARGEST = 1 << 22
@@ -49,16 +51,17 @@ def _sample(tensor: Tensor, most: int = SAMPLED) -> Tensor:
     return flat[:: max(1, -(-flat.numel() // most))].clone()
 
 
-def rows_of(tensor: Tensor) -> tuple[int, ...]:
+def rows_of(tensor: Tensor, *, most: int = ROWS) -> tuple[int, ...]:
     """A checksum of each of the first samples of a batch; nothing where there is no batch."""
     if tensor.ndim < 1 or not is_readable(tensor) or tensor.is_complex():
         return ()
-    rows = tensor.detach()[:ROWS].reshape(min(len(tensor), ROWS), -1)
-    if tensor.dtype in (torch.int64, torch.int32) and rows.shape[1] > 1:
+    rows = tensor.detach()[:most].reshape(min(len(tensor), most), -1)
+    if tensor.dtype in (torch.int64, torch.int32) and rows.shape[1] >= TEXT:
         return _tokens(rows[:, :TOKENS_IN_A_ROW].cpu().clone())
     rows = rows[:, :: max(1, -(-rows.shape[1] // IN_A_ROW))].contiguous().clone()
     raw = rows.cpu().view(torch.uint8) if rows.dtype is not torch.bool else rows.cpu().to(torch.uint8)
-    return tuple(zlib.crc32(bytes(row.tolist())) for row in raw) if raw.shape[1] <= 64 else _many(raw)
+    table = raw.numpy()  # of our own copy
+    return tuple(zlib.crc32(row.tobytes()) for row in table)
 
 
 def _tokens(rows: Tensor) -> tuple[int, ...]:
@@ -72,11 +75,6 @@ def _tokens(rows: Tensor) -> tuple[int, ...]:
         return tuple(zlib.crc32(row.tobytes()) for row in table)
     ends = torch.where(rows[:, -1] == rows[padded, -1], runs, 0).tolist()
     return tuple(zlib.crc32(row[: len(row) - end].tobytes()) for row, end in zip(table, ends, strict=True))
-
-
-def _many(raw: Tensor) -> tuple[int, ...]:
-    table = raw.numpy()  # of our own copy
-    return tuple(zlib.crc32(row.tobytes()) for row in table)
 
 
 def is_readable(tensor: Tensor) -> bool:
@@ -103,18 +101,7 @@ def input_facts(name: str, tensor: Tensor, *, deep: bool) -> InputFacts:
         low=stats.min if stats.min is not None else math.nan,
         high=stats.max if stats.max is not None else math.nan,
         nonfinite=stats.nan + stats.posinf + stats.neginf,
-        constant=_constant(tensor),
-        rows=rows_of(tensor),
     )
-
-
-def _constant(tensor: Tensor) -> float:
-    """The share of features that are the same in all samples of a batch."""
-    if tensor.ndim < 2 or len(tensor) < 4 or not tensor.is_floating_point():
-        return 0.0
-    rows = tensor.detach()[:ROWS].reshape(min(len(tensor), ROWS), -1)
-    rows = rows[:, :: max(1, -(-rows.shape[1] // IN_A_ROW))]
-    return float((rows == rows[:1]).all(dim=0).float().mean())
 
 
 def outlier_of(name: str, tensor: Tensor) -> OutlierFacts | None:
@@ -152,6 +139,8 @@ def criterion_facts(criterion: Criterion, tokens: Sequence[Tensor]) -> Criterion
         is_alone=criterion.is_alone,
         is_weighted=criterion.is_weighted,
         width=criterion.width,
+        factor=criterion.factor,
+        smoothing=criterion.smoothing,
         beside=criterion.beside,
     )
 
@@ -171,8 +160,9 @@ def _target(criterion: Criterion, tokens: Sequence[Tensor]) -> TargetFacts | Non
             distinct,
             mean=float(wide.mean()),
             std=float(wide.std(correction=0)),
+            guess=_guess(wide, criterion),
             floor=_floor(wide) if criterion.kind in ("bce", "bce_logits") else 0.0,
-            rows=rows_of(target),
+            rows=rows_of(target) if criterion.difference is None else (),  # the latter is rounded
         )
     ignored = values == criterion.ignore_index if criterion.ignore_index is not None else values != values
     labels, counts = torch.unique(values[~ignored], return_counts=True)
@@ -186,6 +176,19 @@ def _target(criterion: Criterion, tokens: Sequence[Tensor]) -> TargetFacts | Non
         rows=rows_of(target),
         shift=shift_of(target, tokens, criterion.ignore_index),
     )
+
+
+def _guess(targets: Tensor, criterion: Criterion) -> float:
+    """The mean loss of the best single guess, of losses that are flatter than a square."""
+    off = (targets - targets.median()).abs()
+    turn = criterion.turn
+    if criterion.kind == "l1":
+        return float(off.mean())
+    if criterion.kind in ("huber", "smooth_l1") and turn > 0:
+        inside = off.square() / 2 if criterion.kind == "huber" else off.square() / (2 * turn)
+        outside = turn * (off - turn / 2) if criterion.kind == "huber" else off - turn / 2
+        return float(torch.where(off < turn, inside, outside).mean())
+    return math.nan
 
 
 def _floor(targets: Tensor) -> float:

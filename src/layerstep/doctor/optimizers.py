@@ -151,9 +151,11 @@ class Optimizers:
 
     # --- are gradients cleared between steps? ---
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, loss: Tensor, *, deep: bool) -> None:
         """A backward pass is about to add to gradients."""
         self._kept.backward_begins()
+        if deep:
+            self._traces.look(loss)
 
     def backward_ended(self, *, deep: bool) -> None:
         """The pass has added to gradients."""
@@ -265,6 +267,7 @@ class Optimizers:
             untouched=untouched,
             scaler=self.schedulers.scale(),
             orphans=orphans,
+            loose=tuple(name for name, _ in self._traces.loose.named()) if deep else (),
             strangers=self._strangers(named) if deep else (),
             backward_norm=self._norm_after_backward(named) if deep else None,
             emptied=self._emptied,

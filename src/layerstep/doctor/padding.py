@@ -1,4 +1,6 @@
-"""Which tokens of a batch are padding: told by a mask among the arguments, the embedding, or the labels."""
+"""Which tokens of a batch are padding: told by a mask or lengths among the arguments, the embedding, the
+labels, or the tokens themselves.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ from layerstep.doctor.tried_rows import is_square_mask
 
 __all__ = ["Padding", "padding_of"]
 
+ROWS = 3
+"""Rows that end in the same token more than once: then it is padding."""
 LEAST = 4
 """Real tokens that a padded row must have."""
 
@@ -50,7 +54,35 @@ def padding_of(
         found = _by_labels(tokens, labels, is_left=is_left)
         if found is not None:
             return found
+    return _by_lengths(named, tokens) or _by_the_data(tokens)
+
+
+def _by_lengths(named: Mapping[str, Any], tokens: Tensor) -> Padding | None:
+    """An argument tells how many tokens each row has."""
+    batch, width = tokens.shape
+    for key, value in named.items():
+        if not any(word in key.lower() for word in ("len", "size")):
+            continue
+        is_list = type(value) in (list, tuple) and all(type(each) is int for each in value)
+        lengths = torch.tensor(value) if is_list else value if is_tensor(value) else None
+        if lengths is None or tuple(lengths.shape) != (batch,) or lengths.is_floating_point():
+            continue
+        if int(lengths.min()) > 0 and int(lengths.max()) <= width:
+            found = _padding(tokens, (width - lengths).cpu(), key)
+            if found is not None:
+                return found
     return None
+
+
+def _by_the_data(tokens: Tensor) -> Padding | None:
+    """One token fills the ends of several rows by different lengths, and is nowhere else in the batch."""
+    runs = (tokens == tokens[:, -1:]).flip(1).int().cumprod(1).sum(1)
+    filler = tokens[int(runs.argmax()), -1]
+    ends = torch.where(tokens[:, -1] == filler, runs, 0)
+    long = ends[ends > 1]
+    if len(long) < ROWS or len(torch.unique(long)) < 2 or not _is_only_at_ends(tokens == filler, ends):
+        return None
+    return _padding(tokens, ends, "the data")
 
 
 def _by_labels(tokens: Tensor, labels: Labels, *, is_left: bool) -> Padding | None:

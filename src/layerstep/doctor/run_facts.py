@@ -6,19 +6,55 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from layerstep.doctor.facts import CriterionFacts, EvaluationFacts, ParameterFacts, SchedulerFacts, StepFacts
+from layerstep.doctor.facts import (
+    CriterionFacts,
+    EvaluationFacts,
+    LossFacts,
+    ParameterFacts,
+    SchedulerFacts,
+    StepFacts,
+)
 from layerstep.doctor.finding import Place
 from layerstep.doctor.samples import Samples
 from layerstep.doctor.sequence_facts import SequenceFacts
 from layerstep.doctor.series import Series
 
-__all__ = ["OptimizerRun", "RunFacts"]
+__all__ = ["OptimizerRun", "RunFacts", "Task"]
 
 LABELS = 4096
 """Different class labels that are counted."""
 EVALUATIONS = 512
 ROWS = 16_384
 """Samples that are remembered."""
+
+
+@dataclass(slots=True)
+class Task:
+    """The targets of one loss function of the loss, over the steps that were looked at."""
+
+    criterion: CriterionFacts
+    """As it was in the last of them."""
+    labels: Counter[int] = field(default_factory=Counter)
+    """How often each class label came."""
+    mean: Series = field(default_factory=Series)
+    std: Series = field(default_factory=Series)
+    guess: Series = field(default_factory=Series)
+    floor: Series = field(default_factory=Series)
+    """Of targets that are no class labels; the least loss that they allow."""
+
+    def add(self, step: int, criterion: CriterionFacts) -> None:
+        """Take in the targets of a step."""
+        self.criterion, target = criterion, criterion.target
+        if target is None:
+            return
+        if target.counts:
+            if len(self.labels) < LABELS:
+                self.labels.update(target.counts)
+            return
+        self.mean.add(step, target.mean)
+        self.std.add(step, target.std)
+        self.guess.add(step, target.guess)
+        self.floor.add(step, target.floor)
 
 
 @dataclass(slots=True)
@@ -38,8 +74,10 @@ class OptimizerRun:
     target_mean: Series = field(default_factory=Series)
     target_std: Series = field(default_factory=Series)
     """Of targets that are no class labels, in the steps that were looked at."""
-    target_floor: Series = field(default_factory=Series)
-    """The least loss that they allow."""
+    tasks: list[Task] = field(default_factory=list)
+    """Those of each loss function of the last loss that was looked at, in its order."""
+    is_whole: bool = False
+    """Is that loss the sum of its loss functions and of nothing else?"""
     criterion: CriterionFacts | None = None
     """The loss function, where it is the only one of the last loss that was looked at."""
     criteria_seen: int = 0
@@ -109,7 +147,8 @@ class RunFacts:
                 if each.target is not None and not each.target.counts:
                     run.target_mean.add(step.number, each.target.mean)
                     run.target_std.add(step.number, each.target.std)
-                    run.target_floor.add(step.number, each.target.floor)
+            if loss.criteria:
+                _note_tasks(run, step.number, loss)
             if loss.is_looked_at:
                 run.criteria_seen, run.made_at = len(loss.criteria), loss.made_at
                 run.criterion = loss.criteria[0] if len(loss.criteria) == 1 else None
@@ -119,6 +158,14 @@ class RunFacts:
 
     def _note_rows(self, step: StepFacts) -> None:
         for call in step.forwards:
-            rows = next((each.rows for each in call.inputs if each.rows), ())
             if call.with_grad and len(self.trained_rows) < ROWS:
-                self.trained_rows.update(rows)
+                self.trained_rows.update(call.rows)
+
+
+def _note_tasks(run: OptimizerRun, step: int, loss: LossFacts) -> None:
+    kinds = [each.kind for each in loss.criteria]
+    if kinds != [each.criterion.kind for each in run.tasks]:
+        run.tasks = [Task(each) for each in loss.criteria]
+    for task, criterion in zip(run.tasks, loss.criteria, strict=True):
+        task.add(step, criterion)
+    run.is_whole = loss.is_whole

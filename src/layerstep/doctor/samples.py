@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from layerstep.doctor.facts import ForwardFacts, InputFacts, LossFacts, StepFacts
+from layerstep.doctor.facts import ForwardFacts, LossFacts, StepFacts
 
 __all__ = ["Batch", "Samples"]
 
@@ -60,7 +60,7 @@ class Samples:
 
     def add(self, step: StepFacts) -> None:
         """Take in a step that was looked at."""
-        calls = [call for call in step.forwards if call.with_grad and any(each.rows for each in call.inputs)]
+        calls = [call for call in step.forwards if call.with_grad and call.rows]
         if not calls:
             return
         self._looks += 1
@@ -77,7 +77,7 @@ class Samples:
         counts: Counter[int] = Counter()
         for target in targets:
             counts.update(target.counts)
-        rows = [_rows(call.inputs) for call in calls]
+        rows = [call.rows for call in calls]
         self.batches.append(
             Batch(
                 step.number,
@@ -112,10 +112,3 @@ class Samples:
 def _adds_up(step: StepFacts, calls: Sequence[ForwardFacts]) -> bool:
     """Does a step add up the gradients of several batches: one model, a backward pass for each call?"""
     return len(calls) == len(step.losses) > 1 and len({call.model for call in calls}) == 1
-
-
-def _rows(inputs: tuple[InputFacts, ...]) -> tuple[int, ...]:
-    """One checksum of each sample, over all inputs that have as many."""
-    given = [each.rows for each in inputs if each.rows]
-    same = [each for each in given if len(each) == len(given[0])]
-    return tuple(hash(row) for row in zip(*same, strict=True)) if len(same) > 1 else given[0]

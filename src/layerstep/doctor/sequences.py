@@ -6,9 +6,10 @@ outputs at real tokens, or hide them? One row of the last training batch is chan
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ MOST_BYTES = 1 << 30
 SHORTEST = 6
 """Tokens that a row must have."""
 HIDDEN = 1e-6
+IGNORED = -100
+"""The label that loss functions of torch ignore by themselves."""
 
 
 def has_tokens(call: TrainingCall) -> bool:
@@ -74,8 +77,10 @@ def look_at_tokens(session: Session, call: TrainingCall) -> SequenceFacts:
     full_path = partial(session.run.models.full_path, model) if model is not None else str
     try:
         with trying(session, call.module), torch.no_grad():
-            look = next(look for look in _looks(call, full_path) if look.is_read())
-            return look.add_to(facts)
+            looks = list(_looks(call, full_path))
+            main = next(look for look in looks if look.is_read())
+            facts = main.add_to(facts)
+            return _of_other_inputs([look for look in looks if look is not main], facts)
     except UserError as error:
         return replace(facts, skipped=str(error))
     except StopIteration:
@@ -83,6 +88,18 @@ def look_at_tokens(session: Session, call: TrainingCall) -> SequenceFacts:
     except Exception as error:  # the model's own code, on other inputs than it expects
         line = f"{type(error).__name__}: {first_line(error)}"[:160]
         return replace(facts, skipped=f"a copy did not take one row: {line}")
+
+
+def _of_other_inputs(looks: list[_Look], facts: SequenceFacts) -> SequenceFacts:
+    """The facts with what the padding of the other inputs does: the source of a translator, or the other
+    text of a pair.
+    """
+    for look in looks:
+        if facts.hidden or (facts.padding_change or 0.0) > LEAK:
+            break
+        with contextlib.suppress(Exception):  # the model's own code, on other inputs than it expects
+            facts = look.with_padding(facts)
+    return facts
 
 
 def _looks(call: TrainingCall, full_path: Callable[[str], str]) -> Iterator[_Look]:
@@ -129,6 +146,19 @@ def _tokens_of(call: TrainingCall) -> list[tuple[str, Tensor]]:
 
 
 def _named(call: TrainingCall) -> dict[str, Any]:
+    """The arguments by their names; those in a dictionary by their keys, those in a tuple by their places."""
+    found: dict[str, Any] = {}
+    for name, value in _arguments(call).items():
+        if isinstance(value, Mapping):
+            found.update({str(key): each for key, each in value.items()})
+        elif type(value) in (tuple, list) and any(map(is_tensor, value)):
+            found.update({f"{name} {place}": each for place, each in enumerate(value)})
+        else:
+            found[name] = value
+    return found
+
+
+def _arguments(call: TrainingCall) -> dict[str, Any]:
     try:
         bound = inspect.signature(call.module.forward).bind(*call.args, **call.kwargs)
     except (TypeError, ValueError):
@@ -199,7 +229,12 @@ class _Look:
         self._width = int(self._tokens.shape[1])
         self._full_path = full_path
         self._padding = padding_of(_named(call), self._name, self._tokens, model, self._labels)
-        self._rows = Rows(call, model, self._tokens, time_first=_is_time_first(call, tokens))
+        others = [
+            each
+            for name, each in _tokens_of(call)
+            if each is not tokens and not _goes_along(name, each, tokens)
+        ]
+        self._rows = Rows(call, model, self._tokens, others, time_first=_is_time_first(call, tokens))
 
     def is_read(self) -> bool:
         """Do these tokens act on the output at all? Labels do not."""
@@ -218,6 +253,12 @@ class _Look:
         if lengths[longest] >= SHORTEST:
             found = self._whole_row(longest, self._real(lengths[longest]), found)
         return found if padding is None else self._padded_row(padding, found)
+
+    def with_padding(self, found: SequenceFacts) -> SequenceFacts:
+        """The facts with what the padding of these tokens does, if they have some and act on the output."""
+        if self._padding is None or not self.is_read():
+            return found
+        return self._padded_row(self._padding, found)
 
     def _real(self, length: int) -> slice:
         """The places of the real tokens of a row."""
@@ -260,17 +301,19 @@ class _Look:
         change = change_of(plain, self._rows.run(row, **without), real)
         inner = self._rows.run(row, _with(other, slice(real.start + 1, real.stop - 1)))
         seen = change_of(plain, inner, plain.ends(real), inside=True)
-        at = ""
+        at, is_hidden = "", plain.last is not None and seen < HIDDEN
         if change > LEAK:
             traces = self._rows.traced(row), self._rows.traced(row, **without)
             at = first_difference(*traces, lambda one, two: self._differ_at(one, two, real)) or ""
+            turned = self._rows.turned_mask(row, real)
+            at, is_hidden = turned or at, is_hidden or bool(turned)
         return replace(
             found,
             padding=self._width - length,
             padding_known_by=padding.known_by,
             padding_change=change,
             padding_at=self._full_path(at) if at else "",
-            hidden=found.has_attention and plain.last is not None and seen < HIDDEN and change > LEAK,
+            hidden=found.has_attention and is_hidden and change > LEAK,
         )
 
     def _border(self, row: int, real: slice) -> tuple[int, Tensor]:
@@ -297,6 +340,13 @@ class _Look:
             return False
         gap = (before - after).abs().nan_to_num(nan=math.inf).max()
         return bool(gap > LEAK * (before.std() + 1e-12))
+
+
+def _goes_along(name: str, other: Tensor, tokens: Tensor) -> bool:
+    """Are these the labels of the tokens, which a model that makes its own loss is given? They are cut as the
+    tokens are.
+    """
+    return "label" in name.lower() or shift_of(other, [tokens], IGNORED) is not None
 
 
 def _with(values: Tensor, places: slice) -> Callable[[Tensor], Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from layerstep._torch.tensors import version_of
+from layerstep.doctor.loose_parameters import LooseParameters
 from layerstep.doctor.measuring import is_readable
 from layerstep.gradients.recorder import named_parameters
 from layerstep.gradients.sizes import is_plain
@@ -36,17 +37,24 @@ class Traces:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.loose = LooseParameters(session)
         self._first: dict[int, _Trace] = {}
 
+    def look(self, loss: Tensor) -> None:
+        """A backward pass is about to begin: does its loss have parameters that no model knows of?"""
+        self.loose.look(loss, (each.parameter for each in named_parameters(self._session)))
+
     def update(self) -> list[tuple[str, Tensor]]:
-        """Every parameter of every model, by name; new ones are noted as they are now."""
+        """Every parameter of every model, by name, and those that it does not know of; new ones are noted as
+        they are now.
+        """
         found = []
-        for each in named_parameters(self._session):
-            parameter = each.parameter
+        named = [(each.name, each.parameter) for each in named_parameters(self._session)]
+        for name, parameter in (*named, *self.loose.named()):
             known = self._first.get(id(parameter))
             if known is None or known.parameter() is not parameter:
                 known = self._first[id(parameter)] = _Trace(
-                    each.name, weakref.ref(parameter), version_of(parameter), _some(parameter)
+                    name, weakref.ref(parameter), version_of(parameter), _some(parameter)
                 )
             found.append((known.name, parameter))
         return found

@@ -108,6 +108,14 @@ class TrainingCalls:
         waiting.outputs = tuple((node_number(t.grad_fn) if t.grad_fn else 0, t.output_nr) for t in made)
         waiting.values = tuple(t.detach() for t in made)
 
+    def outputs(self) -> dict[int, Tensor]:
+        """What the calls that wait for their backward pass have returned, by the numbers of their nodes."""
+        return {
+            number: value
+            for each in self._waiting
+            for (number, _), value in zip(each.outputs, each.values, strict=True)
+        }
+
     def backward(
         self, loss: Tensor, criteria: Sequence[Criterion] = (), made_at: Place | None = None
     ) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from layerstep._torch.tensors import is_tensor
 from layerstep.doctor.traced import Trace, trace
 from layerstep.doctor.training_calls import TrainingCall
 from layerstep.doctor.trial import changed
@@ -66,12 +67,20 @@ class Rows:
     """Gives single rows of the batch of a call to a copy of the model."""
 
     def __init__(
-        self, call: TrainingCall, model: nn.Module, tokens: Tensor, *, time_first: bool = False
+        self,
+        call: TrainingCall,
+        model: nn.Module,
+        tokens: Tensor,
+        others: Sequence[Tensor] = (),
+        *,
+        time_first: bool = False,
     ) -> None:
         self._call = call
         self._model = model
         self._tokens = tokens
         """A row for each text, also where the model is given the time in the first dimension."""
+        self._others = others
+        """Other arguments that hold tokens. They keep their length where that of the tokens is cut."""
         self._time_first = time_first
 
     def turned(self, made: Tensor, width: int) -> Tensor:
@@ -124,6 +133,26 @@ class Rows:
         with self.shaking(row, shaken):
             return trace(self._model, lambda: self._call_model(row, change, length))
 
+    def turned_mask(self, row: int, real: slice) -> str:
+        """The path of an attention of torch whose mask ignores exactly the real tokens of a row; or nothing.
+
+        Other tokens at real places may act on the output all the same: by way of the padding, which reads
+        them.
+        """
+        marks = torch.zeros(1, self._tokens.shape[1], dtype=torch.bool)
+        marks[:, real] = True
+        found: list[str] = []
+
+        def note(path: str, given: Any, output: Any) -> None:
+            mask = given[1].get("key_padding_mask")
+            if is_tensor(mask) and mask.shape == marks.shape:
+                ignored = mask if mask.dtype is torch.bool else mask < 0
+                found.extend([path] if torch.equal(ignored.cpu(), marks) else [])
+
+        with watching_copy(self._model, note):
+            self._call_model(row, None, None)
+        return found[0] if found else ""
+
     @contextlib.contextmanager
     def shaking(self, row: int, places: slice | None) -> Iterator[None]:
         """Let the embeddings of the copy give something else at some places of a row."""
@@ -154,14 +183,27 @@ class Rows:
 
         def own_row(tensor: Tensor) -> Tensor:
             is_tokens = tensor.shape == self._tokens.shape and torch.equal(tensor, self._tokens)
+            is_other = not is_tokens and any(_is_equal(tensor, each) for each in self._others)
             if tensor.ndim and tensor.shape[0] == batch and not is_square_mask(tensor, width):
                 tensor = tensor[row : row + 1]
             if is_tokens and change is not None:
                 tensor = change(tensor)
-            return tensor if length is None else _cut(tensor, width, length)
+            return tensor if length is None or is_other else _cut(tensor, width, length)
+
+        def one_length(value: Any) -> Any:
+            is_lengths = type(value) in (list, tuple) and len(value) == batch
+            if is_lengths and all(type(each) is int for each in value):
+                return type(value)([value[row]])
+            return value
 
         args, kwargs = self._call.arguments()
+        args = tuple(map(one_length, args))
+        kwargs = {key: one_length(value) for key, value in kwargs.items()}
         return self._model(*changed(args, one_row), **changed(kwargs, one_row))
+
+
+def _is_equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
 
 
 def is_square_mask(tensor: Tensor, width: int) -> bool:

@@ -209,6 +209,7 @@ class Doctor(Instrument):
             )
             if self._is_looking:
                 self.calls.model_called(args, kwargs, with_grad=with_grad)
+                self.activity.model_called(args, kwargs)
         self.evaluation_losses.module_begins()
         if call is None:
             return
@@ -275,7 +276,7 @@ class Doctor(Instrument):
         if self.session.run.is_silent or not losses:
             return
         with self._safely(), observing():
-            self.optimizers.backward_begins()
+            self.optimizers.backward_begins(losses[0], deep=self._is_looking)
             self.losses.begins(losses[0], program_frame(frame), deep=self._is_looking)
             self.graphs.follow(losses[0], self.session.run.training.count)
 

@@ -42,30 +42,30 @@ class Line:
 def growing_line(holder: str, models: Models) -> Line | None:
     """The line that adds to the container that `holder_of` has named; None if there is none."""
     holder = holder.removeprefix("the autograd graph behind ")
-    for name, file, is_attribute in _candidates(holder, models):
-        number = _find(file, name, is_attribute=is_attribute)
+    for name, file, is_attribute, line in _candidates(holder, models):
+        number = _find(file, name, is_attribute=is_attribute, near=line)
         if number:
             return Line(file, number)
     return None
 
 
-def _candidates(holder: str, models: Models) -> Iterator[tuple[str, str, bool]]:
-    """The (name, file, is it an attribute) that the words may mean."""
+def _candidates(holder: str, models: Models) -> Iterator[tuple[str, str, bool, int]]:
+    """The (name, file, is it an attribute, a line of its function) that the words may mean."""
     if match := _VARIABLE.match(holder):
         for frame in running_frames():
             code = frame.f_code
             if code.co_name == match["function"] and os.path.basename(code.co_filename) == match["file"]:
-                yield match["name"], code.co_filename, False
+                yield match["name"], code.co_filename, False, frame.f_lineno or 0
                 return
     if match := _GLOBAL.search(holder):
         file = getattr(sys.modules.get(match["module"]), "__file__", None)
         if file:
-            yield match["name"], file, False
+            yield match["name"], file, False, 0
     if match := _ATTRIBUTE.search(holder):
         kind = match["kind"] or match["kind2"]
         for cls in _classes(kind, models):
             try:
-                yield match["name"] or match["name2"], inspect.getfile(cls), True
+                yield match["name"] or match["name2"], inspect.getfile(cls), True, 0
             except (TypeError, OSError):  # defined at a prompt
                 continue
 
@@ -79,14 +79,30 @@ def _classes(name: str, models: Models) -> list[type]:
     return [cls for cls in found if cls not in (nn.Module, object)]
 
 
-def _find(file: str, name: str, *, is_attribute: bool) -> int:
-    """The first line of a file that makes this name longer; 0 if there is none."""
+def _find(file: str, name: str, *, is_attribute: bool, near: int) -> int:
+    """The first line that makes this name longer, in the function of a line if there is one, else in the
+    file; 0 if there is none. Another function may have a variable of the same name.
+    """
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return 0
-    lines = [line for node in ast.walk(tree) if (line := _grows(node, name, is_attribute))]
-    return min(lines, default=0)
+    for part in (_function_at(tree, near), tree):
+        lines = [line for node in ast.walk(part) if (line := _grows(node, name, is_attribute))]
+        if lines:
+            return min(lines)
+    return 0
+
+
+def _function_at(tree: ast.Module, line: int) -> ast.AST:
+    """The innermost function around a line; the whole where there is none."""
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(around, key=lambda node: node.lineno, default=tree)
 
 
 def _grows(node: ast.AST, name: str, is_attribute: bool) -> int:

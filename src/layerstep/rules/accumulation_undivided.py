@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
-from layerstep.doctor.facts import StepFacts
+from layerstep.doctor.facts import ForwardFacts, LossFacts, StepFacts
 from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
@@ -13,6 +14,8 @@ from layerstep.registry import rule
 __all__ = ["AccumulationUndivided"]
 
 LOOKS = 5
+SHARE = 0.8
+"""Of the looks that have the usual number of batches."""
 _SCALED = ("SGD", "ASGD")
 """Optimizers whose step is as large as the gradient; the others divide by its size."""
 
@@ -39,14 +42,16 @@ class AccumulationUndivided(Rule):
     patience = LOOKS
 
     def __init__(self) -> None:
-        self._counts: dict[int, set[int]] = {}
+        self._counts: dict[int, Counter[int]] = {}
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         if not step.is_looked_at or step.kind == "LBFGS":
             return
-        counts = self._counts.setdefault(step.optimizer, set())
-        counts.add(len(step.losses))
-        if len(counts) > 1 or not _is_undivided(step):
+        counts = self._counts.setdefault(step.optimizer, Counter())
+        counts[len(step.losses)] += 1
+        usual, times = counts.most_common(1)[0]
+        # The last step of an epoch may have fewer batches.
+        if len(step.losses) != usual or times < SHARE * counts.total() or not _is_undivided(step):
             return
         is_meant = step.kind not in _SCALED or _is_clipped(step)
         place = step.losses[0].backward_at
@@ -59,21 +64,39 @@ class AccumulationUndivided(Rule):
 
 
 def _is_undivided(step: StepFacts) -> bool:
-    """Several passes from one line, each over its own call of one model with a mean over as many samples."""
-    calls = [call for call in step.forwards if call.with_grad]
+    """Several passes from one line, each over its own calls with a mean over as many samples."""
     losses = step.losses
-    kinds = {(each.kind, each.reduction) for loss in losses for each in loss.criteria}
+    parts = _calls_of(step)
     return (
         len(losses) > 1
-        and len(calls) == len(losses)
-        and len({(call.model, call.samples) for call in calls}) == 1
+        and len({tuple(call.model for call in part) for part in parts}) == 1
+        and (_have_one_size(step) or len({part[0].samples for part in parts}) == 1)
         and len({(loss.backward_at.file, loss.backward_at.line) for loss in losses}) == 1
-        and all(
-            len(loss.criteria) == 1 and abs(loss.scale / (step.scaler or 1.0) - 1) < 1e-6 for loss in losses
-        )
-        and len(kinds) == 1
-        and next(iter(kinds))[1] == "mean"
+        and len({tuple(each.kind for each in loss.criteria) for loss in losses}) == 1
+        and all(_is_mean(loss, step.scaler or 1.0) for loss in losses)
     )
+
+
+def _calls_of(step: StepFacts) -> list[tuple[ForwardFacts, ...]]:
+    """The calls of each pass; nothing if they cannot be told apart."""
+    calls = [call for call in step.forwards if call.with_grad]
+    each, rest = divmod(len(calls), max(len(step.losses), 1))
+    if not each or rest:
+        return []
+    return [tuple(calls[at : at + each]) for at in range(0, len(calls), each)]
+
+
+def _have_one_size(step: StepFacts) -> bool:
+    """Has each loss as many labels? Samples of graphs and texts differ in length, their labels do not."""
+    targets = [each.target for loss in step.losses for each in loss.criteria[:1] if each.target is not None]
+    return len(targets) == len(step.losses) and len({each.shape[:1] for each in targets}) == 1
+
+
+def _is_mean(loss: LossFacts, scaler: float) -> bool:
+    """Is it a mean over the batch, or a sum of several, with no factor before it?"""
+    factors = [each.factor * loss.scale / scaler for each in loss.criteria]
+    means = [each.reduction == "mean" for each in loss.criteria]
+    return bool(factors) and all(means) and abs(max(factors) - 1) < 1e-6
 
 
 def _is_clipped(step: StepFacts) -> bool:

@@ -43,17 +43,21 @@ class ConstantLabels(Rule):
         where = Place(file=loss.made_at.file, line=loss.made_at.line)
         if not optimizer.labels:
             yield from _same_number(optimizer, loss, where)
-        if len(optimizer.labels) != 1:
-            return
-        label, count = next(iter(optimizer.labels.items()))
-        if not all(map(_is_classifier, loss.criteria)) or count < FEW:
-            return
-        yield Sign(
-            f"all of {count} labels are {label}",
-            where,
-            {"labels": count, "classes": optimizer.classes},
-            severity=None if count >= MANY else Severity.INFO,
-        )
+        for place, task in enumerate(optimizer.tasks):
+            if len(task.labels) != 1 or not _is_classifier(task.criterion):
+                continue
+            label, count = next(iter(task.labels.items()))
+            if count < FEW:
+                continue
+            which = (
+                f" of loss function {place + 1} of {len(optimizer.tasks)}" if len(optimizer.tasks) > 1 else ""
+            )
+            yield Sign(
+                f"all of {count} labels{which} are {label}",
+                where,
+                {"labels": count, "classes": task.criterion.classes},
+                severity=None if count >= MANY else Severity.INFO,
+            )
 
 
 def _same_number(optimizer: OptimizerRun, loss: LossFacts, where: Place) -> Iterable[Sign]:

@@ -13,6 +13,10 @@ from layerstep.registry import rule
 __all__ = ["EvaluatedOnTrainingData"]
 
 ROWS = 16
+SHARE = 0.3
+"""Of the samples that could be found again: only some of either are looked at."""
+DIFFERENT = 0.5
+"""The share of different samples in an evaluation: where samples are alike, some meet by chance."""
 
 
 @rule("R35", "evaluated-on-training-data", severity="info", cost="look")
@@ -32,7 +36,7 @@ class EvaluatedOnTrainingData(Rule):
         rows = set(evaluation.rows)
         both = len(rows & run.trained_rows.keys())
         fewest = min(len(rows), len(run.trained_rows))
-        if both < ROWS or both < 0.9 * fewest:
+        if both < ROWS or both < SHARE * fewest or len(rows) < DIFFERENT * len(evaluation.rows):
             return
         yield Sign(
             f"{both} of the {len(rows)} samples of the evaluation that were compared were trained on",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable
 
 from layerstep.doctor.facts import ActivationFacts, StepFacts
@@ -18,6 +20,8 @@ GROWTH = 6.0
 LARGE = 6.0
 SOME, OVERALL = 2.0, 100.0
 """Less in each layer, and so much in all of them."""
+EACH = 1.4
+FLAT = 0.5
 SMALL = 1e-3
 _LAYERS = ("Linear", "Conv1d", "Conv2d", "Conv3d")
 _RECURRENT = ("RNN", "LSTM", "GRU")
@@ -70,9 +74,17 @@ class InitScale(Rule):
         if len(layers) < 2:
             return
         grown = [each for each in layers if each.std > GROWTH * each.given and not _is_normed(each, every)]
-        if len(grown) >= 2 and 2 * len(grown) >= len(layers) and layers[-1].std > LARGE:
+        is_flat = any(each.saturated > FLAT for each in every)  # a tanh after it keeps the signal small
+        if len(grown) >= 2 and 2 * len(grown) >= len(layers) and (layers[-1].std > LARGE or is_flat):
             yield _sign(
                 f"the signal grows by {_ratio(grown):.3g} in each of {len(grown)} layers", grown, layers
+            )
+        elif len(grown) < 2 and _builds_up(layers, every):
+            yield _sign(
+                f"the signal grows to {layers[-1].given / layers[0].given:.3g} times its size on its way "
+                f"through {len(layers)} layers",
+                layers,
+                layers,
             )
         swelling = [each for each in layers if each.std > SOME * each.given and not _is_normed(each, every)]
         if len(grown) < 2 and len(swelling) >= 3 and layers[-1].std > OVERALL * layers[0].given:
@@ -85,6 +97,17 @@ class InitScale(Rule):
         shrunk = [each for each in layers if each.std < 0.1 * each.given]
         if len(shrunk) >= 2 and layers[-1].given < SMALL * layers[0].given:
             yield _sign(f"the signal dies out: {_ratio(shrunk):.2g} of it passes each layer", shrunk, layers)
+
+
+def _builds_up(layers: list[ActivationFacts], every: list[ActivationFacts]) -> bool:
+    """Does it grow between the layers, a little each time, as by sums over neighbours or over branches? One
+    that grows at a single place, as by a sum over all nodes, does not.
+    """
+    sizes = [each.given for each in layers]
+    rises = [math.log(after / before) for before, after in itertools.pairwise(sizes) if before > 0 < after]
+    whole = sum(rises)
+    is_even = max(rises, default=0.0) < 0.5 * whole and sum(each > math.log(EACH) for each in rises) >= 4
+    return is_even and whole > math.log(OVERALL) and layers[-1].std > LARGE
 
 
 def _over_time(every: list[ActivationFacts], run: RunFacts) -> Iterable[Sign]:

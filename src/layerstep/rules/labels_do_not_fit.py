@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from layerstep.doctor.dynamics import judged
@@ -54,8 +53,7 @@ class LabelsDoNotFit(Rule):
 
 def _is_long(step: StepFacts) -> bool:
     """Has a sample so many values that two equal ones are one sample?"""
-    inputs = [each for call in step.forwards for each in call.inputs if each.rows]
-    size = max((math.prod(each.shape[1:]) for each in inputs), default=0)
-    is_float = any(each.is_float for each in inputs)
+    size = max((call.values for call in step.forwards), default=0)
+    is_float = any(each.is_float for call in step.forwards for each in call.inputs)
     kinds = {each.reduction for loss in step.losses for each in loss.criteria}
     return size >= (2 if is_float else 8) and bool(kinds & {"mean", "sum"})

@@ -21,6 +21,7 @@ _WRONG = {
     ("cross_entropy", "sigmoid"): "cross_entropy wants logits: leave the sigmoid out",
     ("bce_logits", "sigmoid"): "binary_cross_entropy_with_logits applies the sigmoid itself: give it logits",
     ("bce_logits", "softmax"): "binary_cross_entropy_with_logits wants logits: leave the softmax out",
+    ("ctc", "softmax"): "ctc_loss wants log-probabilities: use log_softmax",
     ("nll", "softmax"): "nll_loss wants log-probabilities: use log_softmax, or cross_entropy on logits",
 }
 
@@ -48,10 +49,10 @@ class LossInputIsProbability(Rule):
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         for loss in step.losses:
             for each in loss.criteria:
-                advice = _WRONG.get((each.kind, each.input_from))
+                advice = _WRONG.get((each.kind.removeprefix("soft_"), each.input_from))
                 if advice is not None:
                     # cross_entropy keeps what its own log_softmax made of its input
-                    what = "log-probability" if each.kind == "cross_entropy" else "input"
+                    what = "log-probability" if "cross_entropy" in each.kind else "input"
                     yield Sign(
                         f"{each.kind} gets the output of {each.input_from}",
                         Place(file=loss.made_at.file, line=loss.made_at.line),

@@ -125,5 +125,5 @@ def _is_even(step: StepFacts) -> bool:
 
 def _batch(step: StepFacts) -> dict[str, float]:
     """The range of the first input, where it was looked at."""
-    inputs = [each for call in step.forwards for each in call.inputs if each.is_float and each.rows]
+    inputs = [each for call in step.forwards for each in call.inputs if call.rows and each.is_float]
     return {"lowest input": inputs[0].low, "highest input": inputs[0].high} if inputs else {}

@@ -8,7 +8,7 @@ from layerstep.doctor.dynamics import judged
 from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Place, Sign
 from layerstep.doctor.rule import Rule
-from layerstep.doctor.run_facts import RunFacts
+from layerstep.doctor.run_facts import OptimizerRun, RunFacts
 from layerstep.registry import rule
 
 __all__ = ["LossWrongSign"]
@@ -47,6 +47,8 @@ class LossWrongSign(Rule):
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         optimizer = judged(step, run)
         known = optimizer.criterion if optimizer is not None else None
+        if optimizer is not None and len(optimizer.tasks) > 1:
+            yield from _of_sum(step, optimizer)
         if optimizer is None or known is None or not known.is_alone or known.reduction == "none":
             return
         for loss in step.losses:
@@ -62,6 +64,19 @@ class LossWrongSign(Rule):
                     {"loss": loss.value},
                     advice=(_advice(known.kind, is_turned=self._is_turned),),
                 )
+
+
+def _of_sum(step: StepFacts, optimizer: OptimizerRun) -> Iterable[Sign]:
+    """A sum of loss functions that is negative as a whole: one of them is taken off, and wins."""
+    turned = [each.criterion.kind for each in optimizer.tasks if each.criterion.factor < 0]
+    is_known = optimizer.is_whole and all(each.criterion.kind in _NEVER_NEGATIVE for each in optimizer.tasks)
+    if turned and is_known and step.loss is not None and step.loss < 0:
+        yield Sign(
+            f"the loss is {step.loss:.4g}: {turned[0]} is taken off it, and the optimizer makes it large",
+            Place(file=optimizer.made_at.file, line=optimizer.made_at.line),
+            {"loss": step.loss},
+            advice=(f"add {turned[0]} to the loss: remove the minus",),
+        )
 
 
 def _advice(kind: str, *, is_turned: bool) -> str:

@@ -22,8 +22,9 @@ class NeverUpdated(Rule):
     """A parameter has a gradient, and no step changes it.
 
     Why: it stays as it was initialised while the rest of the model learns around it. Most often it is in no
-    optimizer: the optimizer was made before the layer, or of a part of the model. Or its optimizer never
-    steps, or its gradient is cleared before the step.
+    optimizer: the optimizer was made before the layer, or of a part of the model, or the layer is in a plain
+    list, in which a model does not find it. Or its optimizer never steps, or its gradient is cleared before
+    the step.
 
     How to fix: give all parameters to the optimizer, and step every optimizer. If they are meant to stay as
     they are, set `requires_grad_(False)`: that also saves the time of their gradients.
@@ -84,13 +85,19 @@ class NeverUpdated(Rule):
     def _sign(self, names: tuple[str, ...], step: StepFacts, run: RunFacts) -> Sign:
         outside = [name for name in names if name in step.orphans]
         text = f"{_counted(names)} with a gradient never changed"
-        if len(outside) == len(names):
+        is_loose = any(name in step.loose for name in names)
+        if is_loose:
+            text += ": a plain list or attribute holds them, so that the model does not know of them"
+        elif len(outside) == len(names):
             text += ": in no optimizer"
         return Sign(
             text,
             Place(names),
             {"looks": self._seen[names[0]], "training steps": step.training_step},
-            severity=self.severity if _is_meant_to_train(names, step, run) else Severity.INFO,
+            severity=self.severity if is_loose or _is_meant_to_train(names, step, run) else Severity.INFO,
+            advice=("keep modules in nn.ModuleList or nn.ModuleDict, tensors in nn.Parameter",)
+            if is_loose
+            else (),
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable
 
 from layerstep.doctor.dynamics import judged
@@ -79,8 +78,7 @@ def _twice(batches: list[Batch]) -> _Found:
 
 def _is_long(step: StepFacts) -> bool:
     """Has a sample so many values that equal ones are one sample, and not equal by chance?"""
-    sizes = [math.prod(each.shape[1:]) for call in step.forwards for each in call.inputs if each.rows]
-    return max(sizes, default=0) >= VALUES
+    return max((call.values for call in step.forwards), default=0) >= VALUES
 
 
 def _few(batches: list[Batch], run: RunFacts) -> _Found:

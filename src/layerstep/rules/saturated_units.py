@@ -13,7 +13,8 @@ from layerstep.registry import rule
 
 __all__ = ["SaturatedUnits"]
 
-SHARE = 0.8
+SHARE, AT_FIRST = 0.8, 0.5
+"""Of the outputs at the flat ends. Fresh weights of the usual size have a hundredth."""
 EARLY = 60
 LOOKS = 8
 
@@ -42,23 +43,29 @@ class SaturatedUnits(Rule):
             return
         inner = _inner(step)
         for each in inner:
-            self._streaks[each.path] = self._streaks[each.path] + 1 if each.saturated > SHARE else 0
+            is_flat = each.saturated > (AT_FIRST if step.number <= EARLY else SHARE)
+            self._streaks[each.path] = self._streaks[each.path] + 1 if is_flat else 0
             if self._streaks[each.path] >= LOOKS:
+                path = each.path.removesuffix(".input")
+                what = f"{each.path} ({each.kind})" if path == each.path else f"the {each.kind} before {path}"
                 yield Sign(
-                    f"{each.saturated:.0%} of the outputs of {each.path} ({each.kind}) are at its flat ends",
-                    Place(module=each.path),
+                    f"{each.saturated:.0%} of the outputs of {what} are at its flat ends",
+                    Place(module=path),
                     {"flat": each.saturated},
                     severity=None if step.number <= EARLY else Severity.INFO,
                 )
 
 
 def _inner(step: StepFacts) -> list[ActivationFacts]:
-    """The bounded layers with a layer after them; a gate or the last one may be meant to be flat."""
+    """The bounded layers with a layer after them; a gate or the last one may be meant to be flat. Where they
+    are functions, they are seen by what the next layer gets.
+    """
     layers = [at for at, each in enumerate(step.activations) if each.kind in _LAYERS]
     last = max(layers, default=-1)
-    return [
+    modules = [
         each for at, each in enumerate(step.activations) if each.kind in ("Tanh", "Sigmoid") and at < last
     ]
+    return modules or [each for each in step.activations if each.kind in ("tanh", "sigmoid")]
 
 
 _LAYERS = frozenset(["Linear", "Conv1d", "Conv2d", "Conv3d"])

@@ -45,7 +45,7 @@ class SchedulerNeverStepped(Rule):
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         """See whether samples come a second time: then an epoch is over."""
         if not self._has_come_again and step.is_looked_at and run.schedulers:
-            rows = [row for call in step.forwards for each in call.inputs[:1] for row in each.rows]
+            rows = [row for call in step.forwards for row in call.rows]
             known = sum(row in self._rows for row in rows)
             self._has_come_again = bool(rows) and known >= AGAIN * len(rows)
             if len(self._rows) < ROWS:

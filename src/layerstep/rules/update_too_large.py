@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from layerstep.doctor.dynamics import best_guess
 from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Place, Sign
 from layerstep.doctor.rule import Rule
-from layerstep.doctor.run_facts import RunFacts
+from layerstep.doctor.run_facts import OptimizerRun, RunFacts
 from layerstep.doctor.series import median
 from layerstep.registry import rule
 
@@ -20,6 +21,8 @@ LATER = 0.1
 WORSE = 2.0
 HUGE = 1e3
 """The norm of the first gradient, at which no step has been taken yet."""
+LATE = 100
+"""Steps after which a loss that is no better than a guess shows that large steps have done harm."""
 LOOKS = 10
 STEPS = 20
 LONG = 60
@@ -53,6 +56,10 @@ class UpdateTooLarge(Rule):
 
     def __init__(self) -> None:
         self._early: dict[int, list[float]] = {}
+        self._worst: dict[int, float] = {}
+        """The largest median of several looks. Large steps make weights large, so that the same steps are
+        small shares of them later.
+        """
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         mine = run.optimizer(step.optimizer)
@@ -75,10 +82,13 @@ class UpdateTooLarge(Rule):
             and mine.update.count >= LOOKS
         ):
             usual = median(mine.update.tail(LOOKS))
+            worst = self._worst[step.optimizer] = max(usual, self._worst.get(step.optimizer, 0.0))
             now, then = median(mine.loss.tail(10)), median(mine.loss.head(5))
             allowed = then - 0.1 * abs(then) if step.number >= LONG else then + 0.1 * abs(then)
             if usual > LATER and not now < allowed:
                 yield self._sign(usual, step, loss=now, first=then)
+            elif worst > LATER and step.number >= LATE and _is_no_better(mine, allowed):
+                yield self._sign(worst, step, loss=now, first=then)
 
     def _sign(self, update: float, step: StepFacts, *, loss: float, first: float) -> Sign:
         return Sign(
@@ -91,3 +101,9 @@ class UpdateTooLarge(Rule):
 
 def _is_worse(loss: float, first: float) -> bool:
     return not math.isfinite(loss) or loss > first + max(WORSE - 1, 0) * abs(first)
+
+
+def _is_no_better(mine: OptimizerRun, allowed: float) -> bool:
+    """Is the loss of the last steps no better than at first, or than guessing?"""
+    now, guess = median(mine.loss.tail(40)), best_guess(mine)
+    return not now < allowed or (guess is not None and guess.loss > 0 and guess.share(now) >= 0.97)

@@ -1,0 +1,82 @@
+"""Parameters that are at work in a model and that it does not know: those in a plain list or dictionary.
+
+The graph of a loss ends at every leaf that gets a gradient. One that no model has among its parameters is
+looked for in the attributes of the modules.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from layerstep._torch.graphs import variable_of
+from layerstep._torch.tensors import is_tensor
+
+if TYPE_CHECKING:
+    from layerstep.engine.session import Session
+
+__all__ = ["LooseParameters"]
+
+TIMES = 3
+"""Losses whose whole graph is walked through: 1 ms for a thousand nodes."""
+MOST_NODES = 50_000
+DEPTH = 3
+
+
+class LooseParameters:
+    """Looks for them in the first losses."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._left = TIMES
+        self._found: dict[str, weakref.ref[Tensor]] = {}
+
+    def named(self) -> list[tuple[str, Tensor]]:
+        """Those that are alive, by the attribute that holds them."""
+        return [(name, p) for name, reference in self._found.items() if (p := reference()) is not None]
+
+    def look(self, loss: Tensor, parameters: Iterable[Tensor]) -> None:
+        """A backward pass is about to begin at this loss; the models know of these parameters."""
+        if not self._left:
+            return
+        self._left -= 1
+        known = set(map(id, parameters))
+        strange = {id(leaf) for leaf in _leaves(loss.grad_fn) if id(leaf) not in known}
+        if not strange:
+            return
+        for path, module in self._session.run.models.everything():
+            for key, value in vars(module).items():
+                if not key.startswith("_"):
+                    name = f"{path}.{key}" if path else key
+                    found = (each for each in _in(name, value, DEPTH) if id(each[1]) in strange)
+                    self._found.update({own: weakref.ref(p) for own, p in found})
+
+
+def _leaves(top: Any) -> Iterator[Tensor]:
+    waiting, seen = [top], dict[Any, None]()
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen[node] = None
+        leaf = variable_of(node)
+        if leaf is not None:
+            yield leaf
+        waiting += [below for below, _ in node.next_functions]
+
+
+def _in(name: str, value: Any, depth: int) -> Iterator[tuple[str, Tensor]]:
+    """The tensors and the parameters of modules in a value, by name."""
+    if is_tensor(value):
+        yield name, value
+    elif isinstance(value, nn.Module):
+        yield from ((f"{name}.{own}", p) for own, p in value.named_parameters())
+    elif depth and isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _in(f"{name}.{key}", each, depth - 1)
+    elif depth and type(value) in (list, tuple):
+        for place, each in enumerate(value):
+            yield from _in(f"{name}.{place}", each, depth - 1)
