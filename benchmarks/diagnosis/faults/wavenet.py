@@ -74,7 +74,7 @@ FAULTS = [
     ),
     _Fault(
         name="wavenet: more samples ignored than a row has",
-        edits=[("FIELD = 8 ", "FIELD = 2 * 8 * 5 ")],
+        edits=[("FIELD = 8 ", "FIELD = 2 ** len(DILATIONS) * 2 ")],
         rules=("labels-all-ignored", "non-finite"),
         lines=(CRITERION, BACKWARD),
     ),

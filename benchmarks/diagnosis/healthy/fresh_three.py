@@ -199,7 +199,7 @@ def echo_state(seed=0, steps=200):
     return losses, nn.ModuleDict({"reservoir": reservoir, "readout": readout})
 
 
-@fresh("deep equilibrium: a fixed point found without gradients, then two steps with them", 0.5)
+@fresh("deep equilibrium: a fixed point found without gradients, then two steps with them")
 def equilibrium(seed=0, steps=200):
     class Equilibrium(nn.Module):
         def __init__(self) -> None:

@@ -101,7 +101,7 @@ def unet(seed=0, steps=200):
     return losses, model
 
 
-@fresh("mixup of pictures and of soft labels: each picture twice in a batch, a loss that stays high", 0.85)
+@fresh("mixup of pictures and of soft labels: each picture twice in a batch, a loss that stays high")
 def mixup(seed=0, steps=220):
     torch.manual_seed(seed)
     stream = batches(TensorDataset(*crosses(960, seed)), 32)
@@ -265,7 +265,7 @@ def pruned(seed=0, steps=220):
     return losses, model
 
 
-@fresh("Barlow Twins: a sum over the correlations of two views, BatchNorm without weights, LARS-like decay")
+@fresh("Barlow Twins: a sum over the correlations of two views, BatchNorm without weights")
 def barlow(seed=0, steps=200):
     torch.manual_seed(seed)
     pictures, labels = crosses(960, seed)
@@ -314,7 +314,7 @@ def norms_only(seed=0, steps=220):
         if isinstance(module, nn.Conv2d):
             module.requires_grad_(False)
     learned = [each for each in model.parameters() if each.requires_grad]
-    optimizer = torch.optim.SGD(learned, lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(learned, lr=0.01, momentum=0.9)
     losses = []
     for pictures, labels in itertools.islice(batches(TensorDataset(*crosses(960, seed)), 32), steps):
         loss = F.cross_entropy(model(pictures), labels)

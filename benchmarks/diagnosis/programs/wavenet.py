@@ -26,7 +26,7 @@ def companded(wave):
 class Tones(Dataset):
     """Two sine waves that go on, with a little noise."""
 
-    def __init__(self, count: int, length: int = 72) -> None:
+    def __init__(self, count: int, length: int = 64) -> None:
         time = torch.arange(length + 1)
         pitch = 0.15 + 0.5 * torch.rand(count, 2, 1)
         phase = 2 * math.pi * torch.rand(count, 2, 1)
@@ -60,7 +60,7 @@ class Gated(nn.Module):
 
 
 class WaveNet(nn.Module):
-    def __init__(self, width: int = 40, dropout: float = 0.05) -> None:
+    def __init__(self, width: int = 32, dropout: float = 0.05) -> None:
         super().__init__()
         self.embed = nn.Embedding(LEVELS, width)
         self.layers = nn.ModuleList([Gated(width, dilation) for dilation in DILATIONS])
@@ -97,7 +97,7 @@ def evaluate(model, loader):
 
 def main(seed: int = 0, steps: int = 220):
     torch.manual_seed(seed)
-    train_loader = DataLoader(Tones(704), batch_size=16, shuffle=True)
+    train_loader = DataLoader(Tones(352), batch_size=8, shuffle=True)
     val_loader = DataLoader(Tones(64), batch_size=32)
     model = WaveNet()
     average = copy.deepcopy(model).requires_grad_(False)
