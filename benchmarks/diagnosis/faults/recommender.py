@@ -19,12 +19,6 @@ WEIGHTS = "weights = weights.masked_fill(history == 0, -1e4).softmax(dim=1)"
 CLICK = "click = (user * item).sum(dim=1) + self.bias"
 TABLES = ("films*", "tags*")
 ZERO = "            for optimizer in optimizers:\n                optimizer.zero_grad()\n"
-DENSE = """\
-    dense = torch.optim.Adam(
-        [each for name, each in model.named_parameters() if not name.startswith(("films", "tags"))],
-        lr=4e-3,
-    )
-"""
 SCHEDULERS = "        for scheduler in schedulers:\n            scheduler.step()\n"
 EPOCH = "        train_epoch(model, train_loader, (sparse, dense), losses, steps)\n"
 
@@ -130,7 +124,7 @@ FAULTS = [
             ("    model = Recommender()\n", "    model = Recommender().bfloat16()\n"),
             ("self.tags(tags), price[:, None]]", "self.tags(tags), price[:, None].bfloat16()]"),
             ("model.tags.weight], lr=1e-2", "model.tags.weight], lr=1e-4"),
-            ("lr=4e-3", "lr=5e-5"),
+            ("lr=0.05", "lr=1e-3"),
         ],
         rules=("update-lost-to-rounding",),
         lines=(STEP,),
@@ -180,15 +174,8 @@ FAULTS = [
         names=("*",),
     ),
     _Fault(
-        name="recommender: SGD with a rate far too large",
-        edits=[
-            (
-                DENSE,
-                DENSE.replace("torch.optim.Adam(", "torch.optim.SGD(").replace(
-                    "lr=4e-3,", "lr=1.0, momentum=0.95,"
-                ),
-            )
-        ],
+        name="recommender: a rate far too large for momentum",
+        edits=[("        lr=0.05,\n        momentum=0.9,\n", "        lr=2.0,\n        momentum=0.95,\n")],
         rules=("update-too-large", "diverging", "non-finite", "oscillating", "exploding-gradients"),
         lines=(STEP, LOSS, BACKWARD),
         names=("*",),

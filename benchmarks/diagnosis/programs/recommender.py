@@ -137,9 +137,10 @@ def main(seed: int = 0, steps: int = 225):
     val_loader = DataLoader(val_set, batch_size=96)
     model = Recommender()
     sparse = torch.optim.SparseAdam([model.films.weight, model.tags.weight], lr=1e-2)
-    dense = torch.optim.Adam(
+    dense = torch.optim.SGD(
         [each for name, each in model.named_parameters() if not name.startswith(("films", "tags"))],
-        lr=4e-3,
+        lr=0.05,
+        momentum=0.9,
     )
     schedulers = [torch.optim.lr_scheduler.StepLR(each, step_size=1, gamma=0.7) for each in (sparse, dense)]
     losses: list[float] = []
