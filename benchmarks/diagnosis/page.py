@@ -232,13 +232,13 @@ _PAGE = """\
 <!-- Written by `python -m benchmarks.diagnosis`; do not edit. -->
 # How often the doctor is right
 
-{faults} faults are planted in eleven training programs, and {healthy} healthy trainings are run as they are.
+{faults} faults are planted in fifteen training programs, and {healthy} healthy trainings are run as they are.
 This page is generated: `pip install -e '.[bench]'`, then `python -m benchmarks.diagnosis` runs all of it
 again and writes it anew.
 {note}
 ## What is run, and how
 
-The eleven programs are in `benchmarks/diagnosis/programs/`: ordinary training loops of 150 to 300 steps. A
+The fifteen programs are in `benchmarks/diagnosis/programs/`: ordinary training loops of 150 to 300 steps. A
 fault changes a few lines of the text of a program (`benchmarks/diagnosis/faults/`). It says which rules are
 right, and which source lines, parameters or modules are the right place. A fault runs with {seeds} seeds.
 
@@ -248,16 +248,17 @@ right, and which source lines, parameters or modules are the right place. A faul
 
 There are two parts, and they are reported apart:
 
-- **development**: the programs {developed}, their faults, and the older
-  healthy trainings. These were once split in two. Results of both halves were looked at while rules were
-  written, so that neither says how the rules do on faults that they were not made for.
+- **development**: the programs {developed},
+  their faults, and the older healthy trainings. Some of these were held out before. Results of all of them
+  were looked at while rules were written or mended, so that none says how the rules do on faults that they
+  were not made for.
 - **held out**: the programs {held_out}, their faults, and the healthy trainings
   that are marked so. They were written after the rules, by someone who had not seen the rules and knew
-  their names, one line on each, and of the older faults one file, for its format. The doctor was not run on
-  them while they were written.
+  their names, one line on each, the titles of the older healthy trainings, and of the older faults one file,
+  for its format. The doctor was not run on them while they were written.
 
 Each run takes place three times: bare, under the doctor, and with `torch.autograd.detect_anomaly` and
-published thresholds (these at the level extreme only). The eleven programs as they are run for 200 steps or
+published thresholds (these at the level extreme only). The fifteen programs as they are run for 200 steps or
 more, and all that they leave behind is compared bit by bit. A healthy training counts only if its loss falls
 as far as its case says.
 

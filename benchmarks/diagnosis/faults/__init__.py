@@ -13,10 +13,14 @@ from benchmarks.diagnosis.faults import (
     gpt,
     lstm,
     mlp,
+    recommender,
     regression,
     seq2seq,
+    speech,
     tabular,
     trainer,
+    vit,
+    wavenet,
 )
 
 __all__ = ["all_faults"]
@@ -33,6 +37,10 @@ _FILES = {
     "seq2seq": seq2seq,
     "tabular": tabular,
     "gnn": gnn,
+    "vit": vit,
+    "speech": speech,
+    "recommender": recommender,
+    "wavenet": wavenet,
 }
 
 

@@ -8,6 +8,8 @@ from benchmarks.diagnosis.cases import PROGRAMS, Healthy
 from benchmarks.diagnosis.healthy import (
     fresh,
     fresh_sequences,
+    fresh_three,
+    fresh_two,
     generative,
     libraries,
     losses,
@@ -42,6 +44,8 @@ FILES = (
     libraries,
     fresh,
     fresh_sequences,
+    fresh_two,
+    fresh_three,
 )
 
 LONGER = {"lstm": 200, "trainer": 200}

@@ -1,10 +1,9 @@
-"""Held-out trainings of pictures, sets, graphs and pairs."""
+"""Trainings of pictures, sets, graphs and pairs."""
 
 from __future__ import annotations
 
 import copy
 import math
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 from benchmarks.diagnosis.healthy.registered import healthy
-
-fresh = partial(healthy, fresh=True)
 
 
 class Digits(Dataset):
@@ -58,7 +55,7 @@ def endless(loader):
         yield from loader
 
 
-@fresh("DenseNet of three layers, SGD with Nesterov momentum, polynomial decay")
+@healthy("DenseNet of three layers, SGD with Nesterov momentum, polynomial decay")
 def densenet(seed=0, steps=220):
     class Dense(nn.Module):
         def __init__(self, growth: int = 8) -> None:
@@ -97,7 +94,7 @@ def densenet(seed=0, steps=220):
     return losses, model
 
 
-@fresh("capsule-like routing by softmax inside the network, margin loss, RAdam")
+@healthy("capsule-like routing by softmax inside the network, margin loss, RAdam")
 def capsules(seed=0, steps=220):
     class Capsules(nn.Module):
         def __init__(self) -> None:
@@ -135,7 +132,7 @@ def capsules(seed=0, steps=220):
     return losses, model
 
 
-@fresh("masked autoencoder of patches: a learned mask token, loss on hidden patches only")
+@healthy("masked autoencoder of patches: a learned mask token, loss on hidden patches only")
 def masked_patches(seed=0, steps=240):
     class Masked(nn.Module):
         def __init__(self, width: int = 48) -> None:
@@ -168,7 +165,7 @@ def masked_patches(seed=0, steps=240):
     return losses, model
 
 
-@fresh("SimSiam: one branch is detached, the loss falls from zero towards minus one")
+@healthy("SimSiam: one branch is detached, the loss falls from zero towards minus one")
 def simsiam(seed=0, steps=200):
     torch.manual_seed(seed)
     encoder = nn.Sequential(
@@ -194,7 +191,7 @@ def simsiam(seed=0, steps=200):
     return losses, model
 
 
-@fresh("rare classes drawn more often by a weighted sampler, evaluated each epoch, ASGD after Adam")
+@healthy("rare classes drawn more often by a weighted sampler, evaluated each epoch, ASGD after Adam")
 def weighted(seed=0, steps=240):
     torch.manual_seed(seed)
     data, test = Digits(900, seed), Digits(200, seed + 50)
@@ -225,7 +222,7 @@ def weighted(seed=0, steps=240):
     return losses[:steps], model
 
 
-@fresh("mean teacher: a few labels, consistency with an average of the weights that grows in weight")
+@healthy("mean teacher: a few labels, consistency with an average of the weights that grows in weight")
 def mean_teacher(seed=0, steps=240):
     torch.manual_seed(seed)
     student = nn.Sequential(nn.Flatten(), nn.Linear(256, 96), nn.LeakyReLU(0.1), nn.Linear(96, 10))
@@ -253,7 +250,7 @@ def mean_teacher(seed=0, steps=240):
     return losses, (student, teacher)
 
 
-@fresh("two towers with a learned temperature and a symmetric loss, warm-up and cosine")
+@healthy("two towers with a learned temperature and a symmetric loss, warm-up and cosine")
 def two_towers(seed=0, steps=220):
     class Towers(nn.Module):
         def __init__(self) -> None:
@@ -287,7 +284,7 @@ def two_towers(seed=0, steps=220):
     return losses, model
 
 
-@fresh("attention over the neighbours of a graph, masked nodes, the whole graph at each step")
+@healthy("attention over the neighbours of a graph, masked nodes, the whole graph at each step")
 def graph_attention(seed=0, steps=200):
     class Attention(nn.Module):
         def __init__(self, inside: int, outside: int) -> None:

@@ -1,4 +1,4 @@
-"""Held-out trainings of sequences, series and numbers, and of ways to train."""
+"""Trainings of sequences, series and numbers, and of ways to train."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from benchmarks.diagnosis.healthy.fresh import fresh
+from benchmarks.diagnosis.healthy.registered import healthy
 
 
 def _brackets(count: int, length: int = 16):
@@ -33,7 +33,7 @@ def _step(optimizer, loss):
     return loss.item()
 
 
-@fresh("minimal gated recurrence by hand over time steps, RMSprop with momentum")
+@healthy("minimal gated recurrence by hand over time steps, RMSprop with momentum")
 def gated(seed=0, steps=200):
     class Cell(nn.Module):
         def __init__(self, width: int = 32) -> None:
@@ -61,7 +61,7 @@ def gated(seed=0, steps=200):
     return losses, model
 
 
-@fresh("attention with rotary places, RMSNorm and SwiGLU, Adam with a trapezoid schedule", falls_to=0.8)
+@healthy("attention with rotary places, RMSNorm and SwiGLU, Adam with a trapezoid schedule", falls_to=0.8)
 def rotary(seed=0, steps=220):
     class Block(nn.Module):
         def __init__(self, width: int) -> None:
@@ -102,7 +102,7 @@ def rotary(seed=0, steps=220):
     return losses, model
 
 
-@fresh("a conditional random field above an LSTM: the loss is a difference of two sums")
+@healthy("a conditional random field above an LSTM: the loss is a difference of two sums")
 def random_field(seed=0, steps=200):
     torch.manual_seed(seed)
     words, lstm, scores = nn.Embedding(2, 16), nn.LSTM(16, 24, batch_first=True), nn.Linear(24, 5)
@@ -121,7 +121,7 @@ def random_field(seed=0, steps=200):
     return losses, (model, moves)
 
 
-@fresh("state-space recurrence with complex poles as a convolution by FFT, Adamax")
+@healthy("state-space recurrence with complex poles as a convolution by FFT, Adamax")
 def state_space(seed=0, steps=200):
     class Poles(nn.Module):
         def __init__(self, width: int = 24, states: int = 8) -> None:
@@ -156,7 +156,7 @@ def state_space(seed=0, steps=200):
     return losses, model
 
 
-@fresh("N-BEATS-like stacks that subtract what they explain, mean absolute error, stepwise decay")
+@healthy("N-BEATS-like stacks that subtract what they explain, mean absolute error, stepwise decay")
 def backcast(seed=0, steps=240):
     class Stack(nn.Module):
         def __init__(self) -> None:
@@ -187,7 +187,7 @@ def backcast(seed=0, steps=240):
     return losses, stacks
 
 
-@fresh("ordinal regression with sorted thresholds, batches of different sizes, SGD")
+@healthy("ordinal regression with sorted thresholds, batches of different sizes, SGD")
 def ordinal(seed=0, steps=240):
     torch.manual_seed(seed)
     body = nn.Sequential(nn.Linear(10, 32), nn.Softplus(), nn.Linear(32, 1, bias=False))
@@ -204,7 +204,7 @@ def ordinal(seed=0, steps=240):
     return losses, (body, gaps)
 
 
-@fresh("heteroscedastic regression: mean and variance, the loss goes below zero", falls_to=0.6)
+@healthy("heteroscedastic regression: mean and variance, the loss goes below zero", falls_to=0.6)
 def heteroscedastic(seed=0, steps=240):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, 48), nn.Mish(), nn.Linear(48, 48), nn.Mish(), nn.Linear(48, 2))
@@ -218,7 +218,7 @@ def heteroscedastic(seed=0, steps=240):
     return losses, model
 
 
-@fresh("orthogonal recurrent weights by parametrization, bfloat16 autocast, clipping by value")
+@healthy("orthogonal recurrent weights by parametrization, bfloat16 autocast, clipping by value")
 def orthogonal(seed=0, steps=200):
     torch.manual_seed(seed)
     rnn = parametrizations.orthogonal(nn.RNN(2, 32, batch_first=True), "weight_hh_l0")
@@ -242,7 +242,7 @@ def orthogonal(seed=0, steps=200):
     return losses, (rnn, head)
 
 
-@fresh("a bandit with a context: softmax policy, moving baseline, entropy bonus", falls_to=0.8)
+@healthy("a bandit with a context: softmax policy, moving baseline, entropy bonus", falls_to=0.8)
 def bandit(seed=0, steps=240):
     torch.manual_seed(seed)
     policy = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 4))
@@ -262,7 +262,7 @@ def bandit(seed=0, steps=240):
     return regrets, policy
 
 
-@fresh("accumulation of three batches, each a sum that is divided by all rows")
+@healthy("accumulation of three batches, each a sum that is divided by all rows")
 def row_accumulation(seed=0, steps=200):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(12, 40), nn.Hardswish(), nn.Linear(40, 6))
@@ -282,7 +282,7 @@ def row_accumulation(seed=0, steps=200):
     return losses, model
 
 
-@fresh("several tags a row, a hook that reads the hidden layer, float64, Rprop on full batches")
+@healthy("several tags a row, a hook that reads the hidden layer, float64, Rprop on full batches")
 def rprop(seed=0, steps=200):
     torch.manual_seed(seed)
     x = torch.randn(200, 10, dtype=torch.float64)
@@ -296,7 +296,7 @@ def rprop(seed=0, steps=200):
     return losses, model
 
 
-@fresh("head and body by two optimizers with different schedules, the body joins after 40 steps")
+@healthy("head and body by two optimizers with different schedules, the body joins after 40 steps")
 def two_optimizers(seed=0, steps=220):
     torch.manual_seed(seed)
     body = nn.Sequential(nn.Linear(16, 48), nn.GroupNorm(6, 48), nn.SiLU())
