@@ -462,19 +462,20 @@ class Program:
     def run(self) -> dict[str, Any]:
         """Run it, and keep every bit that a debugger might disturb."""
         seed_all(self.seed + 1)
+        graded = list(self.model.named_parameters())
         try:
             LOOPS[self.way](self)
-        except (
-            Exception
-        ) as error:  # a program may fail by itself: then it fails in the same way when debugged
+        except Exception as error:  # it fails by itself: then it fails in the same way when debugged
             self.notes.append(f"{type(error).__name__}: {error}")
+            if self.way == "scaled":
+                # Which gradients are there when a backward pass dies depends on the age of its nodes. After
+                # `back`, weights that autocast has cast before are older.
+                graded = []
         state = {
             "notes": self.notes,
             "parameters": {name: p.detach().clone() for name, p in self.model.named_parameters()},
             "buffers": {name: b.detach().clone() for name, b in self.model.named_buffers()},
-            "gradients": {
-                name: None if p.grad is None else p.grad.clone() for name, p in self.model.named_parameters()
-            },
+            "gradients": {name: None if p.grad is None else p.grad.clone() for name, p in graded},
             "versions": {
                 name: None if p.is_inference() else p._version for name, p in self.model.named_parameters()
             },
