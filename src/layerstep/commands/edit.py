@@ -56,6 +56,10 @@ def edit(session: Session, given: Given) -> Notice:
         return _gradient(session, given, given.where.removesuffix(".grad"))
     target, expression = split_assignment(given.text)
     place = Target.parse(target or "out")
+    if place.is_of_a_backward:
+        raise BadArguments(
+            f"edit replaces out, inp or kwargs, not {target}", f"edit {given.where}.grad {expression}"
+        )
     if not place.is_of_a_call:
         raise BadArguments(
             f"edit replaces out, inp or kwargs, not {target}", f"`set {given.text}` writes it once"

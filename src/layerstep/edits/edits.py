@@ -16,9 +16,11 @@ from layerstep.calls.events import Event, Phase
 from layerstep.calls.stack import Frame
 from layerstep.edits.acting import Acting, Make, Occasion, Reach, only_tokens
 from layerstep.edits.gradients import Gradient
+from layerstep.edits.in_backward import gradient_set, show_gradients
 from layerstep.edits.of_gradients import ParameterGradient
 from layerstep.edits.target import Target
 from layerstep.engine.instrument import Instrument
+from layerstep.engine.pause import Pause
 from layerstep.engine.points import Edit
 from layerstep.errors import BadArguments, UserError
 from layerstep.expressions.expression import Expression
@@ -194,10 +196,8 @@ class Edits(Instrument):
 
     def set_here(self, target: Target, text: str, *, line: str, gradient: Gradient) -> Notice:
         """Replace a value of the call that the run stands at."""
-        self.check_allowed()
-        pause = self._session.run.pause
-        event, frame = (pause.event, pause.stack[0]) if pause is not None and pause.stack else (None, None)
-        if pause is None or event is None or frame is None or event.op is not None or event.call is not None:
+        pause, event, frame = self._here()
+        if event.op is not None or event.call is not None:
             raise UserError("no call of a module begins or ends here", "`break PATH` stops at one")
         if event.phase is not target.phase:
             when = "enter" if target.phase is Phase.ENTER else "exit"
@@ -208,30 +208,66 @@ class Edits(Instrument):
         before = pause.edited or event
         names = self._session.run.scope_at(frame)
         value, _ = run_python(text, names)
-        pause.edited = target.replaced(before, value, names, gradient=gradient)
-        _show(frame, pause.edited)
+        after = target.replaced(before, value, names, gradient=gradient)
+        number = self._keep_here(pause, frame, (before, after), line=line, show=_show)
+        return Notice(f"edit {number}: {target.text} of {frame.path} is replaced in this call", level="good")
+
+    def set_gradient_here(self, target: Target, text: str, *, line: str) -> Notice:
+        """Replace a gradient at a stop in the backward pass."""
+        pause, event, frame = self._here()
+        if not event.phase.is_backward or event.op is not None:
+            raise UserError(
+                f"{target.base}: the backward pass is not at a module here",
+                f"`break {frame.path} backward` stops at one",
+            )
+        before = pause.edited or event
+        names = self._session.run.scope_at(frame)
+        after = gradient_set(target, text, event=before, frame=frame, names=names)
+        number = self._keep_here(pause, frame, (before, after), line=line, show=show_gradients)
+        return Notice(
+            f"edit {number}: {target.text} of {frame.path} is replaced in this backward pass", level="good"
+        )
+
+    def _here(self) -> tuple[Pause, Event, Frame]:
+        """The stop at which a value is to be replaced."""
+        self.check_allowed()
+        pause = self._session.run.pause
+        if pause is None or pause.event is None or not pause.stack:
+            raise UserError("no call of a module begins or ends here", "`break PATH` stops at one")
+        return pause, pause.event, pause.stack[0]
+
+    def _keep_here(
+        self,
+        pause: Pause,
+        frame: Frame,
+        events: tuple[Event, Event],
+        *,
+        line: str,
+        show: Callable[[Frame, Event], None],
+    ) -> int:
+        """Let the run go on with another event than that of the stop; the number of this edit."""
+        before, pause.edited = events
+        show(frame, pause.edited)
         number, forward = self._session.points.next_number(), pause.forward
+        where = "forward" if not before.phase.is_backward else "the backward pass of forward"
 
         def undo() -> str:
             now = self._session.run.pause
             if now is not pause:
                 raise UserError(
-                    f"edit {number} acted in forward {forward}, and the run went on with its value",
+                    f"edit {number} acted in {where} {forward}, and the run went on with its value",
                     "`restart` runs this forward again, if it still runs",
                 )
             pause.edited = before
-            _show(frame, before)
+            show(frame, before)
             return ""
 
         def state() -> str:
-            return (
-                "acts when the run goes on"
-                if self._session.run.pause is pause
-                else f"acted in forward {forward}"
-            )
+            is_here = self._session.run.pause is pause
+            return "acts when the run goes on" if is_here else f"acted in {where} {forward}"
 
         self._keep(Made(number, line, frame.path, state, undo))
-        return Notice(f"edit {number}: {target.text} of {frame.path} is replaced in this call", level="good")
+        return number
 
     # --- in weights ---
 
