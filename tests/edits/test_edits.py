@@ -364,7 +364,7 @@ def test_what_this_call_was_given_can_be_taken_back_while_it_stands() -> None:
     seen, text = run(model, "break 1", "continue", "set out = 0", "undo")
     assert torch.equal(seen, model(X)), text
     _, text = run(model, "break 1", "continue", "set out = 0", "step", "undo")
-    assert "the run went on with its value" in text
+    assert "forward 1 went on with its value" in text
 
 
 def test_perturbed_and_each_stop_tell_of_edits() -> None:

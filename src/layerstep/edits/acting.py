@@ -22,7 +22,7 @@ from layerstep.errors import BadArguments, UserError
 from layerstep.process.frames import forget_locals
 from layerstep.tensors.containers import tensors_of
 
-__all__ = ["Acting", "Make", "Occasion", "Reach", "only_tokens", "parse_tokens"]
+__all__ = ["Acting", "Make", "Occasion", "Reach", "fingerprint", "only_tokens", "parse_tokens"]
 
 REMEMBERED = 10_000
 """Calls in which an edit acted. A recomputation asks for them."""
@@ -103,7 +103,8 @@ class Acting:
         """By module: the forward and how often one has begun again, and the calls in it so far."""
         self._acted: OrderedDict[tuple[Any, ...], int] = OrderedDict()
         """The seed of each call in which it acted."""
-        self._done = 0
+        self.done = 0
+        """In how many calls it acted. A forward that begins again counts from where it began."""
 
     def anew(self) -> Acting:
         """The same edit for a rerun, which must not count in the run."""
@@ -111,22 +112,22 @@ class Acting:
 
     def __call__(self, event: Event, place: Frame) -> Event | None:
         if graph_task() != NO_BACKWARD:
-            seed = self._acted.get(_fingerprint(event)) if self._differs else 0
+            seed = self._acted.get(fingerprint(event)) if self._differs else 0
             return self._make(Occasion(event, place, seed)) if seed is not None else None
         forward, number = self._number(event)
-        is_over = 0 < self.reach.most <= self._done
+        is_over = 0 < self.reach.most <= self.done
         if is_over or self.reach.call not in (0, number):
             return None
         seed = crc32(f"{place.path} {forward} {number}".encode())
         changed = self._make(Occasion(event, place, seed))
         if changed is not None:
-            self._done += 1
+            self.done += 1
             if self._differs:
                 self._remember(event, seed)
         return changed
 
     def _remember(self, event: Event, seed: int) -> None:
-        self._acted[_fingerprint(event)] = seed
+        self._acted[fingerprint(event)] = seed
         if len(self._acted) > REMEMBERED:
             self._acted.popitem(last=False)
 
@@ -143,7 +144,7 @@ class Acting:
         return forward, count
 
 
-def _fingerprint(event: Event) -> tuple[Any, ...]:
+def fingerprint(event: Event) -> tuple[Any, ...]:
     """What a call is given or returns, in a few numbers: a recomputation gives the same bits again."""
     value = event.output if event.phase is Phase.EXIT else (event.args, event.kwargs)
     tensors = [tensor.detach() for tensor in tensors_of(value)[:4] if not tensor.is_meta]

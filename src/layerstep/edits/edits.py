@@ -4,52 +4,32 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from torch.nn import Parameter
-
-from layerstep._torch import set_version
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.stack import Frame
 from layerstep.edits.acting import Acting, Make, Occasion, Reach, only_tokens
 from layerstep.edits.gradients import Gradient
 from layerstep.edits.in_backward import gradient_set, show_gradients
-from layerstep.edits.of_gradients import ParameterGradient
+from layerstep.edits.in_weights import write_weight
+from layerstep.edits.made import Made, times
+from layerstep.edits.of_gradients import parameter_gradient
+from layerstep.edits.same_call import SameCall
 from layerstep.edits.target import Target
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.pause import Pause
 from layerstep.engine.points import Edit
 from layerstep.errors import BadArguments, UserError
 from layerstep.expressions.expression import Expression
-from layerstep.expressions.scope import EvaluationFailed, run_python
+from layerstep.expressions.scope import run_python
 from layerstep.module_paths.where import Where
-from layerstep.side_effects.guard import state_of
-from layerstep.tensors.observing import observing, version_of
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Edits", "Made"]
-
-
-@dataclass(slots=True, eq=False)
-class Made:
-    """One edit: as a point that acts at calls, in one call only, or in a weight."""
-
-    number: int
-    line: str
-    where: str
-    state: Callable[[], str]
-    """How often it acted, and what of it remains."""
-    undo: Callable[[], str]
-    """Takes it back, and says what it cannot; raises where that would be wrong."""
-    redo: Callable[[], None] | None = None
-    is_weight: bool = False
-    is_undone: bool = False
+__all__ = ["Edits"]
 
 
 class Edits(Instrument):
@@ -91,6 +71,7 @@ class Edits(Instrument):
 
     def stopped(self) -> list[Notice]:
         """Whoever looks at values that were edited must know it."""
+        self._forget_old_calls()
         edits = self.in_force
         if not edits:
             return []
@@ -99,6 +80,15 @@ class Edits(Instrument):
         return [
             Notice(f"edited: {words}{more}", "`perturbed?` lists them, `undo` takes them back", level="warn")
         ]
+
+    def _forget_old_calls(self) -> None:
+        """A `set` in a call that cannot run again needs no tap any more."""
+        pause = self._session.run.pause
+        event = pause.event if pause is not None else None
+        for point in self._session.points:
+            change = point.change if isinstance(point, Edit) else None
+            if isinstance(change, SameCall) and event is not None and change.is_over(event):
+                self._session.points.delete(point)
 
     def clear(self) -> None:
         """Edits at calls go with the taps. What was written into weights stays, and that must be known."""
@@ -150,7 +140,7 @@ class Edits(Instrument):
             return "what it did in calls that are over stays" if point.hits else ""
 
         def state() -> str:
-            return _times(point.hits) if point.hits or point in list(points) else "deleted"
+            return times(point.hits) if point.hits or point in list(points) else "deleted"
 
         self._keep(Made(point.number, line, where, state, undo, redo))
         return point
@@ -209,8 +199,20 @@ class Edits(Instrument):
         names = self._session.run.scope_at(frame)
         value, _ = run_python(text, names)
         after = target.replaced(before, value, names, gradient=gradient)
-        number = self._keep_here(pause, frame, (before, after), line=line, show=_show)
-        return Notice(f"edit {number}: {target.text} of {frame.path} is replaced in this call", level="good")
+        make = self.by_expression(text, target=target, gradient=gradient, reach=Reach())
+        again = self._again(SameCall(self._session.run, before, make, forward=pause.forward), before, line)
+        self._keep_here(pause, frame, (before, after), line=line, show=_show, again=again)
+        text = f"edit {again.number}: {target.text} of {frame.path} is replaced in this call"
+        return Notice(text, level="good")
+
+    def _again(self, change: SameCall, event: Event, line: str) -> Edit:
+        """Lets a `set` act where its call runs again: in a recomputation, and after `back`."""
+        path = self._session.run.models.path_of(event.module).partition("|")[0]
+        where = Where.parse(path)
+        point = Edit(where, phase=event.phase, change=change, set_by=line, is_of_one_call=True)
+        self._session.points.add(point)
+        self._session.intake.set_or_leave_pending(point)
+        return point
 
     def set_gradient_here(self, target: Target, text: str, *, line: str) -> Notice:
         """Replace a gradient at a stop in the backward pass."""
@@ -244,23 +246,24 @@ class Edits(Instrument):
         *,
         line: str,
         show: Callable[[Frame, Event], None],
+        again: Edit | None = None,
     ) -> int:
         """Let the run go on with another event than that of the stop; the number of this edit."""
         before, pause.edited = events
         show(frame, pause.edited)
-        number, forward = self._session.points.next_number(), pause.forward
+        points, forward = self._session.points, pause.forward
+        number = again.number if again is not None else points.next_number()
         where = "forward" if not before.phase.is_backward else "the backward pass of forward"
 
         def undo() -> str:
-            now = self._session.run.pause
-            if now is not pause:
-                raise UserError(
-                    f"edit {number} acted in {where} {forward}, and the run went on with its value",
-                    "`restart` runs this forward again, if it still runs",
-                )
-            pause.edited = before
-            show(frame, before)
-            return ""
+            if again is not None:
+                points.delete(again)
+            if self._session.run.pause is pause:
+                pause.edited = before
+                show(frame, before)
+                return ""
+            hint = "; if it still runs, `restart` begins it again without the edit" if again else ""
+            return f"{where} {forward} went on with its value{hint}"
 
         def state() -> str:
             is_here = self._session.run.pause is pause
@@ -274,69 +277,25 @@ class Edits(Instrument):
     def set_weight(self, target: Target, text: str, *, line: str) -> Notice:
         """Write into a parameter, a buffer or a gradient, and keep what it was."""
         self.check_allowed()
-        scope, name = self._session.run.scope, target.name
-        tensor, _ = run_python(name, scope)
-        known = next((path for path, each in state_of(self._session.run.models) if each is tensor), "")
-        if not known:
-            raise BadArguments(
-                f"{name} is not a parameter, a buffer or a gradient of a model",
-                "out, inp and kwargs are values of a call",
-            )
-        value, _ = run_python(text, scope)
-        index = target.index(scope)
-        with observing():
-            before, version = tensor.detach().clone(), version_of(tensor)
-        try:
-            with torch.no_grad():
-                tensor[index] = value.to(tensor) if isinstance(value, Tensor) else value
-        except (RuntimeError, TypeError, IndexError, ValueError) as error:
-            raise EvaluationFailed(error) from None
-        written = version_of(tensor)
-        number = self._session.points.next_number()
-
-        def undo() -> str:
-            if version_of(tensor) != written:
-                raise UserError(
-                    f"{known} was written {version_of(tensor) - written} times since edit {number}",
-                    "to take the edit back would take those back, too",
-                )
-            swap(before, version)
-            return ""
-
-        def swap(values: Tensor, to_version: int) -> None:
-            with torch.no_grad():
-                tensor.data.copy_(values)
-            if to_version >= 0:
-                set_version(tensor, to_version)
-
-        with observing():
-            after = tensor.detach().clone()
-        made = Made(
-            number, line, known, lambda: "written", undo, lambda: swap(after, written), is_weight=True
-        )
+        made, told = write_weight(self._session, target, text, line=line)
         self._keep(made)
-        hint = ""
-        if torch.is_grad_enabled() and self._session.run.pause is not None and self._session.run.pause.stack:
-            hint = "if this forward has used it, torch refuses its backward pass; `undo` before it"
-        return Notice(f"edit {number}: {known} is written", hint, level="good")
+        return told
 
     def edit_gradient(self, name: str, text: str, *, line: str) -> Notice | None:
         """Edit the gradient of a parameter before each step; None if there is no parameter of that name."""
-        known = dict(state_of(self._session.run.models))
-        found = [each for each in known if each == name or each.endswith("." + name)]
-        if len(found) != 1 or not isinstance(known[found[0]], Parameter):
+        found = parameter_gradient(self._session, name, text)
+        if found is None:
             return None
         self.check_allowed()
-        edit = ParameterGradient(self._session, found[0], known[found[0]], text=text)
-        edit.turn(True)
+        found.turn(True)
         number = self._session.points.next_number()
 
         def undo() -> str:
-            edit.turn(False)
-            return "what it did in steps that are over stays" if edit.acted else ""
+            found.turn(False)
+            return "what it did in steps that are over stays" if found.acted else ""
 
-        where = f"{found[0]}.grad"
-        self._keep(Made(number, line, where, lambda: _times(edit.acted), undo, lambda: edit.turn(True)))
+        where = f"{found.name}.grad"
+        self._keep(Made(number, line, where, lambda: times(found.acted), undo, lambda: found.turn(True)))
         return Notice(f"edit {number} at {where}, before each step: {text}", level="good")
 
     # --- back ---
@@ -381,10 +340,6 @@ class Edits(Instrument):
 
     def _keep(self, made: Made) -> None:
         self.made.append(made)
-
-
-def _times(count: int) -> str:
-    return "not yet" if not count else "acted once" if count == 1 else f"acted {count:,} times"
 
 
 def _show(frame: Frame, event: Event) -> None:
