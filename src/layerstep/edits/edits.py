@@ -15,6 +15,7 @@ from layerstep.edits.in_backward import gradient_set, show_gradients
 from layerstep.edits.in_weights import write_weight
 from layerstep.edits.made import Made, times
 from layerstep.edits.of_gradients import parameter_gradient
+from layerstep.edits.other_holders import kept_elsewhere
 from layerstep.edits.same_call import SameCall
 from layerstep.edits.target import Target
 from layerstep.engine.instrument import Instrument
@@ -120,7 +121,15 @@ class Edits(Instrument):
         is_random: bool = False,
     ) -> Edit:
         """An edit as a numbered point, which acts in each call that it reaches."""
-        acting = Acting(self._session.run, reach or Reach(), make, is_random=is_random)
+
+        def acted_first(before: Event, after: Event) -> None:
+            path = self._session.run.models.path_of(before.module)
+            if kept := kept_elsewhere(before, after, path):
+                self._session.say(Notice(f"edit {point.number}: {kept}", level="warn"))
+
+        acting = Acting(
+            self._session.run, reach or Reach(), make, is_random=is_random, acted_first=acted_first
+        )
         point = Edit(Where.parse(where), phase=phase, condition=condition, change=acting, set_by=line)
         if self._tried is not None:
             self._tried.append(point)
@@ -140,7 +149,10 @@ class Edits(Instrument):
             return "what it did in calls that are over stays" if point.hits else ""
 
         def state() -> str:
-            return times(point.hits) if point.hits or point in list(points) else "deleted"
+            if not point.hits and point not in list(points):
+                return "deleted"
+            why = f": {acting.why_not}" if not point.hits and acting.why_not else ""
+            return times(point.hits) + why
 
         self._keep(Made(point.number, line, where, state, undo, redo))
         return point
@@ -203,7 +215,7 @@ class Edits(Instrument):
         again = self._again(SameCall(self._session.run, before, make, forward=pause.forward), before, line)
         self._keep_here(pause, frame, (before, after), line=line, show=_show, again=again)
         text = f"edit {again.number}: {target.text} of {frame.path} is replaced in this call"
-        return Notice(text, level="good")
+        return Notice(text, kept_elsewhere(before, after, frame.path), level="good")
 
     def _again(self, change: SameCall, event: Event, line: str) -> Edit:
         """Lets a `set` act where its call runs again: in a recomputation, and after `back`."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from layerstep.calls.events import Event
-from layerstep.edits.acting import Make, Occasion
+from layerstep.edits.acting import LeftAlone, Make, Occasion
 from layerstep.edits.exchange import floating_tensors
 from layerstep.edits.target import like
 from layerstep.expressions.expression import Expression
@@ -31,13 +31,15 @@ def at_output(session: Session, text: str) -> Make:
     """Replaces the gradient of what a module returns by an expression of `grad`, as it arrives."""
     expression = Expression.parse(text)
 
-    def make(occasion: Occasion) -> Event | None:
+    def make(occasion: Occasion) -> Event:
         tensors = [
             tensor for _, tensor in floating_tensors(occasion.event.output, "out") if tensor.requires_grad
         ]
+        if not tensors:
+            raise LeftAlone(f"what {occasion.place.path} returned needs no gradient")
         for tensor in tensors:
             tensor.register_hook(lambda grad: _replaced(session, expression, grad, occasion.place.path))
-        return occasion.event._replace() if tensors else None
+        return occasion.event._replace()
 
     return make
 

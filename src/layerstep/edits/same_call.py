@@ -26,7 +26,7 @@ class SameCall:
         self._make = make
         self._values = fingerprint(event)
         self._forward, self._restarts = forward, run.restarts
-        self.done = 0
+        self.done, self.why_not = 0, ""
 
     def __call__(self, event: Event, place: Frame) -> Event | None:
         is_again = graph_task() != NO_BACKWARD or (

@@ -151,6 +151,8 @@ class Change(Protocol):
 
     done: int
     """In how many calls it acted."""
+    why_not: str
+    """Why it left the last call alone, if it did."""
 
     def __call__(self, event: Event, place: Frame) -> Event | None:
         """The event with other values in it; None at a call that it leaves alone."""
