@@ -39,10 +39,10 @@ def split_assignment(text: str) -> tuple[str, str]:
     "set",
     group="change",
     args=(Expr("TARGET = EXPR", name="text"), *GRADIENT),
-    examples=("set out = out * 0", "set grad[0] = 0", "set head.weight[0] = 0"),
+    examples=("set out = out * 0", "set head.weight[0] = 0"),
 )
 def set_(session: Session, given: Given) -> Notice:
-    """Change a value: of this call, of this backward pass, or in a weight.
+    """Change a value of this call or this pass, or in a weight.
 
     TARGET is `out`, `inp` or `kwargs.NAME`, or a part of it: `out[0, 3]`, `out.logits`. It is replaced in
     what this call is given or returns. `inp` and `kwargs` can be set at the entry of a module, `out` at its

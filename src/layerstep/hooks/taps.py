@@ -259,10 +259,10 @@ class Taps:
     def modules(self) -> int:
         return len(self._installed)
 
-    def edits_at(self, module: nn.Module) -> Asked:
-        """The edits of what a module returns."""
+    def asked_at(self, module: nn.Module, phase: Phase) -> Asked:
+        """The points that a tap asks now."""
         entry = self._installed.get(id(module))
-        tap = entry.taps.get(Phase.EDIT_OUTPUT) if entry is not None else None
+        tap = entry.taps.get(phase) if entry is not None else None
         return tap.points if tap is not None else ()
 
     def apply(self, plan: Mapping[int, tuple[nn.Module, Wanted]]) -> None:
