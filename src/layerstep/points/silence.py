@@ -57,7 +57,7 @@ def _silence_of_modules(session: Session, point: Point) -> str:
     if reasons and all(reasons):
         return f"never {word}, because {reasons[0]}"
     if session.run.models.main and session.run.models.main.forwards:
-        return "not yet: no call of it since" if isinstance(point, Edit) else "never fired"
+        return "not yet: no call since it was set" if isinstance(point, Edit) else "never fired"
     return f"never {word}: no forward yet"
 
 
