@@ -364,7 +364,7 @@ def test_what_this_call_was_given_can_be_taken_back_while_it_stands() -> None:
     seen, text = run(model, "break 1", "continue", "set out = 0", "undo")
     assert torch.equal(seen, model(X)), text
     _, text = run(model, "break 1", "continue", "set out = 0", "step", "undo")
-    assert "the run went on with its value" in text
+    assert "forward 1 went on with its value" in text
 
 
 def test_perturbed_and_each_stop_tell_of_edits() -> None:
@@ -420,3 +420,53 @@ def test_a_sweep_finds_the_module_that_carries_the_difference() -> None:
     _, text = run(Branches(), "break parts.5", "continue", line)
     (widest,) = [row.split()[0] for row in text.splitlines() if row.endswith("█" * 20)]
     assert widest == "parts.3"
+
+
+def test_a_sweep_by_tokens_finds_the_token_and_draws_all_of_them() -> None:
+    class Sums(nn.Module):
+        """Only token 2 of the second part matters."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second, third = (part(x) for part in self.parts)
+            return first.mean() * 0.01 + second[:, 2].sum() + third.mean() * 0.01
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 4)
+    line = "patch --sweep parts.* from input torch.zeros(2, 5, 4) metric out --by token"
+    _, text = run(Sums(), "break parts.2", "continue", line, x=x)
+    rows = [row.split()[:2] for row in text.splitlines() if row.startswith("parts.")]
+    assert ["parts.1", "2"] in rows and "change of out" in text
+    assert rows[-8:][0] == ["parts.1", "2"], text
+
+
+class Heads(nn.Module):
+    """Two heads; the model looks at the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.qkv, self.proj = 2, nn.Linear(4, 4), nn.Linear(4, 4, bias=False)
+        with torch.no_grad():
+            self.proj.weight.copy_(torch.diag(torch.tensor([0.0, 0.0, 1.0, 1.0])))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.proj(self.qkv(x))
+
+
+def test_heads_are_patched_one_by_one() -> None:
+    torch.manual_seed(0)
+    model, x, other = nn.Sequential(Heads()), torch.randn(2, 5, 4), torch.randn(2, 5, 4)
+    line = "patch 0 --head 1 from input torch.zeros(2, 5, 4)"
+    patched, text = run(model, "break 0.qkv", "continue", line, x=x)
+    assert torch.equal(patched, model(torch.zeros(2, 5, 4))), text
+    tokens, text = run(model, "break 0.qkv", "continue", line + " tokens 3", x=x)
+    assert torch.equal(tokens[:, 3], patched[:, 3]) and torch.equal(tokens[:, :3], model(x)[:, :3]), text
+    untouched, _ = run(model, "break 0.qkv", "continue", line.replace("1", "0", 1), x=other)
+    assert torch.equal(untouched, model(other))
+    sweep = "patch --sweep 0 from input torch.zeros(2, 5, 4) metric out.abs().sum() --by head"
+    _, text = run(model, "break 0.qkv", "continue", sweep, x=x)
+    rows = [row.split() for row in text.splitlines() if row.startswith("0  ") and len(row.split()) == 4]
+    assert [row[1] for row in rows] == ["1", "0"] and rows[1][3] in ("+0", "0"), text

@@ -74,3 +74,17 @@ def test_a_module_that_talks_to_other_ranks_is_not_run_again(
         model(torch.ones(2, 2))
     assert "SyncBatchNorm would wait for the other ranks" in " ".join(seen.text.split())
     assert not seen.bugs
+
+
+@pytest.mark.parametrize("line", ["back", "restart"])
+def test_going_back_on_one_rank_alone_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setattr("layerstep.rerun.other_ranks.has_ranks", lambda: True)
+    model = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2))
+    model[1].forward = lambda x: x
+    console, seen = console_on(model, ["break 0", "continue", line, "continue"])
+    with console:
+        model(torch.ones(2, 2))
+    told = "`back` on one rank alone: SyncBatchNorm would wait for the other ranks"
+    assert told in " ".join(seen.text.split()) and not seen.bugs

@@ -10,7 +10,7 @@ the graph, and no node is held beyond the pass, so that the graph lives no longe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -28,14 +28,14 @@ from layerstep._torch import (
     will_run,
 )
 from layerstep._torch.guards import functions_off
+from layerstep.calls.set_gradients import Key, SetGradients
 
-__all__ = ["BEGAN_BEFORE", "Backward", "Call", "State"]
+__all__ = ["BEGAN_BEFORE", "Backward", "Call", "Gradients", "State"]
 
 BEGAN_BEFORE = "it ran already when the point was set; the next call is followed"
 """The first autograd node of such a call is not known."""
 
-Key = tuple[str, int, int]
-"""An input as an edge of the graph: a node by its number and output, or a leaf by its id."""
+Gradients = Sequence[torch.Tensor | None]
 
 
 class State(Enum):
@@ -108,16 +108,17 @@ class _Open(threading.local):
 class Backward:
     """Follows the backward pass for a session.
 
-    `began` and `ended` are told of each backward pass, `entered` and `done` of each call in it. All calls are
-    followed: one that was not could not be stepped to later, because its nodes may have run by then.
+    `began` and `ended` are told of each backward pass, `entered` and `done` of each call in it. Those two
+    return the gradients to go on with, if not the same: of the output, of the inputs. All calls are followed:
+    one that was not could not be stepped to later, because its nodes may have run by then.
     """
 
     def __init__(
         self,
         *,
         began: Callable[[], None],
-        entered: Callable[[Call], None],
-        done: Callable[[Call], None],
+        entered: Callable[[Call], Gradients | None],
+        done: Callable[[Call], Gradients | None],
         ended: Callable[[], None],
     ) -> None:
         self._began, self._entered, self._done, self._ended = began, entered, done, ended
@@ -126,6 +127,9 @@ class Backward:
         self._hooks: list[tuple[Key, Any]] = []
         self._borders: dict[Any, list[tuple[Call, list[tuple[int, Key]]]]] = {}
         """Nodes of the running pass at which calls end, with the edges that leave them there."""
+        self._below: dict[Key, Any] = {}
+        """The nodes of the running pass that gradients of inputs go to."""
+        self._set = SetGradients()
         self._tasks: dict[int, list[Call]] = {}
         self.calls: list[Call] = []
         """Every call of this forward, in the order in which they ended."""
@@ -169,7 +173,7 @@ class Backward:
             group.append((call, index))
             return
         group = self._groups[key] = [(call, index)]
-        hook = partial(self._arrive, group)
+        hook = partial(self._arrive, key, group)
         hook.__torch_unserializable__ = True  # type: ignore[attr-defined]  # saving the tensor says nothing of it
         with functions_off():
             self._hooks.append((key, value.register_hook(hook)))
@@ -204,6 +208,7 @@ class Backward:
         self._groups.clear()
         self._tasks.clear()
         self._borders.clear()
+        self._below.clear()
         self._open.calls.clear()
         self.calls.clear()
 
@@ -219,11 +224,16 @@ class Backward:
 
     # --- in the backward ---
 
-    def _arrive(self, group: list[tuple[Call, int]], gradient: torch.Tensor) -> None:
+    def _arrive(self, key: Key, group: list[tuple[Call, int]], gradient: torch.Tensor) -> torch.Tensor | None:
+        before = gradient
+        gradient = self._set.arriving(key, gradient)
         for call, index in reversed(group):
-            self._take(call, index, gradient)
+            gradient = self._take(call, index, gradient)
+        gradient = self._set.arriving(key, gradient)  # a module that hands on its input has set it here
+        return gradient if gradient is not before else None
 
-    def _take(self, call: Call, index: int, gradient: torch.Tensor) -> None:
+    def _take(self, call: Call, index: int, gradient: torch.Tensor) -> torch.Tensor:
+        """A gradient has arrived at a call; what the pass goes on with."""
         task = graph_task()
         if call.task not in (-1, task):
             call.reset()  # a second pass through a graph that was kept
@@ -239,10 +249,12 @@ class Backward:
         is_new = call.state is State.WAITING
         call.state = State.ENTERED
         self._walk(call, current_node())
-        if is_new:
-            self._entered(call)
+        instead = self._entered(call) if is_new else None
+        if instead is not None and (new := instead[index]) is not None:
+            gradient = call.grad_out[index] = new
         if call.left == 0:
             self._finish(call)
+        return gradient
 
     def _walk(self, call: Call, node: Any) -> None:
         """Find the nodes of the call below this one, and wait for those at its border."""
@@ -259,7 +271,10 @@ class Backward:
                 if _is_inside(below, call):
                     waiting.append(below)
                 else:
-                    edges.append((place, _edge(below, output)))
+                    edge = _edge(below, output)
+                    edges.append((place, edge))
+                    if edge in call.inputs:
+                        self._below[edge] = below
             if edges and will_run(node):
                 call.left += 1
                 self._wait_for(node, call, edges)
@@ -293,8 +308,11 @@ class Backward:
             if call.left == 0 and call.state is State.ENTERED:
                 self._finish(call)
 
-    def open(self, call: Call, arrived: Callable[[Call, str, tuple[Any, ...]], None]) -> None:
-        """Be told of every autograd node of the call itself, not of its children's, before it runs."""
+    def open(self, call: Call, arrived: Callable[[Call, str, tuple[Any, ...]], Gradients | None]) -> None:
+        """Be told of every autograd node of the call itself, not of its children's, before it runs.
+
+        `arrived` returns the gradients to go on with, if not the same.
+        """
         if call.is_open:
             return
         call.is_open = True
@@ -308,10 +326,23 @@ class Backward:
             call.handles.append(node.register_prehook(partial(arrived, call, node.name())))
 
     def _finish(self, call: Call) -> None:
-        call.state, call.grad_in = State.DONE, call.sums
-        self._done(call)
+        call.state, call.grad_in = State.DONE, self._set.leaving(call, call.sums)
+        known, below = list(call.grad_in), {key: self._below.get(key) for key in call.inputs if key}
+        instead = self._done(call)
+        if instead is not None:
+            for key in self._set.keep(call, known, instead):
+                if key not in self._groups and (node := below[key]) is not None:
+                    call.handles.append(node.register_prehook(partial(self._before_node, key)))
         call.let_go()  # or else every gradient of the pass would stay in memory until the next one
         call.seen.clear()
+
+    def _before_node(self, key: Key, gradients: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The sum for an input that no followed module has made is whole here."""
+        place = key[2]
+        if gradients[place] is None:
+            return None
+        new = self._set.arriving(key, gradients[place])
+        return (*gradients[:place], new, *gradients[place + 1 :])
 
     def _end(self, task: int) -> None:
         """The pass is over: what was begun and has no end of its own is done now."""
@@ -324,6 +355,8 @@ class Backward:
             call.seen.clear()
         if not self._tasks:
             self._borders.clear()
+            self._below.clear()
+            self._set.clear()
             self._ended()
 
 

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from torch import Tensor
-
 from layerstep.arguments import Choice, Condition, Given, Number, Option, Real
 from layerstep.calls.events import Phase
 from layerstep.commands.break_ import condition_of
 from layerstep.commands.edit import REACH, WHERE, reach_of
-from layerstep.edits.acting import Occasion
 from layerstep.edits.edits import Edits
-from layerstep.edits.heads import head_slice, projection_of
+from layerstep.edits.heads import of_head, projection_of
 from layerstep.edits.values import Value, mean_value, noise, replacing, resampled
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
@@ -46,7 +43,7 @@ def ablate(session: Session, given: Given) -> Notice:
     where, base, heads = given.where, "out", 0
     if given.head is not None:
         where, heads = projection_of(session.run.models, given.where)
-        base, value = "inp", _of_head(value, given.head, heads)
+        base, value = "inp", of_head(value, given.head, heads)
     edits, reach = session.instruments.get(Edits), reach_of(given)
     point = edits.add(
         where,
@@ -69,13 +66,3 @@ def _value(session: Session, given: Given) -> tuple[Value, str]:
     if given.kind == "resample":
         return resampled, ""
     return lambda old, occasion: 0.0, ""
-
-
-def _of_head(value: Value, head: int, heads: int) -> Value:
-    def of_head(old: Tensor, occasion: Occasion) -> Tensor:
-        part = head_slice(old, head, heads)
-        new = old.clone()
-        new[..., part] = value(old[..., part], occasion)
-        return new
-
-    return of_head

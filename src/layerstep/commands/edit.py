@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from layerstep.arguments import Condition, Expr, Given, Keyword, Number, Word
+from layerstep.arguments import Choice, Condition, Expr, Given, Keyword, Number, Word
 from layerstep.commands.break_ import condition_of
 from layerstep.commands.set_ import GRADIENT, gradient_of, split_assignment
 from layerstep.edits.acting import Reach, parse_tokens
@@ -31,7 +31,14 @@ def reach_of(given: Given) -> Reach:
 @command(
     "edit",
     group="change",
-    args=(WHERE, Expr("[TARGET =] EXPR", name="text"), *REACH, *GRADIENT, Condition()),
+    args=(
+        WHERE,
+        Expr("[TARGET =] EXPR", name="text"),
+        Choice("always", default="", name="always"),
+        *REACH,
+        *GRADIENT,
+        Condition(),
+    ),
     examples=(
         "edit blocks.1.mlp out * 0",
         "edit head out[0] = 0 for 1",
@@ -42,20 +49,27 @@ def edit(session: Session, given: Given) -> Notice:
     """Change a value in every call of a module from now on.
 
     EXPR takes the place of what the module returns; it may use `out`, `inp`, `kwargs` and all other names.
-    With `inp = EXPR` or `out[0] = EXPR` another value or a part of it is replaced, as by `set`. `for N` acts
-    in N calls only, `call K` only in the K-th call of a forward, `tokens A:B` only at these positions of the
-    sequence, `if EXPR` only where that holds. If activation checkpointing runs a call again in the backward
-    pass, the edit acts there, too.
+    With `inp = EXPR` or `out[0] = EXPR` another value or a part of it is replaced, as by `set`. It acts in
+    all calls; `always` says the same. `for N` acts in N calls only, `call K` only in the K-th call of a
+    forward, `tokens A:B` only at these positions of the sequence, `if EXPR` only where that holds. Where a
+    call runs again, in activation checkpointing or after `back`, the edit acts in the same way, and the call
+    counts once.
     `edit PATH.grad EXPR` replaces the gradient of what the module returns, as it arrives in the backward
     pass; `edit PATH.weight.grad EXPR` that of a parameter, before each step of its optimizer. `grad` is the
     old one.
     An edit is a point: `info breaks` says how often it acted, `disable` and `undo` take it back. `perturbed?`
     lists all edits. `--through` and `--cut` mean the gradient of a constant, as in `set`.
     """
+    if given.times and given.always:
+        raise BadArguments("`for N` and `always` exclude each other")
     if given.where.endswith(".grad"):
         return _gradient(session, given, given.where.removesuffix(".grad"))
     target, expression = split_assignment(given.text)
     place = Target.parse(target or "out")
+    if place.is_of_a_backward:
+        raise BadArguments(
+            f"edit replaces out, inp or kwargs, not {target}", f"edit {given.where}.grad {expression}"
+        )
     if not place.is_of_a_call:
         raise BadArguments(
             f"edit replaces out, inp or kwargs, not {target}", f"`set {given.text}` writes it once"

@@ -42,12 +42,16 @@ def split_assignment(text: str) -> tuple[str, str]:
     examples=("set out = out * 0", "set head.weight[0] = 0"),
 )
 def set_(session: Session, given: Given) -> Notice:
-    """Change a value: of this call, or in a weight.
+    """Change a value of this call or this pass, or in a weight.
 
     TARGET is `out`, `inp` or `kwargs.NAME`, or a part of it: `out[0, 3]`, `out.logits`. It is replaced in
     what this call is given or returns. `inp` and `kwargs` can be set at the entry of a module, `out` at its
-    exit. The old tensor is not written to. Or TARGET is a parameter, a buffer or a gradient:
-    `head.weight[0]`, `head.bias.grad`. That is written, and a copy is kept for `undo`.
+    exit. The old tensor is not written to.
+    At a stop in the backward pass, TARGET is `grad` or a part of it: the gradient that the pass goes on with.
+    Where the pass enters a module that is `grad_out`; where it has gone through, at `break PATH backward`,
+    it is `grad_in`. Gradients that come from other branches are still added to it.
+    Or TARGET is a parameter, a buffer or a gradient: `head.weight[0]`, `head.bias.grad`. That is written, and
+    a copy is kept for `undo`.
     EXPR is Python; it may use the old value. An expression keeps its own gradient. A constant stops the
     gradient: what was replaced gets zeros. `--through` passes it on as if nothing was replaced, `--cut` gives
     none at all.
@@ -58,4 +62,6 @@ def set_(session: Session, given: Given) -> Notice:
     edits, line, place = session.instruments.get(Edits), f"set {given.typed}", Target.parse(target)
     if place.is_of_a_call:
         return edits.set_here(place, expression, line=line, gradient=gradient_of(given))
+    if place.is_of_a_backward:
+        return edits.set_gradient_here(place, expression, line=line)
     return edits.set_weight(place, expression, line=line)

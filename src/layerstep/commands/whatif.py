@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from layerstep.arguments import Expr, Given, Keyword, Rest
+from layerstep.arguments import Expr, Flag, Given, Keyword, Rest
 from layerstep.edits.edits import Edits
 from layerstep.edits.futures import Future, futures_apart, outermost_call, run_future
+from layerstep.edits.stepped_futures import SteppedFuture, run_step, steps_apart
 from layerstep.edits.sweep import metric_of
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
@@ -42,20 +43,52 @@ def whatif(session: Session, given: Given) -> View:
 @command(
     "diff",
     group="change",
-    args=Keyword("metric", Expr("EXPR", default="", name="metric"), "a number of the output"),
-    examples=("diff",),
+    args=(
+        Keyword("metric", Expr("EXPR", default="", name="metric"), "a number of the output"),
+        Flag("step", "also the backward pass and the optimizer"),
+    ),
+    examples=("diff", "diff --step metric out.square().mean()"),
 )
 def diff(session: Session, given: Given) -> View:
     """Show what the edits in force change in this forward.
 
     The forward runs twice on copies, without the edits and with them. The answer is that of `whatif`.
+    With `--step` each of the two goes on with the backward pass of the loss and a step of the optimizers that
+    have stepped before, on copies, too. EXPR is the loss, with `out` for the output of the model; without it,
+    `out.loss` is taken. The table shows how far gradients and new weights are apart.
     """
     edits = session.instruments.get(Edits).for_rerun()
     if not edits:
         return Notice("no edit at calls is in force", "`whatif EDIT` tries one")
     call = outermost_call(session)
+    if given.step:
+        plain = run_step(session, call, (), loss=given.metric)
+        return _steps_apart(session, plain, run_step(session, call, edits, loss=given.metric))
     one, other = run_future(session, call), run_future(session, call, edits)
     return _apart(session, one, other, metric=given.metric, words=("without edits", "with them"))
+
+
+def _steps_apart(session: Session, one: SteppedFuture, other: SteppedFuture) -> View:
+    off = other.loss - one.loss
+    said = Notice(f"loss: {one.loss:.5g} without edits, {other.loss:.5g} with them ({off:+.3g})")
+    forward = _apart(session, one.forward, other.forward, metric="", words=("", ""))
+    apart, most = steps_apart(one, other), min(20, session.run.config.max_lines)
+    if not apart:
+        same = Notice("all gradients and new weights have the same bits", level="good")
+        return Group((said, forward, same))
+    rows = tuple(
+        (each.name, f"{each.gradient:.3g}", "" if each.weight is None else f"{each.weight:.3g}")
+        for each in apart[:most]
+    )
+    columns = (
+        Column("parameter", "path"),
+        Column("gradient by", right=True),
+        Column("after the step by", right=True),
+    )
+    note = f"{len(apart)} of {len(one.gradients)} parameters differ"
+    note += f"; {len(apart) - most:,} are not shown" if len(apart) > most else ""
+    note += "" if one.weights else "; no optimizer has stepped yet, so no step is compared"
+    return Group((said, forward, Table(columns, rows, note=note)))
 
 
 def _apart(session: Session, one: Future, other: Future, *, metric: str, words: tuple[str, str]) -> View:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from layerstep.arguments import Given, Text
+from layerstep.engine.points import Edit
 from layerstep.engine.session import Session
 from layerstep.module_paths.models import why_one_call
 from layerstep.points.setting import place_named
@@ -25,7 +26,12 @@ def why_not(session: Session, given: Given) -> Notice:
     rest = given.path
     if rest.isdigit():
         point = session.points.get(rest)
-        return Notice(silence_of(session, point) or f"point {rest} has stopped or logged {point.hits} times")
+        did = (
+            "edit {} has acted {} times"
+            if isinstance(point, Edit)
+            else "point {} has stopped or logged {} times"
+        )
+        return Notice(silence_of(session, point) or did.format(rest, point.hits))
     place = place_named(session, rest)
     if place is not None:
         return Notice(_of_line(session, place))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from layerstep.errors import BadArguments, UserError
 from layerstep.process.frames import forget_locals
 from layerstep.tensors.containers import tensors_of
 
-__all__ = ["Acting", "Make", "Occasion", "Reach", "only_tokens", "parse_tokens"]
+__all__ = ["Acting", "LeftAlone", "Make", "Occasion", "Reach", "fingerprint", "only_tokens", "parse_tokens"]
 
 REMEMBERED = 10_000
 """Calls in which an edit acted. A recomputation asks for them."""
@@ -80,8 +81,12 @@ class Occasion:
         return torch.Generator(device).manual_seed(self.seed)
 
 
-Make = Callable[[Occasion], Event | None]
-"""What an edit does at a call: the event with other values, or nothing."""
+Make = Callable[[Occasion], Event]
+"""What an edit does at a call: the event with other values. It raises `LeftAlone` where there are none."""
+
+
+class LeftAlone(Exception):
+    """An edit finds nothing to change in a call; the text says why."""
 
 
 class Acting:
@@ -92,8 +97,18 @@ class Acting:
     calls in which it acted by what they were given, because their order is another one in the backward pass.
     """
 
-    def __init__(self, run: Run, reach: Reach, make: Make, *, is_random: bool = False) -> None:
+    def __init__(
+        self,
+        run: Run,
+        reach: Reach,
+        make: Make,
+        *,
+        is_random: bool = False,
+        acted_first: Callable[[Event, Event], None] = lambda before, after: None,
+    ) -> None:
         self._run = run
+        self._acted_first = acted_first
+        """Is told of the first call in which it acted: before, and after."""
         self.reach = reach
         self._make = make
         self._is_random = is_random
@@ -103,7 +118,10 @@ class Acting:
         """By module: the forward and how often one has begun again, and the calls in it so far."""
         self._acted: OrderedDict[tuple[Any, ...], int] = OrderedDict()
         """The seed of each call in which it acted."""
-        self._done = 0
+        self.done = 0
+        """In how many calls it acted. A forward that begins again counts from where it began."""
+        self.why_not = ""
+        """Why it left the last call alone, if it did."""
 
     def anew(self) -> Acting:
         """The same edit for a rerun, which must not count in the run."""
@@ -111,22 +129,30 @@ class Acting:
 
     def __call__(self, event: Event, place: Frame) -> Event | None:
         if graph_task() != NO_BACKWARD:
-            seed = self._acted.get(_fingerprint(event)) if self._differs else 0
-            return self._make(Occasion(event, place, seed)) if seed is not None else None
+            seed = self._acted.get(fingerprint(event)) if self._differs else 0
+            with contextlib.suppress(LeftAlone):
+                return self._make(Occasion(event, place, seed)) if seed is not None else None
+            return None
         forward, number = self._number(event)
-        is_over = 0 < self.reach.most <= self._done
+        is_over = 0 < self.reach.most <= self.done
         if is_over or self.reach.call not in (0, number):
+            self.why_not = f"the last call was call {number} of its forward, not call {self.reach.call}"
             return None
         seed = crc32(f"{place.path} {forward} {number}".encode())
-        changed = self._make(Occasion(event, place, seed))
-        if changed is not None:
-            self._done += 1
-            if self._differs:
-                self._remember(event, seed)
+        try:
+            changed = self._make(Occasion(event, place, seed))
+        except LeftAlone as reason:
+            self.why_not = str(reason)
+            return None
+        if not self.done:
+            self._acted_first(event, changed)
+        self.done += 1
+        if self._differs:
+            self._remember(event, seed)
         return changed
 
     def _remember(self, event: Event, seed: int) -> None:
-        self._acted[_fingerprint(event)] = seed
+        self._acted[fingerprint(event)] = seed
         if len(self._acted) > REMEMBERED:
             self._acted.popitem(last=False)
 
@@ -143,11 +169,12 @@ class Acting:
         return forward, count
 
 
-def _fingerprint(event: Event) -> tuple[Any, ...]:
+def fingerprint(event: Event) -> tuple[Any, ...]:
     """What a call is given or returns, in a few numbers: a recomputation gives the same bits again."""
     value = event.output if event.phase is Phase.EXIT else (event.args, event.kwargs)
     tensors = [tensor.detach() for tensor in tensors_of(value)[:4] if not tensor.is_meta]
-    sums = (float(tensor.double().sum()) if not tensor.is_complex() else 0.0 for tensor in tensors)
+    # As text: a NaN would not be equal to itself, and a value that is NaN is one that people replace.
+    sums = (str(float(tensor.double().nansum())) for tensor in tensors if not tensor.is_complex())
     return (id(event.module), *(tuple(tensor.shape) for tensor in tensors), *sums)
 
 
@@ -165,6 +192,8 @@ def only_tokens(reach: Reach, occasion: Occasion) -> Callable[[Tensor, Tensor], 
         low = None if start is None else start - first if start >= 0 else start
         high = None if end is None else end - first if end >= 0 else end
         index = [slice(None)] * dim + [slice(_at_least_0(low, start), _at_least_0(high, end))]
+        if not new[tuple(index)].numel():
+            raise LeftAlone(f"no token of {reach.words} is among the {old.shape[dim]} of the call")
         kept = old.clone()
         kept[tuple(index)] = new[tuple(index)]
         return kept

@@ -4,50 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from torch.nn import Parameter
-
-from layerstep._torch import set_version
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.stack import Frame
 from layerstep.edits.acting import Acting, Make, Occasion, Reach, only_tokens
 from layerstep.edits.gradients import Gradient
-from layerstep.edits.of_gradients import ParameterGradient
+from layerstep.edits.in_backward import gradient_set, show_gradients
+from layerstep.edits.in_weights import write_weight
+from layerstep.edits.made import Made, times
+from layerstep.edits.of_gradients import parameter_gradient
+from layerstep.edits.other_holders import kept_elsewhere
+from layerstep.edits.same_call import SameCall
 from layerstep.edits.target import Target
 from layerstep.engine.instrument import Instrument
+from layerstep.engine.pause import Pause
 from layerstep.engine.points import Edit
 from layerstep.errors import BadArguments, UserError
 from layerstep.expressions.expression import Expression
-from layerstep.expressions.scope import EvaluationFailed, run_python
+from layerstep.expressions.scope import run_python
 from layerstep.module_paths.where import Where
-from layerstep.side_effects.guard import state_of
-from layerstep.tensors.observing import observing, version_of
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Edits", "Made"]
-
-
-@dataclass(slots=True, eq=False)
-class Made:
-    """One edit: as a point that acts at calls, in one call only, or in a weight."""
-
-    number: int
-    line: str
-    where: str
-    state: Callable[[], str]
-    """How often it acted, and what of it remains."""
-    undo: Callable[[], str]
-    """Takes it back, and says what it cannot; raises where that would be wrong."""
-    redo: Callable[[], None] | None = None
-    is_weight: bool = False
-    is_undone: bool = False
+__all__ = ["Edits"]
 
 
 class Edits(Instrument):
@@ -89,6 +72,7 @@ class Edits(Instrument):
 
     def stopped(self) -> list[Notice]:
         """Whoever looks at values that were edited must know it."""
+        self._forget_old_calls()
         edits = self.in_force
         if not edits:
             return []
@@ -97,6 +81,15 @@ class Edits(Instrument):
         return [
             Notice(f"edited: {words}{more}", "`perturbed?` lists them, `undo` takes them back", level="warn")
         ]
+
+    def _forget_old_calls(self) -> None:
+        """A `set` in a call that cannot run again needs no tap any more."""
+        pause = self._session.run.pause
+        event = pause.event if pause is not None else None
+        for point in self._session.points:
+            change = point.change if isinstance(point, Edit) else None
+            if isinstance(change, SameCall) and event is not None and change.is_over(event):
+                self._session.points.delete(point)
 
     def clear(self) -> None:
         """Edits at calls go with the taps. What was written into weights stays, and that must be known."""
@@ -128,7 +121,15 @@ class Edits(Instrument):
         is_random: bool = False,
     ) -> Edit:
         """An edit as a numbered point, which acts in each call that it reaches."""
-        acting = Acting(self._session.run, reach or Reach(), make, is_random=is_random)
+
+        def acted_first(before: Event, after: Event) -> None:
+            path = self._session.run.models.path_of(before.module)
+            if kept := kept_elsewhere(before, after, path):
+                self._session.say(Notice(f"edit {point.number}: {kept}", level="warn"))
+
+        acting = Acting(
+            self._session.run, reach or Reach(), make, is_random=is_random, acted_first=acted_first
+        )
         point = Edit(Where.parse(where), phase=phase, condition=condition, change=acting, set_by=line)
         if self._tried is not None:
             self._tried.append(point)
@@ -148,7 +149,10 @@ class Edits(Instrument):
             return "what it did in calls that are over stays" if point.hits else ""
 
         def state() -> str:
-            return _times(point.hits) if point.hits or point in list(points) else "deleted"
+            if not point.hits and point not in list(points):
+                return "deleted"
+            why = f": {acting.why_not}" if not point.hits and acting.why_not else ""
+            return times(point.hits) + why
 
         self._keep(Made(point.number, line, where, state, undo, redo))
         return point
@@ -194,10 +198,8 @@ class Edits(Instrument):
 
     def set_here(self, target: Target, text: str, *, line: str, gradient: Gradient) -> Notice:
         """Replace a value of the call that the run stands at."""
-        self.check_allowed()
-        pause = self._session.run.pause
-        event, frame = (pause.event, pause.stack[0]) if pause is not None and pause.stack else (None, None)
-        if pause is None or event is None or frame is None or event.op is not None or event.call is not None:
+        pause, event, frame = self._here()
+        if event.op is not None or event.call is not None:
             raise UserError("no call of a module begins or ends here", "`break PATH` stops at one")
         if event.phase is not target.phase:
             when = "enter" if target.phase is Phase.ENTER else "exit"
@@ -208,99 +210,104 @@ class Edits(Instrument):
         before = pause.edited or event
         names = self._session.run.scope_at(frame)
         value, _ = run_python(text, names)
-        pause.edited = target.replaced(before, value, names, gradient=gradient)
-        _show(frame, pause.edited)
-        number, forward = self._session.points.next_number(), pause.forward
+        after = target.replaced(before, value, names, gradient=gradient)
+        make = self.by_expression(text, target=target, gradient=gradient, reach=Reach())
+        again = self._again(SameCall(self._session.run, before, make, forward=pause.forward), before, line)
+        self._keep_here(pause, frame, (before, after), line=line, show=_show, again=again)
+        text = f"edit {again.number}: {target.text} of {frame.path} is replaced in this call"
+        return Notice(text, kept_elsewhere(before, after, frame.path), level="good")
+
+    def _again(self, change: SameCall, event: Event, line: str) -> Edit:
+        """Lets a `set` act where its call runs again: in a recomputation, and after `back`."""
+        path = self._session.run.models.path_of(event.module).partition("|")[0]
+        where = Where.parse(path)
+        point = Edit(where, phase=event.phase, change=change, set_by=line, is_of_one_call=True)
+        self._session.points.add(point)
+        self._session.intake.set_or_leave_pending(point)
+        return point
+
+    def set_gradient_here(self, target: Target, text: str, *, line: str) -> Notice:
+        """Replace a gradient at a stop in the backward pass."""
+        pause, event, frame = self._here()
+        if not event.phase.is_backward or event.op is not None:
+            raise UserError(
+                f"{target.base}: the backward pass is not at a module here",
+                f"`break {frame.path} backward` stops at one",
+            )
+        before = pause.edited or event
+        names = self._session.run.scope_at(frame)
+        after = gradient_set(target, text, event=before, frame=frame, names=names)
+        number = self._keep_here(pause, frame, (before, after), line=line, show=show_gradients)
+        return Notice(
+            f"edit {number}: {target.text} of {frame.path} is replaced in this backward pass", level="good"
+        )
+
+    def _here(self) -> tuple[Pause, Event, Frame]:
+        """The stop at which a value is to be replaced."""
+        self.check_allowed()
+        pause = self._session.run.pause
+        if pause is None or pause.event is None or not pause.stack:
+            raise UserError("no call of a module begins or ends here", "`break PATH` stops at one")
+        return pause, pause.event, pause.stack[0]
+
+    def _keep_here(
+        self,
+        pause: Pause,
+        frame: Frame,
+        events: tuple[Event, Event],
+        *,
+        line: str,
+        show: Callable[[Frame, Event], None],
+        again: Edit | None = None,
+    ) -> int:
+        """Let the run go on with another event than that of the stop; the number of this edit."""
+        before, pause.edited = events
+        show(frame, pause.edited)
+        points, forward = self._session.points, pause.forward
+        number = again.number if again is not None else points.next_number()
+        where = "forward" if not before.phase.is_backward else "the backward pass of forward"
 
         def undo() -> str:
-            now = self._session.run.pause
-            if now is not pause:
-                raise UserError(
-                    f"edit {number} acted in forward {forward}, and the run went on with its value",
-                    "`restart` runs this forward again, if it still runs",
-                )
-            pause.edited = before
-            _show(frame, before)
-            return ""
+            if again is not None:
+                points.delete(again)
+            if self._session.run.pause is pause:
+                pause.edited = before
+                show(frame, before)
+                return ""
+            hint = "; if it still runs, `restart` begins it again without the edit" if again else ""
+            return f"{where} {forward} went on with its value{hint}"
 
         def state() -> str:
-            return (
-                "acts when the run goes on"
-                if self._session.run.pause is pause
-                else f"acted in forward {forward}"
-            )
+            is_here = self._session.run.pause is pause
+            return "acts when the run goes on" if is_here else f"acted in {where} {forward}"
 
         self._keep(Made(number, line, frame.path, state, undo))
-        return Notice(f"edit {number}: {target.text} of {frame.path} is replaced in this call", level="good")
+        return number
 
     # --- in weights ---
 
     def set_weight(self, target: Target, text: str, *, line: str) -> Notice:
         """Write into a parameter, a buffer or a gradient, and keep what it was."""
         self.check_allowed()
-        scope, name = self._session.run.scope, target.name
-        tensor, _ = run_python(name, scope)
-        known = next((path for path, each in state_of(self._session.run.models) if each is tensor), "")
-        if not known:
-            raise BadArguments(
-                f"{name} is not a parameter, a buffer or a gradient of a model",
-                "out, inp and kwargs are values of a call",
-            )
-        value, _ = run_python(text, scope)
-        index = target.index(scope)
-        with observing():
-            before, version = tensor.detach().clone(), version_of(tensor)
-        try:
-            with torch.no_grad():
-                tensor[index] = value.to(tensor) if isinstance(value, Tensor) else value
-        except (RuntimeError, TypeError, IndexError, ValueError) as error:
-            raise EvaluationFailed(error) from None
-        written = version_of(tensor)
-        number = self._session.points.next_number()
-
-        def undo() -> str:
-            if version_of(tensor) != written:
-                raise UserError(
-                    f"{known} was written {version_of(tensor) - written} times since edit {number}",
-                    "to take the edit back would take those back, too",
-                )
-            swap(before, version)
-            return ""
-
-        def swap(values: Tensor, to_version: int) -> None:
-            with torch.no_grad():
-                tensor.data.copy_(values)
-            if to_version >= 0:
-                set_version(tensor, to_version)
-
-        with observing():
-            after = tensor.detach().clone()
-        made = Made(
-            number, line, known, lambda: "written", undo, lambda: swap(after, written), is_weight=True
-        )
+        made, told = write_weight(self._session, target, text, line=line)
         self._keep(made)
-        hint = ""
-        if torch.is_grad_enabled() and self._session.run.pause is not None and self._session.run.pause.stack:
-            hint = "if this forward has used it, torch refuses its backward pass; `undo` before it"
-        return Notice(f"edit {number}: {known} is written", hint, level="good")
+        return told
 
     def edit_gradient(self, name: str, text: str, *, line: str) -> Notice | None:
         """Edit the gradient of a parameter before each step; None if there is no parameter of that name."""
-        known = dict(state_of(self._session.run.models))
-        found = [each for each in known if each == name or each.endswith("." + name)]
-        if len(found) != 1 or not isinstance(known[found[0]], Parameter):
+        found = parameter_gradient(self._session, name, text)
+        if found is None:
             return None
         self.check_allowed()
-        edit = ParameterGradient(self._session, found[0], known[found[0]], text=text)
-        edit.turn(True)
+        found.turn(True)
         number = self._session.points.next_number()
 
         def undo() -> str:
-            edit.turn(False)
-            return "what it did in steps that are over stays" if edit.acted else ""
+            found.turn(False)
+            return "what it did in steps that are over stays" if found.acted else ""
 
-        where = f"{found[0]}.grad"
-        self._keep(Made(number, line, where, lambda: _times(edit.acted), undo, lambda: edit.turn(True)))
+        where = f"{found.name}.grad"
+        self._keep(Made(number, line, where, lambda: times(found.acted), undo, lambda: found.turn(True)))
         return Notice(f"edit {number} at {where}, before each step: {text}", level="good")
 
     # --- back ---
@@ -345,10 +352,6 @@ class Edits(Instrument):
 
     def _keep(self, made: Made) -> None:
         self.made.append(made)
-
-
-def _times(count: int) -> str:
-    return "not yet" if not count else "acted once" if count == 1 else f"acted {count:,} times"
 
 
 def _show(frame: Frame, event: Event) -> None:

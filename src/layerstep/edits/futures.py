@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from layerstep._torch import function_modes_on, is_transformed, is_transforming
 from layerstep.calls.events import Event, Phase
@@ -65,9 +66,20 @@ def outermost_call(session: Session) -> Frame:
 
 
 def run_future(
-    session: Session, call: Frame, edits: Sequence[Edit] = (), *, given: Any = None, keep: bool = True
+    session: Session,
+    call: Frame,
+    edits: Sequence[Edit] = (),
+    *,
+    given: Any = None,
+    keep: bool = True,
+    weights: dict[str, Tensor] | None = None,
+    then: Callable[[Any], None] | None = None,
 ) -> Future:
-    """Run a call once more on copies with these edits; `given` in place of its first input."""
+    """Run a call once more on copies with these edits; `given` in place of its first input.
+
+    With `weights` in place of the module's own, autograd follows it. `then` is given the output while the
+    edits are still there, because a backward pass may run calls again.
+    """
     module = call.module
     assert module is not None
     if is_transforming():
@@ -96,12 +108,17 @@ def run_future(
             args, kwargs = copies.of(call.args), copies.of(call.kwargs)
         if given is not None:
             args = (given, *args[1:])
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.set_grad_enabled(weights is not None))
         stack.enter_context(watching_outputs(seen))
         stack.enter_context(editing_calls(_hooks(session, edits, edited)))
         try:
             with function_modes_on():
-                future.output = module(*args, **kwargs)
+                if weights is None:
+                    future.output = module(*args, **kwargs)
+                else:
+                    future.output = functional_call(module, weights, args, kwargs)
+            if then is not None:
+                then(future.output)
         except UserError:
             raise
         except Exception as error:  # the model's own code, on values that an edit has made

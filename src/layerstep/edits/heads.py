@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from layerstep.edits.acting import Occasion
+from layerstep.edits.values import Value
 from layerstep.errors import UserError
 from layerstep.module_paths.models import Models
 
-__all__ = ["head_slice", "projection_of"]
+__all__ = ["head_slice", "of_head", "projection_of"]
 
 _PROJECTIONS = ("o_proj", "out_proj", "c_proj", "proj", "wo", "dense", "out_lin", "to_out.0", "output.dense")
 _HEADS = ("num_heads", "n_heads", "num_attention_heads", "n_head", "heads", "nhead")
@@ -60,3 +62,15 @@ def head_slice(value: Tensor, head: int, heads: int) -> slice:
         raise UserError(f"no head {head}", f"there are heads 0 to {heads - 1}")
     each = width // heads
     return slice(head * each, (head + 1) * each)
+
+
+def of_head(value: Value, head: int, heads: int) -> Value:
+    """A value for one head only, in the input of the projection; the others stay."""
+
+    def replaced(old: Tensor, occasion: Occasion) -> Tensor:
+        part = head_slice(old, head, heads)
+        new = old.clone()
+        new[..., part] = value(old[..., part], occasion)
+        return new
+
+    return replaced

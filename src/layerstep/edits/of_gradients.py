@@ -10,33 +10,36 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from layerstep.calls.events import Event
-from layerstep.edits.acting import Make, Occasion
+from layerstep.edits.acting import LeftAlone, Make, Occasion
 from layerstep.edits.exchange import floating_tensors
 from layerstep.edits.target import like
 from layerstep.expressions.expression import Expression
-from layerstep.side_effects.guard import undisturbed
+from layerstep.side_effects.guard import state_of, undisturbed
 from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["ParameterGradient", "at_output"]
+__all__ = ["ParameterGradient", "at_output", "parameter_gradient"]
 
 
 def at_output(session: Session, text: str) -> Make:
     """Replaces the gradient of what a module returns by an expression of `grad`, as it arrives."""
     expression = Expression.parse(text)
 
-    def make(occasion: Occasion) -> Event | None:
+    def make(occasion: Occasion) -> Event:
         tensors = [
             tensor for _, tensor in floating_tensors(occasion.event.output, "out") if tensor.requires_grad
         ]
+        if not tensors:
+            raise LeftAlone(f"what {occasion.place.path} returned needs no gradient")
         for tensor in tensors:
             tensor.register_hook(lambda grad: _replaced(session, expression, grad, occasion.place.path))
-        return occasion.event._replace() if tensors else None
+        return occasion.event._replace()
 
     return make
 
@@ -46,7 +49,7 @@ class ParameterGradient:
 
     def __init__(self, session: Session, name: str, parameter: Tensor, *, text: str) -> None:
         self._session = session
-        self._name = name
+        self.name = name
         self._parameter = parameter
         self._expression = Expression.parse(text)
         self.acted = 0
@@ -62,11 +65,20 @@ class ParameterGradient:
         groups = optimizer.param_groups
         if not any(each is self._parameter for group in groups for each in group["params"]):
             return
-        new = _replaced(self._session, self._expression, grad, self._name)
+        new = _replaced(self._session, self._expression, grad, self.name)
         if new is not None:
             with torch.no_grad():
                 grad.copy_(new)
             self.acted += 1
+
+
+def parameter_gradient(session: Session, name: str, text: str) -> ParameterGradient | None:
+    """The edit of the gradient of a parameter; None if there is no one parameter of that name."""
+    known = dict(state_of(session.run.models))
+    found = [each for each in known if each == name or each.endswith("." + name)]
+    if len(found) != 1 or not isinstance(known[found[0]], Parameter):
+        return None
+    return ParameterGradient(session, found[0], known[found[0]], text=text)
 
 
 def _replaced(session: Session, expression: Expression, grad: Tensor, path: str) -> Tensor | None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
+from layerstep.calls.events import Event, Phase
+from layerstep.calls.stack import Frame
+from layerstep.edits.exchange import floating_tensors
 from layerstep.edits.futures import Future, outermost_call, run_future
+from layerstep.engine.points import Edit
 from layerstep.errors import BadArguments, UserError
 from layerstep.expressions.scope import run_python
+from layerstep.module_paths.where import Where
 from layerstep.tensors.files import FileReference, read_tensors
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["SourceOf", "source_of"]
+__all__ = ["SourceOf", "inputs_of", "source_of"]
 
 SourceOf = Callable[[str], Any]
 """The value for the output of a module, by its path."""
@@ -56,6 +63,41 @@ def _recorded(session: Session, forward: int, path: str) -> Any:
             f"{found} is not recorded in forward {forward}", f"`record {found} --tensors` keeps it"
         )
     return entries[-1].value
+
+
+class _KeepsInput:
+    """Stands where an edit would, and keeps what its module is given."""
+
+    def __init__(self) -> None:
+        self.done, self.why_not = 0, ""
+        self.inputs: dict[str, Tensor] = {}
+
+    def __call__(self, event: Event, place: Frame) -> Event | None:
+        found = floating_tensors((event.args, event.kwargs), "inp")
+        if found:
+            self.inputs.setdefault(place.path.partition("|")[0], found[0][1].detach().clone())
+        return None
+
+
+def inputs_of(session: Session, text: str, paths: Sequence[str]) -> SourceOf:
+    """What modules are given where the model runs on another input: `input EXPR`."""
+    match = re.fullmatch(r"input\s+(.+)", text.strip(), re.DOTALL)
+    if match is None:
+        raise BadArguments(
+            "a head is patched from another input",
+            "patch PATH --head 3 from input EXPR; records keep outputs",
+        )
+    given, _ = run_python(match[1], session.run.scope)
+    keeps = _KeepsInput()
+    edits = [Edit(Where.parse(path), phase=Phase.ENTER, change=keeps, set_by="") for path in paths]
+    run_future(session, outermost_call(session), edits, given=given, keep=False)
+
+    def value(path: str) -> Any:
+        if path not in keeps.inputs:
+            raise UserError(f"{path} is not called with that input")
+        return keeps.inputs[path]
+
+    return value
 
 
 def _of_other_input(session: Session, text: str) -> SourceOf:

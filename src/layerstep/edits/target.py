@@ -1,4 +1,4 @@
-"""What an edit replaces: `out`, `out[0, 3]`, `out.logits[…]`, `inp`, `kwargs.mask`."""
+"""What an edit replaces: `out`, `out[0, 3]`, `out.logits[…]`, `inp`, `kwargs.mask`, `grad_out`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from layerstep.edits.gradients import Gradient, with_gradient
 from layerstep.errors import BadArguments, UserError
 from layerstep.expressions.expression import UNREADABLE, reason_of, rewrite
 
-__all__ = ["OF_A_CALL", "Target"]
+__all__ = ["Target", "like"]
 
 OF_A_CALL = ("out", "inp", "kwargs")
+OF_A_BACKWARD = ("grad", "grad_out", "grad_in")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,16 @@ class Target:
                 steps.append(_index(node.slice))
             node = node.value
         base = node.id if isinstance(node, ast.Name) else ""
-        return cls(text.strip(), base if base in OF_A_CALL else "", tuple(reversed(steps)))
+        return cls(text.strip(), base if base in OF_A_CALL + OF_A_BACKWARD else "", tuple(reversed(steps)))
 
     @property
     def is_of_a_call(self) -> bool:
-        return bool(self.base)
+        return self.base in OF_A_CALL
+
+    @property
+    def is_of_a_backward(self) -> bool:
+        """A gradient at a stop in the backward pass."""
+        return self.base in OF_A_BACKWARD
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from torch import nn
 
 from layerstep._torch import is_in_backward, is_wrapper, unwrap
 from layerstep._torch.tensors import version_of
-from layerstep.calls.backward import BEGAN_BEFORE, Backward, Call, State
+from layerstep.calls.backward import BEGAN_BEFORE, Backward, Call, Gradients, State
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.stack import backward_stack
 from layerstep.engine import stepper
@@ -129,42 +129,51 @@ class BackwardPass:
         roots = [root for model in self._run.models if (root := model.root) is not None]
         self._gradients = {id(p): _stamp(p) for root in roots for p in root.parameters()}
 
-    def _at_node(self, call: Call, name: str, gradients: tuple[Any, ...]) -> None:
+    def _at_node(self, call: Call, name: str, gradients: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if self._run.is_silent or self._run.intent.kind is not Kind.INTO:
-            return
+            return None
+        edited = None
         try:
             if self._step(call, Phase.BACKWARD_ENTER):
                 here = dataclasses.replace(call, grad_out=list(gradients), grad_in=[])
                 stack = backward_stack(here, self._run.models, phase=Phase.BACKWARD_ENTER)
                 stack[0].state = f"at {name}"
                 with self._standstill.pausing():
-                    event = Event(Phase.BACKWARD_ENTER, call.module, (), {}, None, call)
-                    self._standstill.stop_in(stack, event, None, cause=InBackward(here, self.is_ready))
+                    event = Event(Phase.BACKWARD_ENTER, call.module, (), {}, gradients, call)
+                    cause = InBackward(here, self.is_ready)
+                    edited = self._standstill.stop_in(stack, event, None, cause=cause)
         except Exception as error:
             self._fail(error)
+        return tuple(edited.output) if edited is not None else None
 
-    def _entered(self, call: Call) -> None:
-        self._consider(call, Phase.BACKWARD_ENTER)
+    def _entered(self, call: Call) -> Gradients | None:
+        return self._consider(call, Phase.BACKWARD_ENTER)
 
-    def _done(self, call: Call) -> None:
-        self._consider(call, Phase.BACKWARD)
+    def _done(self, call: Call) -> Gradients | None:
+        return self._consider(call, Phase.BACKWARD)
 
-    def _consider(self, call: Call, phase: Phase) -> None:
+    def _consider(self, call: Call, phase: Phase) -> Gradients | None:
+        """Stop at a call if a point or a step wants to; the gradients as the user has set them there."""
         points = self._points.get(id(call.module), ()) if phase is Phase.BACKWARD else ()
         if self._run.is_silent or not (points or self._is_stepped):
-            return
+            return None
+        edited = None
         try:
             event = Event(phase, call.module, (), {}, None, call)
             match = self._decision.ask(points, event, None) if points else None
             if (self._is_stepped and self._step(call, phase)) or match is not None:
+                gradients = tuple(call.grad_in if phase is Phase.BACKWARD else call.grad_out)
+                event = event._replace(output=gradients)
                 with self._standstill.pausing():
                     stack = backward_stack(call, self._run.models, phase=phase)
-                    self._standstill.stop_in(stack, event, match, cause=InBackward(call, self.is_ready))
+                    cause = InBackward(call, self.is_ready)
+                    edited = self._standstill.stop_in(stack, event, match, cause=cause)
                 self._stepped = self._is_stepped
                 outermost = list(call.stack())[-1]
                 self._is_partial = self._run.models.by_root(outermost.module) is None
         except Exception as error:
             self._fail(error)
+        return edited.output if edited is not None else None
 
     def _step(self, call: Call, phase: Phase) -> bool:
         intent = self._run.intent

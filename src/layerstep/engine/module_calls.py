@@ -142,6 +142,10 @@ class ModuleCalls:
         if follower is None or not follower.is_over or module is not follower.module:
             raise
         output = follower.run_again()
+        if edits := self.taps.asked_at(module, Phase.EDIT_OUTPUT):  # their tap was passed before
+            edited = self._edit(phase, edits, module, args, kwargs, output, frame)
+            output = output if edited is None else edited
+        points = self.taps.asked_at(module, phase)  # some may have been deleted since
         replaced = self.report(phase, points, module, args, kwargs, output, frame)
         return output if replaced is None else replaced
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 from torch import nn
 
@@ -19,7 +19,18 @@ from layerstep.errors import BadArguments
 from layerstep.expressions.expression import Template
 from layerstep.module_paths.models import Models
 
-__all__ = ["Break", "BreakAtLine", "BreakAtOp", "Catch", "Edit", "Log", "Points", "Record", "Until"]
+__all__ = [
+    "Break",
+    "BreakAtLine",
+    "BreakAtOp",
+    "Catch",
+    "Counts",
+    "Edit",
+    "Log",
+    "Points",
+    "Record",
+    "Until",
+]
 
 
 @dataclass(slots=True, eq=False)
@@ -135,6 +146,27 @@ class Record(Point):
         return self.set_by or self._words("record", where, self.options)
 
 
+class Change(Protocol):
+    """What an edit does at a call."""
+
+    done: int
+    """In how many calls it acted."""
+    why_not: str
+    """Why it left the last call alone, if it did."""
+
+    def __call__(self, event: Event, place: Frame) -> Event | None:
+        """The event with other values in it; None at a call that it leaves alone."""
+
+
+class Counts(NamedTuple):
+    """How often an edit was asked and has acted, at one moment."""
+
+    hits: int = 0
+    tried: int = 0
+    ignore: int = 0
+    done: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class Edit(Point):
     """Replaces what calls of its modules are given or return, and does not stop."""
@@ -142,10 +174,18 @@ class Edit(Point):
     kind: ClassVar[PointKind] = PointKind.EDIT
     stops: ClassVar[bool] = False
     _: KW_ONLY
-    change: Callable[[Event, Frame], Event | None]
-    """The event with other values in it; None at a call that it leaves alone."""
+    change: Change
     set_by: str
     """The line that sets it again."""
+    is_of_one_call: bool = False
+    """A `set`: it acts only where its call runs again."""
+
+    def counts(self) -> Counts:
+        return Counts(self.hits, self.tried, self.ignore, self.change.done)
+
+    def count_from(self, counts: Counts) -> None:
+        """A forward begins again: what its first run has counted does not count."""
+        self.hits, self.tried, self.ignore, self.change.done = counts
 
     @property
     def asked_at(self) -> tuple[Phase, ...]:
@@ -187,7 +227,11 @@ class Points:
     @property
     def shown(self) -> list[Point]:
         """The points that the user set."""
-        return [point for point in self if point.kind is not PointKind.UNTIL]
+        return [
+            point
+            for point in self
+            if point.kind is not PointKind.UNTIL and not (isinstance(point, Edit) and point.is_of_one_call)
+        ]
 
     def add(self, point: P) -> P:
         """Number a point and keep it. The end of an `until` has no number."""

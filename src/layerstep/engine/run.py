@@ -48,6 +48,8 @@ class Run:
         """By thread: the calls of that one, as far as they are counted."""
         self.restarts = 0
         """How often a forward has begun again. Whoever counts its calls begins anew then."""
+        self.weight_edits = 0
+        """How often an edit has written a weight, or was taken back from it."""
         self.evaluating_threads: set[int] = set()
         """The ids of the threads that are in an evaluation of ours."""
 

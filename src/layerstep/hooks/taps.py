@@ -259,6 +259,12 @@ class Taps:
     def modules(self) -> int:
         return len(self._installed)
 
+    def asked_at(self, module: nn.Module, phase: Phase) -> Asked:
+        """The points that a tap asks now."""
+        entry = self._installed.get(id(module))
+        tap = entry.taps.get(phase) if entry is not None else None
+        return tap.points if tap is not None else ()
+
     def apply(self, plan: Mapping[int, tuple[nn.Module, Wanted]]) -> None:
         """Install what the plan wants and remove the rest; what is right already is not touched."""
         for key in [key for key in self._installed if key not in plan]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from layerstep._torch.compiling import graph_calls
 from layerstep.engine.point import Point
-from layerstep.engine.points import BreakAtOp, Catch
+from layerstep.engine.points import BreakAtOp, Catch, Edit
 from layerstep.engine.session import Session
 from layerstep.module_paths.models import Model
 from layerstep.ops.silence import why_silent
@@ -46,18 +46,19 @@ def silence_of(session: Session, point: Point) -> str:
 
 
 def _silence_of_modules(session: Session, point: Point) -> str:
+    if isinstance(point, Edit) and point.change.why_not:
+        return f"never acted: {point.change.why_not}"
     modules = [(path, session.run.models.at(path)) for path, _ in point.targets[:50]]
     if point.phase.is_backward and session.backward_pass.graph.calls:
         reasons = [session.backward_pass.why_unseen(module) for _, module in modules if module is not None]
     else:
         reasons = [why_uncalled(session, module, path) for path, module in modules if module is not None]
+    word = "acted" if isinstance(point, Edit) else "fired"
     if reasons and all(reasons):
-        return f"never fired, because {reasons[0]}"
-    return (
-        "never fired"
-        if session.run.models.main and session.run.models.main.forwards
-        else "never fired: no forward yet"
-    )
+        return f"never {word}, because {reasons[0]}"
+    if session.run.models.main and session.run.models.main.forwards:
+        return "not yet: no call since it was set" if isinstance(point, Edit) else "never fired"
+    return f"never {word}: no forward yet"
 
 
 def why_uncalled(session: Session, module: nn.Module, path: str) -> str:

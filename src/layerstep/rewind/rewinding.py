@@ -16,6 +16,7 @@ from layerstep._torch.forward_swap import swap_forward
 from layerstep.calls.events import Event, Phase
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.pause import Pause
+from layerstep.engine.points import Edit
 from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.stepper import Reach
 from layerstep.errors import UserError
@@ -44,10 +45,15 @@ class Rewind(Instrument):
         self._goal: tuple[Goal, Place | None] = (Goal(), None)
         self._notices: list[Notice] = []
         self._writers = WeightWriters()
+        self._edits: set[int] = set()
+        """The numbers of the edits in force when the forward began, or began again."""
+        self._weight_edits = 0
 
     def begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not self.is_armed or is_tracing() or self._is_in_another():
             return
+        self._edits = {point.number for point in self._session.points if isinstance(point, Edit)}
+        self._weight_edits = self._session.run.weight_edits
         forward = RunningForward(self._session, module, self._writers, self._arrived)
         if swap_forward(sys._getframe(1), module, forward.around):
             followers, passed = self._session.run.followers, self._session.run.passed_calls
@@ -138,6 +144,15 @@ class Rewind(Instrument):
         changed = set(baseline.state.changed())
         return {id(tensor) for name, tensor in state_of(self._session.run.models) if name in changed}
 
+    def _changes_by_hand(self) -> str:
+        """What lines of the user have changed since the last run of this forward began, in a word."""
+        points = [point for point in self._session.points if isinstance(point, Edit) and point.enabled]
+        before, writes = self._edits, self._weight_edits
+        self._edits, self._weight_edits = {point.number for point in points}, self._session.run.weight_edits
+        if before != self._edits:
+            return "edits"
+        return "weights" if writes != self._weight_edits or self._written_by_lines() else ""
+
     def aim(self, goal: Goal, place: Place | None) -> None:
         """Where the `Resume` that comes next goes back to."""
         self._goal = goal, place
@@ -148,7 +163,10 @@ class Rewind(Instrument):
             forward.clock.go_on()
             if (weights := forward.weights) is not None:
                 weights.goes_on(self._written_by_lines())
+            if pause.edited is not None:
+                forward.went_on_with(pause.edited)
         if resume.kind is Kind.BACK and forward is not None:
+            forward.changed_by = self._changes_by_hand()
             forward.leave_for(*self._goal)
 
 

@@ -78,6 +78,12 @@ class Route:
         self.anchors.append(_Anchor(key, max(counts.get(module, 0), 1), output))
         self.passed.clear()
 
+    def went_on_with(self, output: KeptOutput) -> bool:
+        """The last stop has replaced what was seen there; False if it was at the boundary it began at."""
+        if self.anchors:
+            self.anchors[-1].output = output
+        return bool(self.anchors)
+
     def begin_at(self, number: int) -> None:
         """The run stands at a boundary whose number is known."""
         self.start = number

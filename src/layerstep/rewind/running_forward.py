@@ -15,6 +15,7 @@ from layerstep._torch.process_state import global_forward_hooks
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.stack import build_stack
 from layerstep.engine.causes import AtModule
+from layerstep.engine.points import Counts, Edit
 from layerstep.engine.restart import Restart
 from layerstep.rewind.outputs import Comparison, KeptOutput, keep_output
 from layerstep.rewind.route import Boundary, Clock, Key, Place, Route, Search, find_call
@@ -97,6 +98,10 @@ class RunningForward:
         self._is_thrown = False
         """`Restart` is on its way out, or was swallowed."""
         self._has_arrived = False
+        self._edits: dict[int, Counts] = {}
+        """What the edits had counted at the beginning, by their numbers."""
+        self.changed_by = ""
+        """What the user has changed since the run before, if anything."""
 
     # --- the loop ---
 
@@ -115,6 +120,8 @@ class RunningForward:
             with modes_off():
                 self.snapshot = Snapshot(self.module, args, kwargs, self._writers)
             self.clock = Clock()
+            edits = (point for point in self._session.points if isinstance(point, Edit))
+            self._edits = {edit.number: edit.counts() for edit in edits}
         except Exception as error:
             self._session.fail(error)
 
@@ -191,6 +198,9 @@ class RunningForward:
                     self.snapshot.restore()
                 session.run.seen_calls.clear()
                 session.run.restarts += 1
+                for point in session.points:
+                    if isinstance(point, Edit):
+                        point.count_from(self._edits.get(point.number, Counts(ignore=point.ignore)))
                 session.backward_pass.graph.begin_again(self.module)
         except Exception as error:
             session.fail(error)
@@ -367,6 +377,14 @@ class RunningForward:
         elif event.module is not self.module or event.phase is not Phase.ENTER or self._call is not None:
             output = self._kept(event.output) if event.phase is Phase.EXIT else ()
             self.route.stops((id(event.module), event.phase), output)
+
+    def went_on_with(self, event: Event) -> None:
+        """The stop has put another value into its event: the next run will have it, too."""
+        if event.phase is not Phase.EXIT:
+            return
+        output = self._kept(event.output)
+        if not self.route.went_on_with(output) and self.route.start < len(self.boundaries):
+            self.boundaries[self.route.start].output = output
 
     def release(self) -> None:
         """It is over, or the debugger leaves: keep nothing. One that was thrown out still begins again."""

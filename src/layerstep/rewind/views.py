@@ -27,7 +27,8 @@ def arrival(forward: RunningForward) -> list[Notice]:
     if found.different:
         path, where = found.different[0]
         text = f"not the same bits: {path}{f', {where}' if where else ''}"
-        count = f"{len(found.different)} of {found.compared} outputs differ; {NOT_PUT_BACK}"
+        why = f"you have changed {forward.changed_by} since" if forward.changed_by else NOT_PUT_BACK
+        count = f"{len(found.different)} of {found.compared} outputs differ; {why}"
         notices.append(Notice(text, "; ".join(filter(None, (count, more))), level="warn"))
     elif found.compared:
         text = f"came back to the same bits: {found.compared} of {found.compared} outputs"
