@@ -6,20 +6,26 @@ input, together with what other branches send there. So the difference is added 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from layerstep.calls.backward import Call
 
 __all__ = ["Key", "SetGradients", "is_leaf"]
 
 Key = tuple[str, int, int]
 """An input as an edge of the graph: a node by its number and output, or a leaf by its id."""
+
+
+class Call(Protocol):
+    """A call of a module that the backward pass goes through."""
+
+    inputs: tuple[Key | None, ...]
+
+    def stack(self) -> Iterable[Any]:
+        """The call and those around it."""
 
 
 def is_leaf(key: Key | None) -> bool:

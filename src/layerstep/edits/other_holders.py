@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerstep._torch.tensors import is_tensor
+from layerstep._torch.tensors import base_of, is_tensor, is_view
 from layerstep.calls.events import Event, Phase
 from layerstep.tensors.containers import tensors_of
 
@@ -52,15 +52,15 @@ def _attributes(module: Any, tensor: Tensor, path: str) -> list[str]:
 
 
 def _is_view_of(tensor: Tensor, others: list[Tensor]) -> bool:
-    if not tensor._is_view() or any(other is tensor for other in others):
+    if not is_view(tensor) or any(other is tensor for other in others):
         return False
-    base = tensor._base
-    return any(other is base or (other._is_view() and other._base is base) for other in others)
+    base = base_of(tensor)
+    return any(other is base or (is_view(other) and base_of(other) is base) for other in others)
 
 
 def _has_held_base(tensor: Tensor) -> bool:
     """Has Python a name for the tensor that this one is a view of?"""
-    return tensor._is_view() and _holders(tensor) > _holders(_view_alone())
+    return is_view(tensor) and _holders(tensor) > _holders(_view_alone())
 
 
 def _view_alone() -> Tensor:
@@ -68,5 +68,5 @@ def _view_alone() -> Tensor:
 
 
 def _holders(view: Tensor) -> int:
-    base = view._base
+    base = base_of(view)
     return sys.getrefcount(base)
