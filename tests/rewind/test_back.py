@@ -234,6 +234,23 @@ def test_weights_are_copied_again_only_if_the_first_forward_wrote_them(
     assert kept == copies
 
 
+def test_a_tensor_of_inference_mode_is_put_back() -> None:
+    """Torch writes it in that mode alone."""
+
+    def counts(model: Model, x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            model.cache["count"].add_(1)
+        return model.inner(x)
+
+    model = Model(counts)
+    with torch.inference_mode():
+        model.cache["count"] = torch.zeros(1)
+    console, seen = console_on(model, ["break inner", "continue", "back", "restart", "delete", "continue"])
+    with console:
+        model(torch.randn(6, 4))
+    assert not seen.bugs and float(model.cache["count"]) == 1
+
+
 def test_it_says_what_has_not_come_back_to_the_same_bits() -> None:
     def counts(model: Model, x: Tensor) -> Tensor:
         SIDE.append(1)

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from layerstep._torch import set_version
 from layerstep._torch.tensors import size_of, version_of
-from layerstep.tensors.clones import clone_of, has_same_bits
+from layerstep.tensors.clones import clone_of, has_same_bits, write_back
 from layerstep.tensors.observing import observing
 
 __all__ = ["WeightState", "weights_and_gradients", "weights_kept"]
@@ -91,7 +91,7 @@ class WeightState:
             if not _is_same_memory(self.tensor, self.memory):
                 self.tensor.data = self.memory
             if self.values is not None and not has_same_bits(self.memory, self.values):
-                self.memory.copy_(self.values)
+                write_back(self.memory, self.values)
             if self.tensor.is_leaf:
                 if self.tensor.requires_grad is not self.needs_grad:
                     self.tensor.requires_grad_(self.needs_grad)

@@ -22,7 +22,7 @@ from layerstep.rerun.attributes import Attributes, own_attributes, put_back
 from layerstep.rerun.whole_call import generators_of
 from layerstep.rewind.weights import WeightWriters
 from layerstep.side_effects.random_streams import Generators, RandomState, is_generator
-from layerstep.tensors.clones import clone_of
+from layerstep.tensors.clones import clone_of, write_back
 
 __all__ = ["COPY_BYTES", "Snapshot"]
 
@@ -148,15 +148,9 @@ class _State(Attributes):
                 continue
             if tensor.requires_grad and not noted.requires_grad:
                 tensor.detach_()
-            once = tuple(slice(None if step else 1) for step in _strides(tensor))
-            tensor.data[once].copy_(content[once])
+            write_back(tensor, content)
             if noted.version >= 0:
                 set_version(tensor, noted.version)
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Torch refuses to write where several elements lie in one place, as in an expanded dimension."""
-    return tensor.stride() if tensor.layout is torch.strided and not tensor.is_nested else ()
 
 
 def _was_written(tensor: Tensor, content: Tensor, version: int) -> bool:

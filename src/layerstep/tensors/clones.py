@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from layerstep._torch.guards import functions_off
 
-__all__ = ["clone_of", "has_same_bits", "is_freed"]
+__all__ = ["clone_of", "has_same_bits", "is_freed", "write_back"]
 
 
 def clone_of(tensor: Tensor) -> Tensor:
@@ -25,6 +27,18 @@ def clone_of(tensor: Tensor) -> Tensor:
         return plain.clone()
     once = tuple(slice(None if step else 1) for step in plain.stride())
     return plain[once].clone().expand(plain.shape)
+
+
+def write_back(tensor: Tensor, copy: Tensor) -> None:
+    """Give a tensor the values that it had when it was copied.
+
+    Torch writes a tensor of inference mode only in that mode, and none where several elements lie in one
+    place, as in an expanded dimension.
+    """
+    is_plain = tensor.layout is torch.strided and not tensor.is_nested
+    once = tuple(slice(None if step else 1) for step in (tensor.stride() if is_plain else ()))
+    with torch.inference_mode() if tensor.is_inference() else contextlib.nullcontext():
+        tensor.data[once].copy_(copy[once])
 
 
 def has_same_bits(tensor: Tensor, copy: Tensor) -> bool:
