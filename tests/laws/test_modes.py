@@ -423,3 +423,18 @@ def test_a_mode_that_is_stopped_in_knows_that_an_autocast_block_has_ended() -> N
 
     bare = output([])
     assert torch.equal(bare, output(["break first", "continue", "delete", "stepi", "continue"]))
+
+
+@pytest.mark.parametrize("line", ["memory on", "watch --stop 0.weight", "catch nonfinite --every-op"])
+def test_a_mode_lies_once_however_often_the_run_stops(line: str) -> None:
+    """At a stop modes are aside. One that was pushed again there would lie twice, and so on at each stop."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    console = DebugConsole(
+        model, commands=["break **", "continue", line, *["continue"] * 40], output=io.StringIO()
+    )
+    depths = []
+    with console:
+        for _ in range(4):
+            model(torch.ones(1, 4)).sum().backward()
+            depths.append(torch._C._len_torch_dispatch_stack())
+    assert max(depths) <= 1 and not torch._C._len_torch_dispatch_stack()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from typing import Any
 
 import torch
 
-__all__ = ["below_everything", "functions_off", "modes_off", "no_grad_unseen", "observation"]
+__all__ = ["below_everything", "functions_off", "is_aside", "modes_off", "no_grad_unseen", "observation"]
 
 _functions_off: Any = torch._C.DisableTorchFunction
 _modes_on = torch._C._len_torch_dispatch_stack
@@ -56,8 +57,23 @@ def modes_off() -> contextlib.AbstractContextManager[Any]:
 
     stack = contextlib.ExitStack()
     stack.enter_context(_functions_off())
-    stack.enter_context(_disable_current_modes())
+    _aside.modes.append(stack.enter_context(_disable_current_modes()))
+    stack.callback(_aside.modes.pop)
     return stack
+
+
+class _Aside(threading.local):
+    def __init__(self) -> None:
+        self.modes: list[Any] = []
+        """For each such block of this thread, the dispatch modes that lay there before it."""
+
+
+_aside = _Aside()
+
+
+def is_aside(mode: object) -> bool:
+    """Is this mode out of the stack for the time of such a block, after which torch puts it back?"""
+    return any(each is mode for modes in _aside.modes for each in modes or ())
 
 
 _transforms_off: Any = getattr(torch._C, "_DisableFuncTorch", contextlib.nullcontext)

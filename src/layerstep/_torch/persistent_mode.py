@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from layerstep._torch.dynamo import is_key_on, keep_dynamo_out
 from layerstep._torch.forward_swap import swap_forward
 from layerstep._torch.graphs import is_in_backward
+from layerstep._torch.guards import is_aside
 from layerstep._torch.kernel_keys import follow_autocast, unfollow_autocast
 from layerstep._torch.modes import DEFERRED_POP, DeferredPop, is_on_stack, pop_mode, push_below
 
@@ -84,6 +85,8 @@ class PersistentMode(TorchDispatchMode):
 
     def push_below(self) -> bool:
         """Go to the bottom of this thread's stack and stay; False where a block around forbids it."""
+        if is_aside(self):  # a second time would be once more for each stop
+            return True
         if is_on_stack(self):
             if is_key_on():
                 return True
@@ -107,7 +110,7 @@ class PersistentMode(TorchDispatchMode):
         if blocks_around(sys._getframe(1)) != NO_BLOCKS:
             return False
         was_there = self.pop_here()
-        if not was_there and not self.is_busy:
+        if not was_there and not self.is_busy and not is_aside(self):
             self.forget()
         return was_there
 

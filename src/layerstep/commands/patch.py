@@ -91,7 +91,7 @@ def _patch_head(session: Session, given: Given) -> Notice:
 
 def _sweep(session: Session, given: Given) -> View:
     if not given.metric:
-        raise BadArguments("a sweep needs `metric EXPR`", "patch --sweep 'h.*' from out@-1 metric out.mean()")
+        raise BadArguments("a sweep needs `metric EXPR`", "patch --sweep h.* from out@-1 metric out.mean()")
     if given.head is not None:
         raise BadArguments("a sweep takes all heads", "--by head in place of --head")
     paths, reach = modules_meant(session, given.where), reach_of(given)
