@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from layerstep._torch.tensors import version_of
 from layerstep.tensors.clones import clone_of
 from layerstep.tensors.containers import tensors_of
-from layerstep.tensors.observing import observing, version_of
+from layerstep.tensors.observing import observing
 
 __all__ = ["Overwritten", "OverwrittenInputs", "before_call", "may_overwrite"]
 

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from layerstep._torch import set_version
+from layerstep._torch.tensors import version_of
 from layerstep.edits.made import Made
 from layerstep.edits.target import Target
 from layerstep.errors import BadArguments, UserError
 from layerstep.expressions.scope import EvaluationFailed, run_python
 from layerstep.side_effects.guard import state_of
-from layerstep.tensors.observing import observing, version_of
+from layerstep.tensors.observing import observing
 from layerstep.views import Notice
 
 if TYPE_CHECKING:

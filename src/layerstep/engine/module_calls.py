@@ -81,7 +81,7 @@ class ModuleCalls:
         Never raises but to quit or to begin the forward again: a bug of ours detaches and lets the run go on.
         """
         if self._evaluating and get_ident() in self._evaluating:
-            return self._report_silently(phase, points, module, args, kwargs, output, frame)
+            return self._report_silently(phase, module, args, kwargs, output, frame)
         if not self._run.is_attached:
             return None
         if self._passed:
@@ -99,7 +99,7 @@ class ModuleCalls:
             if asked or sink.listening:
                 return self._consider(asked, Event(phase, module, args, kwargs, output), frame)
         except Restart:
-            return self._run_again(phase, points, module, args, kwargs, frame)
+            return self._run_again(phase, module, args, kwargs, frame)
         except Exception as error:
             self._fail(error)
         return None
@@ -110,14 +110,7 @@ class ModuleCalls:
             counts[id(module)] = counts.get(id(module), 0) + 1
 
     def _report_silently(
-        self,
-        phase: Phase,
-        points: tuple[Point, ...],
-        module: Any,
-        args: Any,
-        kwargs: Any,
-        output: Any,
-        frame: FrameType,
+        self, phase: Phase, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
     ) -> Any:
         """A call in an evaluation is not heard. It may be one of a forward that runs again, however."""
         follower = self._follower() if self._followers else None
@@ -126,17 +119,9 @@ class ModuleCalls:
         try:
             return self._pass_silently(follower, Event(phase, module, args, kwargs, output), frame)
         except Restart:
-            return self._run_again(phase, points, module, args, kwargs, frame)
+            return self._run_again(phase, module, args, kwargs, frame)
 
-    def _run_again(
-        self,
-        phase: Phase,
-        points: tuple[Point, ...],
-        module: Any,
-        args: Any,
-        kwargs: Any,
-        frame: FrameType,
-    ) -> Any:
+    def _run_again(self, phase: Phase, module: Any, args: Any, kwargs: Any, frame: FrameType) -> Any:
         """Called where `Restart` passes: at the exit of a forward that can begin again, it does so here."""
         follower = self._follower()
         if follower is None or not follower.is_over or module is not follower.module:
@@ -145,7 +130,7 @@ class ModuleCalls:
         if edits := self.taps.asked_at(module, Phase.EDIT_OUTPUT):  # their tap was passed before
             edited = self._edit(phase, edits, module, args, kwargs, output, frame)
             output = output if edited is None else edited
-        points = self.taps.asked_at(module, phase)  # some may have been deleted since
+        points = self.taps.asked_at(module, phase)  # as they are now: at the stop some may have been deleted
         replaced = self.report(phase, points, module, args, kwargs, output, frame)
         return output if replaced is None else replaced
 

@@ -18,12 +18,13 @@ from torch.nn.parameter import is_lazy
 
 from layerstep._torch import has_saved_tensor_hooks, set_version
 from layerstep._torch.process_state import parametrizations_kept
+from layerstep._torch.tensors import version_of
 from layerstep.hooks.temporary import watching_calls
 from layerstep.module_paths.models import Models
 from layerstep.process.interrupts import not_now
 from layerstep.side_effects.random_streams import Generators, OtherThreads, RandomState
 from layerstep.side_effects.reachable import Reach
-from layerstep.tensors.observing import observing, version_of
+from layerstep.tensors.observing import observing
 
 __all__ = ["Evaluation", "Outcome", "note_before_change", "own_saved_tensors", "state_of", "undisturbed"]
 

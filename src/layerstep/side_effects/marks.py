@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from layerstep._torch.tensors import version_of
 from layerstep.module_paths.models import Models
 from layerstep.side_effects.guard import state_of
 from layerstep.side_effects.random_streams import OtherThreads, RandomState
 from layerstep.side_effects.reachable import MOST, Reach
-from layerstep.tensors.observing import checksum, observing, size_of, version_of
+from layerstep.tensors.observing import checksum, observing, size_of
 
 __all__ = ["Baseline", "Marks"]
 

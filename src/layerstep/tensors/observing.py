@@ -13,7 +13,7 @@ from layerstep._torch import observation
 from layerstep._torch.tensors import raw_bytes
 from layerstep.tensors.kinds import readable
 
-__all__ = ["checksum", "observing", "size_of", "version_of"]
+__all__ = ["checksum", "observing", "size_of"]
 
 
 def observing() -> contextlib.AbstractContextManager[None]:
@@ -31,14 +31,6 @@ def _without_autocast() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.amp.autocast(device, enabled=False))
         yield
-
-
-def version_of(tensor: Tensor) -> int:
-    """How often it was written to; -1 where that is not counted."""
-    try:
-        return int(tensor._version)
-    except Exception:  # inference tensors, and values inside transforms
-        return -1
 
 
 def size_of(tensor: Tensor) -> int | None:
