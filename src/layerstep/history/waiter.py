@@ -38,6 +38,7 @@ def wait_for_run(run: int, news: int) -> int:
         came = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, 1.0)
         # What a terminal sends comes from the kernel, and goes to the run as well.
         if came is not None and came.si_signo != signal.SIGCHLD and came.si_code <= 0:
+            run = _latest(news, run)  # one that has just ended takes a signal and does nothing with it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(run, came.si_signo)
 
