@@ -334,7 +334,7 @@ def test_ops_groups_what_repeats() -> None:
     _, text = stepped(model, "break head", "continue", *lines, x=tokens)
     every, _, some = text.partition("config max_lines 12")
     assert "× 11" in every and "blocks.*" in every
-    assert "left out" in some  # which are shown is a matter of their times
+    assert "left out" in some.partition("module")[0]  # long rows push a note off the screen
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from layerstep.render.names import shortened_all, wrapped
@@ -58,6 +58,7 @@ def test_each_number_is_whole_or_its_column_is_named(table: Table, width: int) -
 
 
 @given(st.lists(PATHS, min_size=1, max_size=12), st.integers(6, 60))
+@example(["stage1.stage1", "stage1.0.10.stage1"], 6)
 def test_shortened_names_stay_distinct_and_fit(names: list[str], room: int) -> None:
     shown = shortened_all(names, room)
     assert set(shown) == set(names)

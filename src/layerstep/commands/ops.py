@@ -124,9 +124,10 @@ def ops(session: Session, given: Given) -> View:
     total = sum(seen.seconds for seen in watcher.found)
     title = f"{call.path}  {len(watcher.found)} {'aten ops' if given.aten else 'ops'}, {total * 1e6:,.0f} µs"
     found = [seen._replace(path=_below(seen.path, call.path)) for seen in watcher.found]
-    return Group(
-        (Notice(title, "; ".join(remarks)), _table(found, max(session.run.config.max_lines - FRAME_LINES, 1)))
-    )
+    groups, left_out = _groups(found, max(session.run.config.max_lines - FRAME_LINES, 1))
+    remarks += [f"{left_out:,} kinds of ops that took less are left out"] if left_out else []
+    rows = tuple(_row(group) for group in groups)
+    return Group((Notice(title, "; ".join(remarks)), Table(_COLUMNS, rows, note=_note(found))))
 
 
 def _below(path: str, top: str) -> str:
@@ -158,21 +159,19 @@ _COLUMNS = (
 )
 
 
-def _table(found: list[_Seen], most: int) -> Table:
+def _groups(found: list[_Seen], most: int) -> tuple[list[list[_Seen]], int]:
+    """The ops one by one, or by kind where they are too many, and how many kinds that makes too many."""
     if len(found) <= most:
-        return Table(_COLUMNS, tuple(_grouped([seen]) for seen in found), note=_note(found))
-    groups: dict[tuple[str, str, str], list[_Seen]] = {}
+        return [[seen] for seen in found], 0
+    kinds: dict[tuple[str, str, str], list[_Seen]] = {}
     for seen in found:
-        groups.setdefault((seen.name, seen.shapes, seen.place.name), []).append(seen)
-    biggest = sorted(groups.values(), key=lambda group: -sum(seen.seconds for seen in group))
-    shown = {id(group) for group in biggest[:most]}
-    rows = [_grouped(group) for group in groups.values() if id(group) in shown]
-    notes = [f"{len(groups) - most:,} kinds of ops that took less are left out"] if len(groups) > most else []
-    notes += [_note(found)] if _note(found) else []
-    return Table(_COLUMNS, tuple(rows), note="\n".join(notes))
+        kinds.setdefault((seen.name, seen.shapes, seen.place.name), []).append(seen)
+    slowest = sorted(kinds.values(), key=lambda kind: -sum(seen.seconds for seen in kind))
+    shown = {id(kind) for kind in slowest[:most]}
+    return [kind for kind in kinds.values() if id(kind) in shown], len(slowest[most:])
 
 
-def _grouped(group: list[_Seen]) -> tuple[str, ...]:
+def _row(group: list[_Seen]) -> tuple[str, ...]:
     first = group[0]
     times = f" × {len(group)}" if len(group) > 1 else ""
     took = sum(seen.seconds for seen in group) * 1e6

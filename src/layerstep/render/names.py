@@ -12,6 +12,8 @@ __all__ = ["longest_number", "shortened", "shortened_all", "wrapped"]
 
 _ATOMS = re.compile(r"[-+−]?\d[\d.,_]*(?:[eE][-+]?\d+)?%?|.", re.DOTALL)
 """Numbers, which stay whole, and single characters."""
+_PATH_ATOMS = re.compile(r"\d+|.", re.DOTALL)
+"""The same in a path: in `1.0.10.` the dots stand between its parts."""
 
 
 def shortened(name: str, room: int, *, head: int | None = None) -> str:
@@ -63,7 +65,7 @@ def _told_apart(shown: dict[str, str], room: int) -> dict[str, str]:
     for group in (group for group in groups.values() if len(group) > 1):
         texts = list(_elided(group, room).values())
         if len(set(texts)) < len(group) or taken & set(texts) or max(map(cell_len, texts)) > room:
-            texts = ["\n".join(_broken(name, room)) for name in group]
+            texts = ["\n".join(_broken(name, room, _PATH_ATOMS)) for name in group]
         shown.update(zip(group, texts, strict=True))
         taken |= set(texts)
     return shown
@@ -119,9 +121,9 @@ def _wrapped_line(text: str, width: int) -> Iterator[str]:
         yield line.rstrip()
 
 
-def _broken(word: str, width: int) -> list[str]:
+def _broken(word: str, width: int, atoms: re.Pattern[str] = _ATOMS) -> list[str]:
     lines = [""]
-    for atom in _ATOMS.findall(word):
+    for atom in atoms.findall(word):
         if lines[-1] and cell_len(lines[-1]) + cell_len(atom) > width:
             lines.append("")
         lines[-1] += atom
