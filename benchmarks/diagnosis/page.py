@@ -198,6 +198,7 @@ def page(results: Sequence[Judged]) -> str:
         note="" if any(one.published for one in results) else _QUICK,
         faults=len(faults),
         healthy=len(healthy),
+        programs=len(PROGRAMS),
         seeds=seeds,
         developed=", ".join(DEVELOPED),
         held_out=", ".join(HELD_OUT),
@@ -232,14 +233,14 @@ _PAGE = """\
 <!-- Written by `python -m benchmarks.diagnosis`; do not edit. -->
 # How often the doctor is right
 
-{faults} faults are planted in fifteen training programs, and {healthy} healthy trainings are run as they are.
+{faults} faults are planted in {programs} training programs, and {healthy} healthy trainings are run.
 This page is generated: `pip install -e '.[bench]'`, then `python -m benchmarks.diagnosis` runs all of it
 again and writes it anew.
 {note}
 ## What is run, and how
 
-The fifteen programs are in `benchmarks/diagnosis/programs/`: ordinary training loops of 150 to 300 steps. A
-fault changes a few lines of the text of a program (`benchmarks/diagnosis/faults/`). It says which rules are
+The {programs} programs are in `benchmarks/diagnosis/programs/`: ordinary training loops of 150 to 300 steps.
+A fault changes a few lines of the text of a program (`benchmarks/diagnosis/faults/`). It says which rules are
 right, and which source lines, parameters or modules are the right place. A fault runs with {seeds} seeds.
 
 - **right cause first**: the first finding is of a right rule.
@@ -258,9 +259,9 @@ There are two parts, and they are reported apart:
   for its format. The doctor was not run on them while they were written.
 
 Each run takes place three times: bare, under the doctor, and with `torch.autograd.detect_anomaly` and
-published thresholds (these at the level extreme only). The fifteen programs as they are run for 200 steps or
-more, and all that they leave behind is compared bit by bit. A healthy training counts only if its loss falls
-as far as its case says.
+published thresholds (these at the level extreme only). The {programs} programs as they are run for
+200 steps or more, and all that they leave behind is compared bit by bit. A healthy training counts only if
+its loss falls as far as its case says.
 
 ## Faults
 

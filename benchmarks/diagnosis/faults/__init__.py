@@ -6,15 +6,21 @@ from collections.abc import Iterator
 
 from benchmarks.diagnosis.cases import PROGRAMS, Fault
 from benchmarks.diagnosis.faults import (
+    agent,
     autoencoder,
+    bert,
     cnn,
+    contrastive,
     convnext,
+    diffusion,
+    gan,
     gnn,
     gpt,
     lstm,
     mlp,
     recommender,
     regression,
+    segmentation,
     seq2seq,
     speech,
     tabular,
@@ -41,6 +47,12 @@ _FILES = {
     "speech": speech,
     "recommender": recommender,
     "wavenet": wavenet,
+    "contrastive": contrastive,
+    "agent": agent,
+    "diffusion": diffusion,
+    "gan": gan,
+    "bert": bert,
+    "segmentation": segmentation,
 }
 
 

@@ -25,6 +25,7 @@ from benchmarks.diagnosis.healthy import (
     vision,
 )
 from benchmarks.diagnosis.healthy.registered import REGISTERED
+from benchmarks.diagnosis.variants import all_variants
 
 __all__ = ["all_healthy"]
 
@@ -58,4 +59,5 @@ def all_healthy() -> Iterator[Healthy]:
         yield Healthy(
             name=f"{program}, as it is", program=program, falls_to=0.7, seeds=3, steps=LONGER.get(program)
         )
+    yield from all_variants()
     yield from REGISTERED

@@ -86,13 +86,13 @@ class UpdateTooLarge(Rule):
             now, then = median(mine.loss.tail(10)), median(mine.loss.head(5))
             allowed = then - 0.1 * abs(then) if step.number >= LONG else then + 0.1 * abs(then)
             if usual > LATER and not now < allowed:
-                yield self._sign(usual, step, loss=now, first=then)
+                yield self._sign(usual, step, loss=now, first=first)
             elif worst > LATER and step.number >= LATE and _is_no_better(mine, allowed):
-                yield self._sign(worst, step, loss=now, first=then)
+                yield self._sign(worst, step, loss=now, first=first)
 
     def _sign(self, update: float, step: StepFacts, *, loss: float, first: float) -> Sign:
         return Sign(
-            f"a step changes the weights by {update:.2g} of their size; "
+            f"a step changes the weights by {update:.2g} times their size; "
             f"the loss went from {first:.4g} to {loss:.4g}",
             Place(module=step.kind),
             {"update": update, "learning rate": step.lr, "loss at first": first, "loss": loss},

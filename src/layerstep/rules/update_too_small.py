@@ -42,7 +42,7 @@ class UpdateTooSmall(Rule):
         update = median(mine.update.tail(LOOKS))
         if update < SMALL and step.lr > 0 and step.lr >= 0.5 * highest:
             yield Sign(
-                f"a step changes the weights by {update:.2g} of their size",
+                f"a step changes the weights by {update:.2g} times their size",
                 Place(module=step.kind),
                 {"update": update, "learning rate": step.lr, "gradient norm": step.grad_norm or 0.0},
             )
