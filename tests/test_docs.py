@@ -106,8 +106,10 @@ def sessions_of(page: str) -> list[tuple[str, list[str]]]:
     return sessions
 
 
-@pytest.mark.parametrize("script, lines", sessions_of("how-to/inspecting.md"))
-def test_the_lines_about_inspecting_work(
+@pytest.mark.parametrize(
+    "script, lines", sessions_of("how-to/inspecting.md") + sessions_of("how-to/graph.md")
+)
+def test_the_lines_of_pages_work(
     script: str, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -23,6 +23,8 @@ from layerstep.engine.points import Catch
 from layerstep.engine.session import Session
 from layerstep.errors import Quit, UserError
 from layerstep.frontends.choose import is_child, open_session
+from layerstep.graph.model_graph import ModelGraph
+from layerstep.graph.tracing import graph_of
 from layerstep.lockstepping.result import Lockstep
 from layerstep.lockstepping.running import Arguments
 from layerstep.lockstepping.sides import Side, compare_sides
@@ -31,6 +33,7 @@ from layerstep.nonfinite.detection import Detection
 from layerstep.points.description import described
 from layerstep.points.setting import set_breakpoint
 from layerstep.points.silence import silence_of
+from layerstep.rerun.kv_caches import CallProgress
 from layerstep.views import Notice, View
 
 __all__ = ["DebugConsole", "anomaly_detection", "attach", "lockstep", "pm", "set_trace"]
@@ -129,6 +132,21 @@ class DebugConsole:
     def submit(self, line: str) -> Future[View | None]:
         """Hand in one line from any thread."""
         return self.session.prompt.submit(line)
+
+    def graph(self, *args: Any, by: str = "", **kwargs: Any) -> ModelGraph:
+        """The graph of the model as it runs on these arguments: calls, operations, and what flows.
+
+            graph = console.graph(x)
+            print(len(graph.calls), graph.to_json())
+
+        The model runs on copies, and nothing of it changes. As `graph` at the prompt, `by` is one of `grad`,
+        `time`, `bytes` and `dead`.
+        """
+        if not args and not kwargs:
+            raise UserError("`graph` wants the arguments of the model", "console.graph(x)")
+        return graph_of(
+            self.session, self.model, args=args, kwargs=kwargs, progress=CallProgress.BEFORE, by=by
+        )
 
     def __enter__(self) -> Self:
         return self.attach()

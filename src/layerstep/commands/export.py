@@ -21,7 +21,8 @@ def export(session: Session, given: Given) -> Notice:
 
     Its suffix says how. A .html, .svg, .png or .pdf file holds what the screen shows, a .json file the data,
     and a .csv file the numbers of the last plot or table. .png and .pdf need the extra `plots`. The steps of
-    a profile go into a .trace.json file, for Perfetto. A file of that name is written over.
+    a profile go into a .trace.json file, for Perfetto. What `graph` has shown goes into a .dot, .graph.svg,
+    .mmd or .graph.json file. A file of that name is written over.
     """
     path = Path(os.path.expanduser(given.file))
     kind = find_export(path.name)

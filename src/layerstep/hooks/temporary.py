@@ -17,6 +17,7 @@ from layerstep.process.frames import forget_locals
 __all__ = [
     "editing_calls",
     "replacing_forward",
+    "watching_both_ends",
     "watching_calls",
     "watching_copy",
     "watching_every_call",
@@ -155,6 +156,40 @@ def watching_every_call(ended: Callable[[nn.Module, Any, Any, Any], None]) -> It
         yield
     finally:
         handle.remove()
+
+
+@contextlib.contextmanager
+def watching_both_ends(
+    entered: Callable[[nn.Module, nn.Module | None, Any, Any], None],
+    left: Callable[[nn.Module, Any], Any],
+) -> Iterator[None]:
+    """Report each call of a module in this thread: the module, its caller and arguments, then the output.
+
+    For reruns, where other hooks are hidden. What `left` returns, unless it is None, takes the place of the
+    output. Modules that are not in the model are reported, too.
+    """
+    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+    thread = get_ident()
+
+    def before(module: nn.Module, args: Any) -> None:
+        if get_ident() == thread:
+            calls = call_frames(sys._getframe(1))
+            call = next(calls)
+            kwargs = called_module(call)[2]
+            forget_locals(call)
+            above = next(calls, None)
+            caller = called_module(above)[0] if above is not None else None
+            if above is not None:
+                forget_locals(above)
+            entered(module, caller, args, kwargs)
+
+    def after(module: nn.Module, args: Any, output: Any) -> Any:
+        return left(module, output) if get_ident() == thread else None
+
+    handles = (register_module_forward_pre_hook(before), register_module_forward_hook(after))
+    with _removing(handles):
+        yield
 
 
 @contextlib.contextmanager
