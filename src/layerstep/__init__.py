@@ -1,11 +1,17 @@
-"""layerstep: a debugger for PyTorch models. Importing it patches nothing and opens nothing."""
+"""layerstep: a debugger for PyTorch models. Importing it patches nothing and opens nothing.
+
+Except where the user asks for it: with `LAYERSTEP_LISTEN=1`, a program that imports it can be attached to.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerstep.api import DebugConsole, anomaly_detection, attach, lockstep, pm, set_trace
+    from layerstep.api import DebugConsole, anomaly_detection, attach, listen, lockstep, pm, set_trace
     from layerstep.automation.alerts import Alert, CallbackSink, JsonLinesSink, LoggingSink, WebhookSink
     from layerstep.automation.hook import AlertSeverity, HookAction, HookBuilder, HookContext, HookTrigger
     from layerstep.errors import LayerstepError, Quit, UserError
@@ -74,6 +80,7 @@ __all__ = [
     "debug_session",
     "debug_training_session",
     "inspect",
+    "listen",
     "lockstep",
     "memory_tracking",
     "pm",
@@ -106,6 +113,7 @@ _HOME = {
     "DiffusionModelDebugger": "layerstep.sessions.diffusion",
     "DebugConsole": "layerstep.api",
     "attach": "layerstep.api",
+    "listen": "layerstep.api",
     "lockstep": "layerstep.api",
     "Lockstep": "layerstep.lockstepping.result",
     "pm": "layerstep.api",
@@ -151,3 +159,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _is_our_own_command() -> bool:
+    """Is this process `layerstep …`? It listens if its options say so; `layerstep attach` never does."""
+    words = sys.orig_argv
+    by_module = ("-m", "layerstep") in itertools.pairwise(words)
+    return by_module or os.path.basename(sys.argv[0] if sys.argv else "") == "layerstep"
+
+
+if os.environ.get("LAYERSTEP_LISTEN") == "1" and not _is_our_own_command():
+    __getattr__("listen")()

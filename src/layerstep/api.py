@@ -1,4 +1,4 @@
-"""The library: `DebugConsole`, `attach`, `set_trace`, `pm`, `lockstep`. No logic, only the way in."""
+"""The library: `DebugConsole`, `attach`, `listen`, `set_trace`, `pm`, `lockstep`. Only the way in."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from layerstep.points.silence import silence_of
 from layerstep.rerun.kv_caches import CallProgress
 from layerstep.views import Notice, View
 
-__all__ = ["DebugConsole", "anomaly_detection", "attach", "lockstep", "pm", "set_trace"]
+__all__ = ["DebugConsole", "anomaly_detection", "attach", "listen", "lockstep", "pm", "set_trace"]
 
 _current: Session | None = None
 """The session of this process: `set_trace()` joins it instead of opening a second one."""
@@ -182,6 +182,26 @@ def set_trace() -> None:
     _current.standstill.stop_here(sys._getframe(1), "set_trace()")
     if was_attached and _current.prompt.frontend is None and not _current.run.is_attached:
         _current.say(Notice("there is no terminal to ask at, so the run goes on", level="warn"))
+
+
+def listen(*, hold: bool = False) -> None:
+    """Let `layerstep attach` reach this process, from another terminal of the same user.
+
+    It opens a unix socket that only this user can use. Until a client attaches, the run goes on as it would
+    without; `hold` lets a stop wait for a client, however long. `LAYERSTEP_LISTEN=1` does this where
+    layerstep is imported.
+    """
+    global _current
+    if is_disabled() or is_child():
+        return
+    from layerstep.frontends.remote.listening import listen_on
+
+    if _current is None:
+        _current, _ = open_session(batch=True, output=open(os.devnull, "w"))  # noqa: SIM115 - for good
+    listen_on(_current, argv=sys.argv, hold=hold)
+    if not _current.run.is_attached:
+        _current.attach(discover=True)
+    print(f"layerstep: process {os.getpid()} listens; `layerstep attach {os.getpid()}`", file=sys.stderr)
 
 
 def pm(

@@ -1,4 +1,4 @@
-"""The command line: `layerstep run script.py`, `doctor`, `diff a.py b.py`, `open FILE`, `demo`."""
+"""The command line: `layerstep run script.py`, `doctor`, `attach`, `diff a.py b.py`, `open FILE`, `demo`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from layerstep.errors import Quit, UserError
 from layerstep.visible import visible
 
 if TYPE_CHECKING:
+    from layerstep.engine.session import Session
     from layerstep.program import Program
 
 __all__ = ["main"]
@@ -38,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"layerstep {__version__}")
     commands = parser.add_subparsers(
-        dest="command", metavar="run | doctor | diff | open | demo", required=True
+        dest="command", metavar="run | doctor | attach | diff | open | demo", required=True
     )
     run = commands.add_parser(
         "run",
@@ -58,6 +59,14 @@ def _parser() -> argparse.ArgumentParser:
         "--dump", metavar="FILE", help="write a core file here when a catchpoint catches something"
     )
     run.add_argument("--allow-edits", action="store_true", help="with --batch: let commands change the run")
+    run.add_argument(
+        "--listen",
+        action="store_true",
+        help="let `layerstep attach` reach the program; LAYERSTEP_LISTEN=1, too",
+    )
+    run.add_argument(
+        "--hold", action="store_true", help="with --listen: a stop waits for a client, however long"
+    )
     run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     run.add_argument("script", nargs="?", help="the script to run")
     run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
@@ -66,6 +75,13 @@ def _parser() -> argparse.ArgumentParser:
             "doctor", help="watch a training and say what is wrong with it", usage=_DOCTOR_USAGE
         )
     )
+    attaching = commands.add_parser(
+        "attach", help="open the prompt of a program that listens, from another terminal"
+    )
+    attaching.add_argument(
+        "pid", nargs="?", type=int, metavar="PID", help="the process; the only one if left out"
+    )
+    attaching.add_argument("--list", action="store_true", help="list the programs that listen")
     _add_diff(commands.add_parser("diff", help="run two programs and name the layer where they part"))
     opening = commands.add_parser("open", help="open a core file that `dump` wrote")
     _add_common(opening)
@@ -106,7 +122,7 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", metavar="B", nargs="?", help="the same")
 
 
-_COMMANDS = ("run", "doctor", "diff", "open", "demo")
+_COMMANDS = ("run", "doctor", "attach", "diff", "open", "demo")
 
 
 def _with_command(argv: Sequence[str]) -> Sequence[str]:
@@ -138,7 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             from layerstep.demo.tour import play
 
             return play()
-        return {"open": _open, "doctor": _doctor, "diff": _diff, "run": _run}[options.command](options)
+        answers = {"open": _open, "doctor": _doctor, "attach": _attach, "diff": _diff, "run": _run}
+        return answers[options.command](options)
     except UserError as error:
         print(visible(f"layerstep: {error}"), file=sys.stderr)
         return error.exit_code
@@ -204,8 +221,12 @@ def _run(options: argparse.Namespace) -> int:
 
     lines, dump_to = _commands(options.given), _file_to_write(options.dump)
     with _json_file(options.json) as json:
-        use_pipe = not lines or not os.environ.get("CI")
-        session, _ = open_session(commands=lines, json=json, use_pipe=use_pipe, batch=options.batch)
+        listens = options.listen or options.hold or os.environ.get("LAYERSTEP_LISTEN") == "1"
+        use_pipe = (not lines or not os.environ.get("CI")) and not listens
+        session, screen = open_session(commands=lines, json=json, use_pipe=use_pipe, batch=options.batch)
+        if listens:
+            screen.only_notices = session.prompt.frontend is None  # the rest is for those who attach
+            _listen(session, options)
         session.prompt.dump_to = dump_to
         if options.batch and not options.allow_edits:
             session.instruments.get(Edits).why_refused = "edits change the run, and this is batch work"
@@ -215,6 +236,21 @@ def _run(options: argparse.Namespace) -> int:
             not options.batch and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
         )
         return debug(program, session, stay=Stay.ALWAYS if options.stay else Stay(on_terminal))
+
+
+def _listen(session: Session, options: argparse.Namespace) -> None:
+    from layerstep.frontends.remote.listening import listen_on
+    from layerstep.views import Notice
+
+    argv = options.module or [options.script, *options.args]
+    listen_on(session, argv=argv, hold=options.hold)
+    session.say(Notice(f"process {os.getpid()} listens", f"`layerstep attach {os.getpid()}`"))
+
+
+def _attach(options: argparse.Namespace) -> int:
+    from layerstep.frontends.remote.attach import attach, show_processes
+
+    return show_processes() if options.list else attach(options.pid)
 
 
 def _open(options: argparse.Namespace) -> int:

@@ -70,6 +70,10 @@ class Command:
     """It is named only by its whole name, so that a prefix of an older command stays unique."""
     block: str = ""
     """It has a form over several lines, which this word ends."""
+    at_once: bool = False
+    """It reads no tensor, so another thread may answer it while the run goes on."""
+    only_looks: bool = False
+    """It evaluates nothing that is typed, and changes nothing: a client that may only look may use it."""
 
     @property
     def usage(self) -> str:

@@ -12,6 +12,7 @@ from layerstep.views import Column, Notice, Table, View
     group="self",
     args=Rest("NAME [= LINE]", optional=True),
     examples=("alias so = stats out", "alias"),
+    at_once=True,
 )
 def alias(session: Session, given: Given) -> View:
     """Give a line a name of your own.

@@ -52,6 +52,7 @@ def _set(session: Session, given: Given, *, temporary: bool = False) -> Point:
         "break op:*norm* in blocks.1 if out.max() > 9",
         "break op:aten.mm in head",
     ),
+    at_once=True,
 )
 def break_(session: Session, given: Given) -> View:
     """Stop at a module, an op, a line or a function.
@@ -91,6 +92,7 @@ def _suffix(point: Point) -> str:
     group="stop",
     args=_POINT,
     examples=("tbreak head", "tbreak op:matmul in blocks.1.attn"),
+    at_once=True,
 )
 def tbreak(session: Session, given: Given) -> Notice:
     """Stop once: a breakpoint that is gone after its first stop.

@@ -12,6 +12,7 @@ from layerstep.views import Notice
     args=(Word("N", what="a point", completes="point"), Rest("LINE; LINE …", optional=True, name="lines")),
     examples=("commands 1 stats out; continue",),
     block="end",
+    at_once=True,
 )
 def commands(session: Session, given: Given) -> Notice:
     """Give a point lines that run whenever it stops.

@@ -12,6 +12,7 @@ from layerstep.views import Notice
     group="stop",
     args=(Word("N", what="a point", completes="point"), Expr("EXPR", optional=True)),
     examples=("condition 1 out.std() > 2",),
+    at_once=True,
 )
 def condition(session: Session, given: Given) -> Notice:
     """Give a point a condition, or without EXPR take it away."""

@@ -27,6 +27,7 @@ def setting_help() -> dict[str, str]:
         Rest("VALUE", optional=True, completes="setting"),
     ),
     examples=("config", "config recompute on"),
+    at_once=True,
 )
 def config(session: Session, given: Given) -> View:
     """List the settings, or change one for this session.

@@ -29,6 +29,7 @@ def _at_line(session: Session, text: str) -> list[Point]:
     group="stop",
     args=Text("N … | FILE:LINE", optional=True, name="points", completes="point"),
     examples=("delete 1",),
+    at_once=True,
 )
 def delete(session: Session, given: Given) -> Notice:
     """Delete points: those named (`1 3 5-7`), or all.

@@ -38,13 +38,13 @@ def _switch(session: Session, text: str, *, on: bool) -> Notice:
 _POINTS = Text("N …", optional=True, name="points", completes="point")
 
 
-@command("enable", group="stop", args=_POINTS, examples=("enable 1", "enable"))
+@command("enable", group="stop", args=_POINTS, examples=("enable 1", "enable"), at_once=True)
 def enable(session: Session, given: Given) -> Notice:
     """Switch points on: those named (`1 3 5-7`), or all."""
     return _switch(session, given.points, on=True)
 
 
-@command("disable", group="stop", args=_POINTS, examples=("disable 1",))
+@command("disable", group="stop", args=_POINTS, examples=("disable 1",), at_once=True)
 def disable(session: Session, given: Given) -> Notice:
     """Switch points off: those named (`1 3 5-7`), or all.
 

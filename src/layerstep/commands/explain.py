@@ -16,6 +16,7 @@ def _rules(session: Session) -> list[str]:
     group="train",
     args=Word("RULE", optional=True, completes=_rules),
     examples=("explain", "explain R2", "explain stale-gradients"),
+    only_looks=True,
 )
 def explain(session: Session, given: Given) -> View:
     """Explain a rule of the doctor.

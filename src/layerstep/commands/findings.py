@@ -8,7 +8,7 @@ from layerstep.registry import command
 from layerstep.views import Notice, View
 
 
-@command("findings", group="train", args=(), examples=("findings",))
+@command("findings", group="train", args=(), examples=("findings",), only_looks=True)
 def findings(session: Session, given: Given) -> View:
     """List what the doctor has found, causes first.
 

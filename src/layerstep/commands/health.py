@@ -9,7 +9,7 @@ from layerstep.registry import command
 from layerstep.views import Notice, View
 
 
-@command("health", group="train", args=(), examples=("health",))
+@command("health", group="train", args=(), examples=("health",), only_looks=True)
 def health(session: Session, given: Given) -> View:
     """Show the health of the training.
 

@@ -142,7 +142,14 @@ def _overview() -> Group:
     return Group((*views, Notice("`help COMMAND` says more"), Notice(note)))
 
 
-@command("apropos", group="self", args=Rest("WORD"), examples=("apropos gradient", "apropos stop"))
+@command(
+    "apropos",
+    group="self",
+    args=Rest("WORD"),
+    examples=("apropos gradient", "apropos stop"),
+    at_once=True,
+    only_looks=True,
+)
 def apropos(session: Session, given: Given) -> Table:
     """Find commands whose help speaks of a word."""
     word = given.word.lower()

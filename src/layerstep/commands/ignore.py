@@ -11,6 +11,7 @@ from layerstep.views import Notice
     group="stop",
     args=(Word("N", what="a point", completes="point"), Number("COUNT", what="count")),
     examples=("ignore 1 500",),
+    at_once=True,
 )
 def ignore(session: Session, given: Given) -> Notice:
     """Skip a point COUNT times before it stops again.

@@ -25,6 +25,8 @@ __all__ = ["breaks"]
     group="stop",
     args=Choice("breaks|locals|models|threads|backward|cost", default="breaks", name="topic"),
     examples=("info breaks", "info locals", "info models", "info threads", "info backward", "info cost"),
+    at_once=True,
+    only_looks=True,
 )
 def info(session: Session, given: Given) -> View:
     """List points, variables, models, threads, backward, or cost.

@@ -29,6 +29,7 @@ MOST_LINES = 200
     group="look",
     args=Text("PATH | LINE[,LAST] | .", optional=True, name="place", completes="path"),
     examples=("list", "list blocks.0.attn", "list 20,30"),
+    only_looks=True,
 )
 def list_(session: Session, given: Given) -> Source:
     """Show the source that is running, an arrow at its line.
@@ -51,7 +52,16 @@ def list_(session: Session, given: Given) -> Source:
     return source_around(running, session.run.config.context, line=line)
 
 
-@command("longlist", "ll", group="look", args=(), examples=("longlist",), needs_pause=True, whole_word=True)
+@command(
+    "longlist",
+    "ll",
+    group="look",
+    args=(),
+    examples=("longlist",),
+    needs_pause=True,
+    whole_word=True,
+    only_looks=True,
+)
 def longlist(session: Session, given: Given) -> Source:
     """Show the whole function that is running.
 

@@ -23,6 +23,7 @@ from layerstep.views import Notice
         'log blocks.*.attn "{name} {out.shape} {out.std():.3g}"',
         'log head "{out}" if out.isnan().any()',
     ),
+    at_once=True,
 )
 def log(session: Session, given: Given) -> Notice:
     """Print a line whenever a module has finished.

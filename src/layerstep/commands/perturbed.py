@@ -11,7 +11,7 @@ MOST_ROWS = 50
 MOST_NAMES = 6
 
 
-@command("perturbed?", group="self", args=(), examples=("perturbed?",))
+@command("perturbed?", group="self", args=(), examples=("perturbed?",), only_looks=True)
 def perturbed(session: Session, given: Given) -> View:
     """Say whether anything of the run was disturbed.
 

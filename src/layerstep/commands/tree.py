@@ -24,6 +24,7 @@ MOST_MARKS = 24
     group="look",
     args=(Path(optional=True), Number("DEPTH", optional=True)),
     examples=("tree", "tree blocks.0", "tree 2"),
+    only_looks=True,
 )
 def tree(session: Session, given: Given) -> View:
     """Draw the modules, their points, and where the run is.

@@ -14,7 +14,7 @@ from layerstep.views import Stack, StackFrame
 __all__ = ["stack_row"]
 
 
-@command("where", "w", "bt", group="look", args=(), examples=("where",), needs_pause=True)
+@command("where", "w", "bt", group="look", args=(), examples=("where",), needs_pause=True, only_looks=True)
 def where(session: Session, given: Given) -> Stack:
     """Show the modules that are running, innermost first.
 

@@ -16,6 +16,7 @@ from layerstep.views import Notice
     group="look",
     args=Text("PATH | FILE:LINE | N", completes="path"),
     examples=("why-not blocks.0.attn", "why-not blocks"),
+    only_looks=True,
 )
 def why_not(session: Session, given: Given) -> Notice:
     """Say why a module or a point does not stop.

@@ -44,6 +44,10 @@ def is_lost(error: Exception) -> bool:
 class Frontend(Protocol):
     """Asks a person or a file for lines while the run is paused."""
 
+    @property
+    def has_keyboard(self) -> bool:
+        """Does Ctrl-C in the terminal of this process belong to the debugger?"""
+
     def paused(self) -> None: ...
 
     def resumed(self) -> None: ...

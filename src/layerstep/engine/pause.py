@@ -24,7 +24,7 @@ from layerstep.expressions.scope import Scope
 from layerstep.process.frames import forget_locals
 from layerstep.views import Fields, Group, Notice, Span, View
 
-__all__ = ["Inbox", "Pause", "describe"]
+__all__ = ["Inbox", "Line", "Pause", "describe"]
 
 POLL_SECONDS = 0.2
 """A blocking get without a timeout would keep Python's signal handlers from running on Windows."""
@@ -150,11 +150,24 @@ def _titled(view: View, more: Span) -> View:
     return view
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that was handed in."""
+
+    text: str
+    stop: int | None = None
+    """The number of the stop that it is meant for; at any other one it is refused."""
+    frame: int | None = None
+    """The frame that it is answered in, if that is not the selected one."""
+    origin: str = ""
+    """Who sent it, if it was not typed here."""
+
+
 class Inbox:
     """Lines from any thread, served by the paused one."""
 
     def __init__(self) -> None:
-        self._lines: queue.SimpleQueue[tuple[str, Future[View | None]]] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[tuple[Line, Future[View | None]]] = queue.SimpleQueue()
         self._is_open = False
         self._opening = threading.Lock()
 
@@ -175,7 +188,7 @@ class Inbox:
             if future.set_running_or_notify_cancel():
                 future.set_exception(UserError(reason))
 
-    def post(self, line: str) -> Future[View | None] | None:
+    def post(self, line: Line) -> Future[View | None] | None:
         """Hand in a line; None if no thread is there to answer it."""
         with self._opening:  # or a line that comes as the pause ends would wait for ever
             if not self._is_open:
@@ -186,14 +199,15 @@ class Inbox:
 
     def serve(
         self,
-        run: Callable[[str], tuple[View | None, Resume | None]],
+        run: Callable[[Line], tuple[View | None, Resume | None]],
         *,
         until: Callable[[], bool],
         leaving: Callable[[], None],
     ) -> Resume | None:
         """Answer lines until one of them resumes (its resume) or `until` says so (None).
 
-        `leaving` is called before whoever sent that line hears of it, so that it does not ask again.
+        `leaving` is called before whoever sent that line hears of it, so that it does not ask again. A line
+        that is refused by a `UserError` has that one for an answer.
         """
         while not until():
             try:
@@ -206,6 +220,9 @@ class Inbox:
                 view, resume = run(line)
                 if resume is not None:
                     leaving()
+            except UserError as error:
+                future.set_exception(error)
+                continue
             except BaseException:
                 future.set_result(None)  # whoever asked must not wait for it
                 raise

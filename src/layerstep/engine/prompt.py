@@ -12,7 +12,8 @@ from typing import Any
 from layerstep.engine.instrument import Instruments
 from layerstep.engine.line_effects import LineEffects
 from layerstep.engine.messages import Frontend, Messages, Watch
-from layerstep.engine.pause import POLL_SECONDS, Inbox, Pause, describe
+from layerstep.engine.pause import POLL_SECONDS, Inbox, Line, Pause, describe
+from layerstep.engine.peeks import Peeks
 from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.run import Run
 from layerstep.engine.stop import Shown, Stop
@@ -57,6 +58,10 @@ class Prompt:
         self._interrupts = interrupts
         self._turns = turns
         self._inbox = Inbox()
+        self.stop_number = 0
+        """The number of the stop that lines are taken at, or were last. A late line is told by it."""
+        self.peeks = Peeks(run, self.run_line)
+        """Lines that are answered while the run goes on."""
         self.frontend: Frontend | None = None
         self.script: deque[str] = deque()
         """Lines that are taken before the front end is asked."""
@@ -83,6 +88,7 @@ class Prompt:
 
     def serve(self, pause: Pause) -> Resume:
         """Say where the run stands, then take lines until one of them resumes it."""
+        self.stop_number += 1
         self._inbox.open()
         self.interacting = False
         own = pause.point.commands if pause.point is not None else ()
@@ -104,11 +110,12 @@ class Prompt:
                 self.script.clear()  # there is no run without its points
         if self.frontend is None or not pause.asks:
             return Resume(Kind.CONTINUE if pause.is_start else Kind.DETACH)
+        self.peeks.serve()
         frontend = self.frontend  # it may give up while it is asked
         frontend.paused()
         try:
             resume_or_none = self._inbox.serve(
-                self.run_line, until=lambda: self.frontend is None, leaving=frontend.resumed
+                self._run_posted, until=lambda: self.frontend is None, leaving=frontend.resumed
             )
         finally:
             frontend.resumed()
@@ -121,7 +128,8 @@ class Prompt:
         for number, now in watched.items():
             self.watches[number].last = now
         shown = Group((*notices, view)) if notices else view
-        self._messages.say(shown, "stop", stop=pause.facts(self.run.training.count))
+        facts = {"number": self.stop_number, **pause.facts(self.run.training.count)}
+        self._messages.say(shown, "stop", stop=facts)
 
     def show(self, stop: Stop) -> None:
         """Say what a stop would say, without one."""
@@ -167,7 +175,12 @@ class Prompt:
         `is_final`: no more lines can come, as at the end of a pipe.
         """
         self.interacting = self.interacting and not is_final
-        return self._inbox.post(END_OF_INPUT)
+        return self._inbox.post(Line(END_OF_INPUT))
+
+    def leave(self, stop: int, reason: str) -> None:
+        """Let the run go on from a stop, if it still stands there: no one is there to ask."""
+        self.interacting = False
+        self._inbox.post(Line("continue", stop, origin=reason))
 
     def give_up(self, error: Exception) -> None:
         """A front end has failed: there is no one to ask any more, so the run must not wait."""
@@ -228,8 +241,28 @@ class Prompt:
             value, printed = run_python(text, self.run.scope)
         return value, printed, outcome
 
-    def submit(self, line: str) -> Future[View | None]:
-        """Hand in a line from any thread; the paused thread answers, or this one if nothing is paused."""
+    def _run_posted(self, line: Line) -> tuple[View | None, Resume | None]:
+        """Answer a line that was handed in, in the frame that it names."""
+        pause = self.run.pause
+        if line.stop is not None and line.stop != self.stop_number:
+            raise _gone_on(line.stop)
+        if line.frame is None or pause is None:
+            return self.run_line(line.text, origin=line.origin)
+        before = pause.selected
+        pause.select(line.frame)
+        try:
+            return self.run_line(line.text, origin=line.origin)
+        finally:
+            pause.select(before)
+
+    def submit(
+        self, text: str, *, stop: int | None = None, frame: int | None = None, origin: str = ""
+    ) -> Future[View | None]:
+        """Hand in a line from any thread; the paused thread answers, or this one if nothing is paused.
+
+        `stop`: the line is meant for the stop of that number, and refused at any other.
+        """
+        line = Line(text, stop, frame, origin)
         while True:  # a pause may begin or end meanwhile
             pause = self.run.pause
             is_elsewhere = pause is not None and pause.thread != threading.get_ident()
@@ -242,10 +275,19 @@ class Prompt:
         finally:
             self._turns.lock.release()
 
-    def _answer_here(self, line: str) -> Future[View | None]:
+    def _answer_here(self, line: Line) -> Future[View | None]:
         future: Future[View | None] = Future()
-        view, resume = self.run_line(line)
+        if line.stop is not None:
+            future.set_exception(_gone_on(line.stop))
+            return future
+        view, resume = self.run_line(line.text, origin=line.origin)
         if resume is not None:
-            view = Notice("nothing is paused", f"{line!r} has nothing to resume", level="error")
+            view = Notice("nothing is paused", f"{line.text!r} has nothing to resume", level="error")
         future.set_result(view)
         return future
+
+
+def _gone_on(stop: int) -> UserError:
+    return UserError(
+        f"the run has gone on since stop {stop}", "look where it stands, then type the line again"
+    )

@@ -98,7 +98,7 @@ class Session:
             points,
             say=self.say,
             rearm=self.rearm,
-            begin_forward=self.backward_pass.begin_forward,
+            begin_forward=self._begin_forward,
             raised=self._raised,
             fail=self.fail,
         )
@@ -142,7 +142,7 @@ class Session:
         self.compiled.start()
         if discover:
             self.intake.discovery.start()
-        if self.prompt.frontend is not None:
+        if self.prompt.frontend is not None and self.prompt.frontend.has_keyboard:
             self.interrupts.start()
         self.rearm()
 
@@ -160,6 +160,7 @@ class Session:
             self.run.seen_calls.clear()
             self.run.intent = stepper.GO
             self.points.forget_until()
+            self.prompt.peeks.refuse("the debugger is detached")
 
     def close(self) -> None:
         """Let the front end go, so that it leaves its terminal as it found it."""
@@ -188,6 +189,11 @@ class Session:
             self.detach()
         with contextlib.suppress(Exception):
             self.say(Notice(describe_bug(error), "detached; the run goes on untouched", level="error"))
+
+    def _begin_forward(self) -> None:
+        self.backward_pass.begin_forward()
+        if self.prompt.peeks:
+            self.prompt.peeks.serve()
 
     def raised_in_forward(self, error: BaseException) -> None:
         """An exception leaves a forward that can begin again: it is told here, and not again further out."""

@@ -154,7 +154,7 @@ class Standstill:
                 self.caught.append(f"{what} in {pause.stack[0].path or 'the program'}")
             resume = self._serve(pause, self._turns.begin(pause))
         if self._interrupts.came_late and self._run.is_attached:
-            self._stop_soon()  # it came while a line that resumes was on its way
+            self.stop_soon("Ctrl-C again interrupts the program")  # it came as the run was about to go on
         return resume
 
     def _serve(self, pause: Pause, step: stepper.Intent | None) -> Resume:
@@ -226,12 +226,13 @@ class Standstill:
         if not self._run.is_attached:
             return False
         if self._run.pause is None:
-            self._stop_soon()
+            self.stop_soon("Ctrl-C again interrupts the program")
         elif not self._interrupts.cancel():
             self._interrupts.came_late = True
         return True
 
-    def _stop_soon(self) -> None:
+    def stop_soon(self, hint: str = "") -> None:
+        """Stop at the next module that is called; from any thread."""
         self._run.intent = stepper.interrupt()
         self._rearm()
-        self._messages.say(Notice("stopping at the next module", "Ctrl-C again interrupts the program"))
+        self._messages.say(Notice("stopping at the next module", hint))

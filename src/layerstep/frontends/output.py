@@ -42,6 +42,8 @@ class Screen:
         self._has_colour = not self.console.no_color
         self.typed: str | None = None
         self.can_page = False
+        self.only_notices = False
+        """Are stops and answers for others?"""
         self._session = session
         self._bars = Bars()
         self._progress = ProgressLine(self.console)
@@ -49,6 +51,8 @@ class Screen:
         self._lock = threading.RLock()
 
     def __call__(self, message: Message) -> None:
+        if self.only_notices and message.kind in ("stop", "answer", "resume"):
+            return
         theme = self._session.run.config.theme
         self.console.no_color = theme == "plain" or not self._has_colour
         with self._lock, self.console.use_theme(theme_named(theme)):

@@ -32,6 +32,8 @@ _NO_INPUT = Notice(
 class Plain:
     """Reads lines in a thread of its own and posts them; the end of input detaches."""
 
+    has_keyboard = True
+
     def __init__(
         self,
         session: Session,

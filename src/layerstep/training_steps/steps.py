@@ -142,7 +142,7 @@ class Steps:
             self._failed(error)
 
     def _ring(self) -> None:
-        for mine in [each for each, total in self._alarms.items() if total <= self.total]:
+        for mine in [each for each, total in list(self._alarms.items()) if total <= self.total]:
             self.call_at(0, mine)
             with no_grad_unseen():
                 mine()

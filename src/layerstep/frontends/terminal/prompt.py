@@ -7,7 +7,6 @@ program may already run one (a notebook, an async trainer), so it gets its own t
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 from collections import deque
@@ -21,20 +20,20 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.styles import DynamicStyle
 
 from layerstep.calls.events import Phase
-from layerstep.config import state_dir
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
 from layerstep.frontends.completion import complete
 from layerstep.frontends.output import PROMPT, Screen
 from layerstep.frontends.terminal.style import LineLexer, style_named
 from layerstep.frontends.terminal.tracebacks import Tracebacks
+from layerstep.frontends.terminal.typed_lines import typed_lines
 from layerstep.line_syntax import is_complete
 from layerstep.views import Notice
 
@@ -63,21 +62,10 @@ class _Completions(Completer):
             )
 
 
-def _history() -> History:
-    """The lines of earlier sessions, for this user's eyes only."""
-    folder = state_dir()
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = folder / "history"
-        os.close(os.open(file, os.O_CREAT | os.O_APPEND, 0o600))
-        os.chmod(file, 0o600)
-        return FileHistory(str(file))
-    except OSError:
-        return InMemoryHistory()
-
-
 class Terminal:
     """Asks for lines on a terminal and posts them."""
+
+    has_keyboard = True
 
     def __init__(
         self, session: Session, screen: Screen, *, input: Input | None = None, output: Output | None = None
@@ -92,7 +80,7 @@ class Terminal:
         self.guide: deque[tuple[str, str]] = deque()
         """A tour: a word about each line, and the line that Enter takes."""
         self._prompt: PromptSession[str] = PromptSession(
-            history=_history() if input is None else InMemoryHistory(),
+            history=typed_lines() if input is None else InMemoryHistory(),
             completer=_Completions(session),
             complete_while_typing=False,
             auto_suggest=AutoSuggestFromHistory(),
@@ -142,7 +130,7 @@ class Terminal:
         self.guide = deque(guide)
         self._wanted, self._thread, self._is_closed = threading.Event(), None, False
         if self._is_seen:
-            self._prompt.history = self._prompt.default_buffer.history = _history()
+            self._prompt.history = self._prompt.default_buffer.history = typed_lines()
 
     def _guard(self, *, on: bool) -> None:
         """While the prompt is open, a signal that ends the process puts the terminal back first."""
