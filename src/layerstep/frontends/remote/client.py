@@ -92,6 +92,7 @@ class Client:
             pass
         finally:
             self.is_gone = True
+            self._socket.close()
             for future in list(self._waiting.values()):
                 if not future.done():
                     future.set_exception(Gone("the connection has ended"))

@@ -106,6 +106,9 @@ class Hub:
 
     def paused(self) -> None:
         self._paused_at = time.monotonic()
+        if self._is_over:
+            self._leave_pause()
+            return
         state = self._state()
         self._post(lambda: self._broadcast("state", state))
 
@@ -167,7 +170,8 @@ class Hub:
         finally:
             for client in self._clients:
                 client.close()
-            self._listener.close()
+            for each in (self._listener, self._woken, self._waking):
+                each.close()
             self._leave_pause()
 
     def _turn(self, seconds: float | None) -> None:
