@@ -73,9 +73,10 @@ ABOUT_JSON = f"""\
 
 Numbers that JSON cannot hold are the strings `"nan"`, `"inf"` and `"-inf"`.
 
-A stop also has `stop`, with the `path` and the class (`module`) of the module, the `phase` (`enter`, `exit`,
-`backward`, …), the number of its `forward` and of the training `step`, the `thread`, the number of the
-`point`, the `reason`, the class of an `exception`, and the `file` and `line` of the code that runs.
+A stop also has `stop`, with its `number`, the `path` and the class (`module`) of the module, the `phase`
+(`enter`, `exit`, `backward`, …), the number of its `forward` and of the training `step`, the `thread`, the
+number of the `point`, the `reason`, the class of an `exception`, and the `file` and `line` of the code that
+runs.
 
 The `columns` of a table have a `name`, a `type` (`number` or `text`) and a `unit` (`B`, `%` or none). Its
 `rows` hold numbers in full precision, not rounded as on the screen, and null for an empty cell. A `text` that

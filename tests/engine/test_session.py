@@ -157,6 +157,8 @@ def test_a_front_end_that_fails_does_not_hang_the_run() -> None:
     recorded = Recorded(model, "break 0", "continue")
 
     class Broken:
+        has_keyboard = True
+
         def paused(self) -> None:
             threading.Thread(
                 target=lambda: recorded.console.session.prompt.give_up(RuntimeError("no screen"))
@@ -176,6 +178,8 @@ class Remote:
         self.console, self.lines = console, list(lines)
         self.answers: list[str] = []
         self.threads: set[int] = set()
+
+    has_keyboard = True
 
     def paused(self) -> None:
         self.thread = threading.Thread(target=self._work)

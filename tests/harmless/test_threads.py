@@ -84,6 +84,8 @@ class Asking:
         self.asked: queue.Queue[str] = queue.Queue()
         self.console: DebugConsole | None = None
 
+    has_keyboard = True
+
     def paused(self) -> None:
         assert self.console is not None and self.console.session.run.pause is not None
         self.asked.put(self.console.session.run.pause.stack[0].path)

@@ -235,6 +235,8 @@ class Signalled:
     def __init__(self, number: int) -> None:
         self.number = number
 
+    has_keyboard = True
+
     def paused(self) -> None:
         threading.Thread(target=lambda: os.kill(os.getpid(), self.number), daemon=True).start()
 

@@ -37,6 +37,8 @@ class Driver:
         self.console.session.prompt.frontend = self
         self.stops: queue.Queue[str] = queue.Queue()
 
+    has_keyboard = True
+
     def paused(self) -> None:
         assert self.console.session.run.pause is not None
         self.stops.put(self.console.session.run.pause.stack[0].path)

@@ -147,10 +147,10 @@ class Talk(Client):
         return self.next_stop()
 
 
-def raw() -> socket.socket:
+def raw(pid: int | None = None) -> socket.socket:
     """A connection without manners."""
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(f"{os.environ['LAYERSTEP_RUNTIME_DIR']}/{os.getpid()}.sock")
+    connection.connect(f"{os.environ['LAYERSTEP_RUNTIME_DIR']}/{pid or os.getpid()}.sock")
     connection.settimeout(20)
     _opened.append(connection)
     return connection

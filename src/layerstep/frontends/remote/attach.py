@@ -110,6 +110,7 @@ class _Prompt:
         try:
             self._ask() if on_terminal else self._take(sys.stdin)
         finally:
+            self._console.file = sys.stdout
             was_over = self._talk.is_over
             self._talk.leave()
             self._show(Notice("the program has ended" if was_over else "detached; the program goes on"))

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from layerstep import __version__
 from layerstep.dispatch import expand_alias, find
 from layerstep.engine.messages import Message
 from layerstep.engine.point import Point, PointKind
@@ -86,7 +85,7 @@ class Hub:
 
     def _begin(self) -> None:
         """Listen, in a thread of our own."""
-        self._process = facts_of_this_process(self._argv, __version__, time.time())
+        self._process = facts_of_this_process(self._argv, time.time())
         self._listener, self._path = open_socket(self._process)
         self._woken, self._waking = socket.socketpair()
         for each in (self._woken, self._waking):

@@ -195,14 +195,14 @@ def _peer_uid(connection: socket.socket) -> int | None:
     return None
 
 
-def facts_of_this_process(argv: tuple[str, ...], version: str, started: float) -> Process:
+def facts_of_this_process(argv: tuple[str, ...], started: float) -> Process:
     """The note of this process."""
     rank: Any = os.environ.get("RANK", "")
     return Process(
         os.getpid(),
         argv,
         os.getcwd(),
-        version,
+        getattr(sys.modules["layerstep"], "__version__", ""),
         sys.version.split()[0],
         started,
         int(rank) if rank.isdigit() else None,
