@@ -91,13 +91,8 @@ ABOUT_GRAPH = f"""\
 ## The graph of a model
 
 `export model.graph.json` writes one object: the fields of `ModelGraph` below, and `layerstep_graph`, the
-<<<<<<< HEAD
 version of this format, now {model_graph.FORMAT}. Each object in it has the fields of its class, under the
 same names. Calls and operations are named by their `index`, which is also their place in the list.
-=======
-version of this format, now {model_graph.FORMAT}. Each object in it has the fields of its class, by name.
-Calls and operations are named by their `index`, which is also their place in the list.
->>>>>>> graph
 
 - The `role` of an operation is `op`; `input` or `output` of the model; `pass` for a module that returns what
   it was given; `unseen` for a module whose operations torch does not show.

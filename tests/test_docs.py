@@ -51,6 +51,11 @@ def test_no_page_needs_a_builder_to_be_read() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_no_page_shows_both_sides_of_a_merge(path: Path) -> None:
+    assert not re.search(r"^(<<<<<<<|>>>>>>>) ", path.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_what_people_paste_has_no_annotations(path: Path) -> None:
     page = generate.BLOCK.sub("", path.read_text())
     for kind, block in re.findall(r"^```(text|console|bash)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
