@@ -124,37 +124,6 @@ def test_every_command_names_its_values_apart() -> None:
             assert not {"form", "typed"} & set(keys), command.name
 
 
-def test_a_new_command_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of the contributor guide, dropped beside the others, is a command with help and completion."""
-    guide = (Path(__file__).parent.parent / "docs" / "contributing" / "adding-a-command.md").read_text()
-    code = guide.partition("```python\n")[2].partition("```")[0]
-    name = "norms"
-    script = (
-        "import importlib, io, sys, torch\n"
-        "import layerstep.commands\n"
-        f"layerstep.commands.__path__.append({str(tmp_path)!r})\n"
-        "from layerstep import DebugConsole\n"
-        "from layerstep.demo.model import TinyTransformer\n"
-        "from layerstep.registry import find_command\n"
-        "from layerstep.frontends.completion import complete\n"
-        "from layerstep.render.screen import to_text\n"
-        f"command = find_command({name!r})\n"
-        "model = TinyTransformer().eval()\n"
-        "lines = ['break head', 'continue', *command.examples]\n"
-        "console = DebugConsole(model, commands=lines, output=sys.stdout)\n"
-        "console.run(torch.ones(1, 3, dtype=torch.long))\n"
-        f"print(to_text(console.execute('help {name}')))\n"
-        f"print([c.text for c in complete(console.session, 'nor')])\n"
-        f"print([c.text for c in complete(console.session, 'norms --m')])\n"
-    )
-    (tmp_path / f"{name}.py").write_text(code)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "✗" not in done.stdout
-    assert "norms  [PATH] [--most N] [--largest]" in done.stdout
-    assert "['norms'" in done.stdout and "['--most']" in done.stdout
-
-
 def test_public_names_are_all_that_is_public() -> None:
     for name in layerstep.__all__:
         assert getattr(layerstep, name) is not None

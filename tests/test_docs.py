@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -134,43 +132,6 @@ def test_the_code_about_inspecting_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert "the second is the first after a round trip through bf16" in capsys.readouterr().out
 
 
-def test_a_new_stop_at_a_module_is_one_file(tmp_path: Path) -> None:
-    """The first file of the guide is a command whose point stops and is listed."""
-    (tmp_path / "large.py").write_text(code_of("contributing/adding-a-stop.md"))
-    script = (
-        "import sys, torch, layerstep.commands\n"
-        f"layerstep.commands.__path__.append({str(tmp_path)!r})\n"
-        "from layerstep import DebugConsole\n"
-        "lines = ['large 10', 'continue', 'info breaks', 'continue']\n"
-        "model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Linear(8, 2))\n"
-        "DebugConsole(model, commands=lines, output=sys.stdout).run(torch.ones(2, 2))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.count("the output has 16 elements, over 10") == 1
-    assert re.search(r"1 +catch large +\*\* \(3 modules\) +1", done.stdout)
-
-
-def test_a_new_export_is_one_file(tmp_path: Path) -> None:
-    """The file of the contributor guide, dropped beside the others, is a suffix that `export` knows."""
-    (tmp_path / "markdown.py").write_text(code_of("contributing/adding-an-export.md"))
-    script = (
-        "import sys, torch, layerstep.exports\n"
-        f"layerstep.exports.__path__.append({str(tmp_path)!r})\n"
-        "from layerstep import DebugConsole\n"
-        "from layerstep.demo.model import TinyTransformer\n"
-        "lines = ['break head', 'continue', 'stats head --params', 'export head.md']\n"
-        "lines += ['print 1', 'export no.md']\n"
-        "console = DebugConsole(TinyTransformer().eval(), commands=lines, output=sys.stdout)\n"
-        "console.run(torch.ones(1, 3, dtype=torch.long))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    assert "✓ written to head.md" in done.stdout and "✗ no table was shown last" in done.stdout
-    written = (tmp_path / "head.md").read_text()
-    assert written.startswith("| tensor | shape |") and "head.weight" in written
-
-
 def anchors_of(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -211,6 +172,7 @@ MADE_UP = {
     "site/",
     "src/layerstep/commands/large.py",
     "src/layerstep/commands/norms.py",
+    "src/layerstep/commands/rates.py",
     "src/layerstep/exports/markdown.py",
     "src/layerstep/rules/batch_of_one.py",
     "tests/rules/cases/batch_of_one.py",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -193,6 +195,17 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     graph = {module_of(path): imported(tree) - {module_of(path)} for path, tree in TREES.items()}
     assert graph["layerstep.engine.session"] > {"layerstep.engine.run", "layerstep.engine.points"}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def test_every_folder_has_a_place_in_the_order_of_imports() -> None:
+    """And every feature is in all three contracts: a folder that none names may import anything."""
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())
+    layers, no_screen, apart = project["tool"]["importlinter"]["contracts"]
+    levels = [re.findall(r"layerstep\.(\w+)", level) for level in layers["layers"]]
+    folders = {path.split("/")[0] for path in TREES if "/" in path}
+    assert folders <= {room for level in levels for room in level}, "add it to `layers` in pyproject.toml"
+    features = next({f"layerstep.{room}" for room in level} for level in levels if "watchpoints" in level)
+    assert features == set(apart["modules"]) and features <= set(no_screen["source_modules"])
 
 
 def test_the_parts_of_the_engine_do_not_know_the_session() -> None:
