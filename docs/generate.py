@@ -143,7 +143,7 @@ def commands() -> str:
                 examples = "\n".join(command.examples)
                 out.append(f"### `{command.name}`{also}\n\n```text\n{usage}\n```\n\n{command.help}\n\n")
                 options = [item for form in command.forms for item in form.options if item.help]
-                out += [f"`--{option.name}` {option.help}.\n\n" for option in options]
+                out += [f"`{option.usage[1:-1]}`: {option.help}.\n\n" for option in options]
                 out.append(f"```text\n{examples}\n```\n\n")
     return "".join(out).rstrip() + "\n"
 

@@ -49,3 +49,11 @@ def test_the_list_of_commands_fits() -> None:
         text = page("", width)
         assert all(len(line) <= width for line in text.splitlines())
         assert all(command.name in text for command in all_commands())
+
+
+def test_help_shows_each_option_as_it_is_typed() -> None:
+    text = page("edit", 80)
+    assert "for N " in text and "--through " in text and "--for" not in text
+    for command in all_commands():
+        for option in (item for form in command.forms for item in form.options if item.help):
+            assert option.usage[1:-1] in page(command.name, 200), (command.name, option.name)

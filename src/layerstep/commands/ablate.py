@@ -30,12 +30,13 @@ from layerstep.views import Notice
 def ablate(session: Session, given: Given) -> Notice:
     """Take the contribution of a module away.
 
-    It acts in every call from now on. `zero` puts zeros in place of what it returns, `mean` the mean of each
-    feature, `noise` adds normal noise of its own spread, or of SIGMA with `--size`, `resample` gives each row
-    of the batch the values of another row. The mean is over the recorded forwards (`record PATH --tensors`),
-    or else over this batch. Noise comes from a generator of its own, so the random streams of the run stay
-    where they are. If the module returns several tensors, the first one of floating numbers is meant. With
-    `--head`, WHERE is an attention, and only this head is ablated. The rest is as in `edit`.
+    It acts in every call from now on. `zero` replaces the output by zeros, `mean` by the mean of each
+    feature.
+    `noise` adds normal noise with the output's own std, or with std SIGMA (`--size`). `resample` gives each
+    row of the batch the values of another row. The mean is over the recorded forwards (`record PATH
+    --tensors`), or else over this batch. Noise comes from a separate generator, so the random streams of the
+    run do not advance. If the module returns several tensors, only the first floating-point one is replaced.
+    With `--head`, WHERE is an attention, and only this head is ablated. The rest is as in `edit`.
     """
     if given.size is not None and given.kind != "noise":
         raise BadArguments("--size is for noise", f"ablate {given.where} noise --size {given.size:g}")

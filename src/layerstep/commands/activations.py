@@ -44,11 +44,11 @@ _KEYS: dict[str, Callable[[Activation], float | None]] = {
 def activations(session: Session, given: Given) -> Table:
     """Compare the outputs of the layers in view.
 
-    A layer is in view if a step, a stop or `record --tensors` has passed it in this forward. A unit is a
-    channel of a convolution or a feature of the last dimension. Dead units are zero at every position seen,
-    constant ones have another value that never changes; both are counted from 16 positions on. Saturated is
-    the share of a bounded output that is beyond 0.99. Outliers are units whose largest value is more than 6
-    robust sigmas above that of the others. These three columns are there if they say something.
+    A layer is in view if you stepped through it or stopped at it in this forward, or if `record --tensors`
+    keeps it. A unit is a channel of a convolution or a feature of the last dimension. A dead unit is zero at
+    every position; a constant one has another value that never changes. Both need at least 16 positions.
+    Saturated is the share of a bounded output that is beyond 0.99. Outliers are units whose largest value is
+    more than 6 robust sigmas above that of the others. Columns that would only hold zeros are left out.
     COLUMN is one of mean, std, zero, dead, constant, saturated, outliers, bytes; the largest come first.
     """
     where, sort = given.where or "**", given.sort

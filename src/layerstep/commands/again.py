@@ -34,10 +34,10 @@ _GIVEN = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
 def again(session: Session, given: Given) -> Notice | Resume:
     """Run the selected module once more, and compare.
 
-    At an op, that is the module whose op it is. It runs on the inputs that it was called with; NAME=EXPR
-    replaces a keyword argument. In a run it is called on copies: no gradient, dropout does nothing, and
-    nothing is left of it. At the stop of a core file that was opened with `--model`, it runs as it did,
-    random streams and all, and points and steps work in it. Either way it is said whether the output, or the
+    At an op, that is the module that the op ran in. It runs on the inputs that it was called with; NAME=EXPR
+    replaces a keyword argument. In a live run the module runs on copies, without gradients and dropout, and
+    the run is not changed. In a core file that was opened with `--model`, the module runs as it did then,
+    with the same random numbers, and points and steps work in it. The answer says whether the output, or the
     exception, is the same.
     """
     replaced = _replaced(session, given.replaced)

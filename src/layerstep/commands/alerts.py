@@ -13,7 +13,7 @@ MOST = 50
 def alerts(session: Session, given: Given) -> View:
     """List the alerts of the hooks, the last first.
 
-    An alert that comes in step after step is one row. It is sent again when it comes back after a pause.
+    An alert that repeats step after step is one row. It is sent again if it comes back after a break.
     """
     kept = hooks_of(session).alerts
     notes = [f"a sink failed and is off: {each}" for each in kept.broken[-3:]]

@@ -17,8 +17,8 @@ from layerstep.views import Column, Notice, Table, View
 def alias(session: Session, given: Given) -> View:
     """Give a line a name of your own.
 
-    `%1` to `%9` in the line are the arguments, `%*` all of them. Without LINE: drop the alias. Without
-    NAME: list them. The names of commands are not taken.
+    `%1` to `%9` in the line are the arguments, `%*` all of them. Without LINE, the alias is removed.
+    Without NAME, all are listed. An alias cannot have the name of a command.
     """
     rest = given.name
     if not rest:

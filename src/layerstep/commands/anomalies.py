@@ -30,9 +30,9 @@ MOST = 1_000
 def anomalies(session: Session, given: Given) -> View:
     """Find what is odd in all tensors in view.
 
-    NaN, Inf, extremes, constants, dead features, saturated squashing layers, outliers: in the inputs and the
-    output of this stop, the outputs in view and the parameters and their gradients. WHERE narrows it.
-    A tensor of -inf and 0 is taken for a mask. Large tensors are sampled.
+    It looks for NaN, Inf, extremes, constants, dead features, saturated activations and outliers: in the
+    inputs and the output of this stop, the outputs in view, the parameters and their gradients. WHERE limits
+    it to some modules. A tensor of -inf and 0 counts as a mask. Large tensors are sampled.
     """
     rows: list[tuple[str, str, str]] = []
     looked = bad = screened = 0

@@ -18,7 +18,7 @@ from layerstep.views import Fields, Span
 def args(session: Session, given: Given) -> Fields:
     """Show the arguments of the call that runs here.
 
-    At a module they are those of its forward, by their names; at a line, those of the function.
+    At a module, these are the arguments of its forward, by name. At a line, they are those of the function.
     """
     frame = session.run.pause.frame if session.run.pause is not None else None
     assert frame is not None

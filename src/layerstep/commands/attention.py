@@ -48,16 +48,18 @@ HALF_TOLERANCE = 3e-2
 def attention(session: Session, wish: Given) -> View:
     """Show what the heads of an attention look at.
 
-    WHERE is an attention module, or one that contains some, in view at this stop: running, or passed by a
-    step, a stop or `record --tensors`. Without it: the one at this stop, or the nearest above.
-    The module is run once more on copies of what it was called with, without dropout, hooks or a trace in
-    the run, and its attention is seen as it is computed: torch's scaled_dot_product_attention,
+    WHERE is an attention module, or a module that contains some. It must be in view: it is running, or you
+    stepped through it or stopped at it, or `record --tensors` keeps it. Without WHERE, it is the one at this
+    stop, or the nearest one around it.
+    layerstep runs the module once more on copies of its inputs, without dropout and hooks; the run is not
+    changed. It reads the attention while it is computed: torch's scaled_dot_product_attention,
     nn.MultiheadAttention, or a softmax that is multiplied with something. The answer says whether the rerun
-    gives the module's own output. `$` is then the weights: [batch, heads, queries, keys].
-    Entropy is in nats; spread is its share of the greatest possible. First, own, prev, future and padding are
-    shares of the mass. All are means over the queries that have a choice, of all batch elements or of one.
-    EXPR is text, or a list of words or ids: the tokens on the axes of the maps. `--log` shades the maps by
-    powers of ten: small weights are seen next to large ones.
+    gave the same output as the run. `$` is then the weights: [batch, heads, queries, keys].
+    Entropy is in nats; spread is the entropy divided by its largest possible value. First, own, prev, future
+    and padding are the shares of the weight that go to the first token, to the query's own, to the one before
+    it, to later ones and to padding. All are means over the queries that can see more than one key, over the
+    batch or one element of it. EXPR is text, or a list of words or ids: the tokens on the axes of the maps.
+    `--log` shades the maps by powers of ten, so that small weights show next to large ones.
     """
     calls = calls_at(session, wish.where) if wish.where else calls_here(session)
     if not calls:

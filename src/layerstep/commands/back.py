@@ -30,25 +30,23 @@ from layerstep.views import Notice
 def back(session: Session, given: Given) -> Resume | Notice:
     """Go back in this forward, or over training steps.
 
-    The forward begins again and runs silently to an earlier place. There it stops, and the program gets the
-    result of this second run. `back` goes to the boundary before this one: from the exit of a layer without
-    parts to its entry, from there to the exit of the layer before. At a line or an op it goes to the entry of
-    the module that runs. `back N` goes N boundaries back. `back PATH` goes to the exit of the last call of
-    PATH before here, or to its entry if it runs here.
+    The forward begins again, runs to an earlier place and stops there. The program gets the result of this
+    second run. `back` goes to the boundary before this one. A boundary is the entry or the exit of a module:
+    from the exit of a Linear, `back` goes to its entry, then to the exit of the layer before it. At a line or
+    an op, it goes to the entry of the module that runs. `back N` goes N boundaries back. `back PATH` goes to
+    the exit of the last call of PATH before here, or to its entry if that call is still running.
 
-    Inputs, caches, buffers, attributes and random streams are put back first. What changed weights by hand
-    keeps its effect. The outputs on the way are compared with those of the run before, and it is said whether
-    they are the same to the bit.
+    layerstep first puts back inputs, caches, buffers, attributes and random streams. Changes that you made to
+    weights stay. The stop says whether the outputs on the way have the same bits as in the first run.
 
-    While a point is set or one steps, the entry of each forward is kept for this; `info cost` says what that
-    takes. `back off` keeps nothing, `back on` does again.
+    For this, layerstep keeps the state at the entry of each forward while a point is set or you step; `info
+    cost` says how much. `back off` keeps nothing, and `back on` keeps it again.
 
-    `back step N` goes back N training steps: the whole program, its data and its random streams are as they
-    were at the beginning of that step, and `continue` does the same steps again, bit for bit. N is 1 if it
-    is left out; 0 is the beginning of this step. `history on` must have taken checkpoints. If none was kept
-    for that step, the run goes on from an earlier one and stops there. Your points, aliases and watches stay
-    as they are now. What the program has written to files stays written, and the same lines are written once
-    more.
+    `back step N` goes back N training steps, 1 by default; `back step 0` goes to the beginning of this step.
+    The whole program, its data and its random streams are as they were then, and `continue` does the same
+    steps again, bit for bit. This needs checkpoints: type `history on` beforehand. If there is none for that
+    step, layerstep goes back to an earlier one and runs to the step from there. Your points, aliases and
+    watches stay as they are now. Files are not put back, so the program writes the same lines once more.
     """
     if given.form in ("on", "off"):
         session.run.config = replace(session.run.config, back=given.form == "on")

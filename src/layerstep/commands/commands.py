@@ -17,9 +17,9 @@ from layerstep.views import Notice
 def commands(session: Session, given: Given) -> Notice:
     """Give a point lines that run whenever it stops.
 
-    Either on lines of their own up to `end`, or behind the number with `;` between them. A line that
-    resumes ends the list; `silent` as the first keeps the stop itself from being shown. An empty list
-    takes them away.
+    Type the lines one by one and then `end`, or all in one line after the number, with `;` between them. A
+    line that resumes the run ends the list. If the first line is `silent`, the stop itself is not shown. An
+    empty list removes the lines.
     """
     point = session.points.get(given.n)
     if "\n" in given.typed:

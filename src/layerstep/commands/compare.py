@@ -50,10 +50,10 @@ def compare_(session: Session, given: Given) -> View:
     """Compare two tensors or modules, or one with a file.
 
     A and B are expressions, with a space or a comma between them, or files: x.npy, x.safetensors:NAME,
-    x.pt:KEY (read as weights only). Says first what was done to one to make the other: rounded through bf16,
-    transposed, heads permuted, scaled, changed in one row. NaN is the same as NaN here, and 0 as -0.
+    x.pt:KEY (read as weights only). The answer first says how one became the other: rounded through bf16,
+    transposed, heads permuted, scaled, changed in one row. Here NaN equals NaN, and 0 equals -0.
     `ulp` counts steps of the coarser dtype; `close` is what torch.testing.assert_close would say. Containers
-    and modules are compared tensor by tensor, by name, and what differs most comes first.
+    and modules are compared tensor by tensor, by name, with the largest difference first.
     """
     left, right = two_operands(given.both, _is_operand, "compare")
     a, b = (_only_tensor(_value(session, text)) for text in (left, right))

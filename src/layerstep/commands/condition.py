@@ -15,7 +15,7 @@ from layerstep.views import Notice
     at_once=True,
 )
 def condition(session: Session, given: Given) -> Notice:
-    """Give a point a condition, or without EXPR take it away."""
+    """Give a point a condition; without EXPR, remove it."""
     point = session.points.get(given.n)
     point.condition = Expression.parse(given.expr) if given.expr else None
     session.rearm()

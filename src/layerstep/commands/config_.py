@@ -32,7 +32,7 @@ def setting_help() -> dict[str, str]:
 def config(session: Session, given: Given) -> View:
     """List the settings, or change one for this session.
 
-    The lasting ones are in `config.toml` in the user's configuration directory, or `LAYERSTEP_NAME` in
+    To keep a setting, write it into `config.toml` in your configuration directory, or set `LAYERSTEP_NAME` in
     the environment.
     """
     name = given.name

@@ -11,7 +11,7 @@ from layerstep.registry import command
 def continue_(session: Session, given: Given) -> Resume:
     """Run until a point stops the run.
 
-    With N, pass by the point that stopped here N - 1 times first.
+    With N, the point of this stop stops again only at its N-th hit from here.
     """
     if given.n > 1 and session.run.pause is not None and session.run.pause.point is not None:
         session.run.pause.point.ignore = given.n - 1

@@ -9,7 +9,7 @@ from layerstep.registry import command
 
 @command("detach", group="run", args=(), examples=("detach",))
 def detach(session: Session, given: Given) -> Resume:
-    """Take everything off the run and let it go on alone.
+    """Remove the debugger and let the program go on.
 
     Ctrl-D at the prompt and the end of a pipe do the same.
     """

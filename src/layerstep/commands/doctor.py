@@ -36,7 +36,8 @@ def doctor(session: Session, given: Given) -> View:
     `doctor on` watches from the next step on, and shows each finding once, as soon as it arises. The level
     sets how much time it may take: `basic` at most 2 % of a step, `advanced` 10 %, `extreme` 25 %. The doctor
     measures its own time, and looks at fewer steps to keep to that. It always looks at the first ten. After
-    500 steps, where a step is very short, it also rests between the steps that it watches. `info cost` tells.
+    500 steps, where a step is very short, it also rests between the steps that it watches. `info cost` says
+    what it takes.
     `doctor report` shows the loss, the gradient norm and all findings, causes first.
     `findings` lists them. `explain RULE` says why one matters and how to fix it.
     `doctor off RULE` silences one rule. `doctor on RULE` turns it on again.

@@ -29,10 +29,11 @@ def dump(session: Session, given: Given) -> View:
     """Write this stop to a file, to be opened elsewhere.
 
     The file holds the module tree, the stack with its inputs and outputs, source lines, random streams, the
-    exception if there is one, and the weights of the selected module: `up` before it takes a larger part.
-    `layerstep open FILE` looks around in it, without the model's code; with `--model` it runs the module
-    again. It ends in .lscore; a file that is there is replaced. Above BYTES (512MB) the batch and then the
-    weights are left out. Without FILE: what it would hold; at an opened file's stop, what that holds.
+    exception if there is one, and the weights of the selected module. To store a larger part, type `up`
+    first. `layerstep open FILE` shows it without the model's code; with `--model` it also runs the module
+    again. FILE ends in .lscore; an existing file is replaced. If it would exceed BYTES (512MB), the batch and
+    then the weights are left out. Without FILE, `dump` says what the file would hold, or, in an opened core
+    file, what it holds.
     """
     file = given.file
     opened = opened_in(session)

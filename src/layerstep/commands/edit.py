@@ -17,9 +17,9 @@ __all__ = ["REACH", "WHERE", "reach_of"]
 
 WHERE = Word("WHERE", completes="where")
 REACH = (
-    Keyword("for", Number("N", least=1, default=0, name="times"), "act in so many calls only"),
-    Keyword("call", Number("K", least=1, default=0), "act only in the K-th call of a forward"),
-    Keyword("tokens", Word("A:B", default="", name="tokens"), "act only at these positions of the sequence"),
+    Keyword("for", Number("N", least=1, default=0, name="times"), "acts in N calls only"),
+    Keyword("call", Number("K", least=1, default=0), "acts only in the K-th call of a forward"),
+    Keyword("tokens", Word("A:B", default="", name="tokens"), "acts only at these positions of the sequence"),
 )
 
 
@@ -48,17 +48,15 @@ def reach_of(given: Given) -> Reach:
 def edit(session: Session, given: Given) -> Notice:
     """Change a value in every call of a module from now on.
 
-    EXPR takes the place of what the module returns; it may use `out`, `inp`, `kwargs` and all other names.
-    With `inp = EXPR` or `out[0] = EXPR` another value or a part of it is replaced, as by `set`. It acts in
-    all calls; `always` says the same. `for N` acts in N calls only, `call K` only in the K-th call of a
-    forward, `tokens A:B` only at these positions of the sequence, `if EXPR` only where that holds. Where a
-    call runs again, in activation checkpointing or after `back`, the edit acts in the same way, and the call
-    counts once.
-    `edit PATH.grad EXPR` replaces the gradient of what the module returns, as it arrives in the backward
-    pass; `edit PATH.weight.grad EXPR` that of a parameter, before each step of its optimizer. `grad` is the
-    old one.
+    The module returns EXPR in place of its output; EXPR may use `out`, `inp`, `kwargs` and all other names.
+    `inp = EXPR` replaces the input, and `out[0] = EXPR` a part of the output, as `set` does. The edit acts in
+    all calls, also if you add `always`. `if EXPR` limits it to calls where that holds. If a call runs twice,
+    as in activation checkpointing or after `back`, the edit acts in both, and the call counts once.
+    `edit PATH.grad EXPR` replaces the gradient of the module's output when it arrives in the backward pass.
+    `edit PATH.weight.grad EXPR` replaces the gradient of a parameter before each step of its optimizer. In
+    both, `grad` is the old gradient.
     An edit is a point: `info breaks` says how often it acted, `disable` and `undo` take it back. `perturbed?`
-    lists all edits. `--through` and `--cut` mean the gradient of a constant, as in `set`.
+    lists all edits.
     """
     if given.times and given.always:
         raise BadArguments("`for N` and `always` exclude each other")

@@ -21,7 +21,7 @@ def _rules(session: Session) -> list[str]:
 def explain(session: Session, given: Given) -> View:
     """Explain a rule of the doctor.
 
-    Says what the rule looks for, why it matters, and how to mend it. Without a rule, lists all of them.
+    It says what the rule looks for, why it matters, and how to fix it. Without a rule, it lists all rules.
     """
     if not given.rule:
         rows = tuple((each.code, each.name, each.severity, each.summary) for each in all_rules())

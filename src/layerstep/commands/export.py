@@ -19,10 +19,10 @@ from layerstep.views import Notice
 def export(session: Session, given: Given) -> Notice:
     """Write what was shown last to a file.
 
-    Its suffix says how. A .html, .svg, .png or .pdf file holds what the screen shows, a .json file the data,
-    and a .csv file the numbers of the last plot or table. .png and .pdf need the extra `plots`. The steps of
-    a profile go into a .trace.json file, for Perfetto. What `graph` has shown goes into a .dot, .graph.svg,
-    .mmd or .graph.json file. A file of that name is written over.
+    The suffix sets the format. A .html, .svg, .png or .pdf file holds what the screen shows, a .json file the
+    data, and a .csv file the numbers of the last plot or table. .png and .pdf need the extra `plots`. The
+    steps of a profile go into a .trace.json file, for Perfetto. What `graph` has shown goes into a .dot,
+    .graph.svg, .mmd or .graph.json file. An existing file is replaced.
     """
     path = Path(os.path.expanduser(given.file))
     kind = find_export(path.name)

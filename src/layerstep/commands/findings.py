@@ -12,7 +12,7 @@ from layerstep.views import Notice, View
 def findings(session: Session, given: Given) -> View:
     """List what the doctor has found, causes first.
 
-    What a finding explains stands below it. `explain RULE` says why it matters and how to mend it.
+    Findings that follow from another one are below it. `explain RULE` says why one matters and how to fix it.
     """
     watcher = doctor_of(session)
     if not watcher.was_on:

@@ -11,8 +11,8 @@ from layerstep.registry import command
 def finish(session: Session, given: Given) -> Resume:
     """Run until the enclosing module has finished.
 
-    After a module has finished that is the one that called it; at its entry it is the module itself. At a
-    line of another function: until that function returns, with the value that it returns.
+    At the entry of a module, this is the module itself. At its exit, it is the module that called it. At a
+    line of another function, the run stops when that function returns, and shows the value that it returns.
     """
     pause = session.run.pause
     assert pause is not None

@@ -26,10 +26,11 @@ ROWS = 20
 def flops(session: Session, given: Given) -> View:
     """Count the floating-point operations, module by module.
 
-    The outermost call of this stop is run once more on copies, forward and (where gradients are on) backward,
-    and each operation counts by torch's own formula, a multiply and an add as two, for the module whose code
-    called it. Matrix products, convolutions, recurrent layers and attention, fused or not, have formulas.
-    What else is not element by element is listed as not counted. Attention counts in full, masked or not.
+    The outermost call of this stop runs once more on copies: the forward, and the backward if gradients are
+    on. Each operation counts by torch's own formula, for the module whose code called it; a multiply and an
+    add count as two. Matrix products, convolutions, recurrent layers and attention, fused or not, have
+    formulas. Element-wise operations are ignored, and all others are listed as not counted. Masked attention
+    counts in full.
     """
     stack = session.run.pause.stack if session.run.pause is not None else []
     outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)

@@ -27,11 +27,11 @@ NOTES = 6
 def graph(session: Session, given: Given) -> Table:
     """Draw the modules as they ran, and what flows between them.
 
-    The outermost call of this stop runs once more on copies, without dropout, hooks or a trace in the run.
-    The rows are the module calls in their order; `--depth 2` also opens the modules in them, and so on. Equal
-    neighbours are one row. A lane leads what skips rows to where it is read. An edge goes through functions
-    between modules, views and writes in place; `--ops` gives the functions rows of their own. PATH: only
-    that module, in its first call.
+    The outermost call of this stop runs once more on copies, without dropout and hooks; the run is not
+    changed. The rows are the module calls in their order. `--depth 2` also shows the calls in them, and so
+    on. Equal neighbours share a row. A lane leads a value past some rows to the row that reads it. An edge
+    goes through functions between modules, views and writes in place; `--ops` also gives the functions rows.
+    With PATH, only that module is shown, in its first call.
 
     `--by` adds a figure: `grad`, the norm of the gradients of the parameters; `time`, of this one rerun;
     `bytes` of the output; `dead`, the share of units that are 0 throughout. `export` writes the graph, in

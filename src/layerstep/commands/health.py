@@ -13,8 +13,8 @@ from layerstep.views import Notice, View
 def health(session: Session, given: Given) -> View:
     """Show the health of the training.
 
-    It is 100 minus what the findings cost. A critical finding costs 60 points, an error 30, a warning 10.
-    What another finding explains costs nothing more. Before 20 training steps there is no health.
+    It is 100 points minus 60 for a critical finding, 30 for an error and 10 for a warning. Findings that
+    follow from another one cost nothing. There is no health before the 20th training step.
     """
     watcher = doctor_of(session)
     if not watcher.was_on:

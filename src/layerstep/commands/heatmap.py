@@ -29,10 +29,10 @@ MOST = (32, 72)  # rows and columns: a screen of 80 shows all of them
 def heatmap(session: Session, given: Given) -> View:
     """Draw two dimensions of a tensor as a heatmap.
 
-    The last two, or those that two numbers after X name: `heatmap out 1 2`. The other dimensions are taken
-    at 0; index X to see more of them. A matrix larger than the screen is drawn by the means of blocks, and
-    a block with a NaN or an infinity in it is marked. If both signs occur, zero is in the middle of the
-    scale. `--log` shades by powers of ten: small values are seen next to large ones.
+    It draws the last two dimensions; `heatmap out 1 2` draws others. The other dimensions are taken at index
+    0; index X to see more of them. If the matrix is larger than the screen, each cell is the mean of a block,
+    and a block with a NaN or an Inf in it is marked. If both signs occur, zero is in the middle of the scale.
+    `--log` shades by powers of ten, so that small values show next to large ones.
     """
     dims: tuple[int, int] | None = given.dims
     name, tensor = one_tensor(session.prompt, given.x)

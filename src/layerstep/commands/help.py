@@ -53,8 +53,8 @@ MOST_DOC = 12
 def help_(session: Session, given: Given) -> View:
     """List the commands, or explain a command or a name.
 
-    `?` before or behind a word asks the same: `? break`, `break?`, `out.shape?`. X is any expression: what it
-    is, where it comes from, and the beginning of its documentation.
+    `?` before or after a word does the same: `? break`, `break?`, `out.shape?`. For an expression X, it shows
+    what X is, where it comes from, and the beginning of its documentation.
     A line that is no command is Python in the paused frame; `!` before a line forces Python.
     """
     rest = given.asked
@@ -86,7 +86,7 @@ def _command(found: Command) -> View:
     if found.aliases:
         items.append(("also", Text(", ".join(found.aliases))))
     explained = {
-        f"--{item.name}": Text(item.help) for form in found.forms for item in form.options if item.help
+        item.usage[1:-1]: Text(item.help) for form in found.forms for item in form.options if item.help
     }
     items += explained.items()
     items.append(("example", Text("\n".join(found.examples))))
@@ -151,7 +151,7 @@ def _overview() -> Group:
     only_looks=True,
 )
 def apropos(session: Session, given: Given) -> Table:
-    """Find commands whose help speaks of a word."""
+    """Find commands whose help mentions a word."""
     word = given.word.lower()
     rows = tuple(
         (entry.name, entry.summary)

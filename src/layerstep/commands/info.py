@@ -31,9 +31,9 @@ __all__ = ["breaks"]
 def info(session: Session, given: Given) -> View:
     """List points, variables, models, threads, backward, or cost.
 
-    `info breaks` says of each point how often it was hit, and of a silent one the reason. `info backward`
-    lists the modules through which the last backward pass was not seen to go, and why. `info threads` says
-    which module each thread of the program is in, and whether it runs, is paused or waits its turn to stop.
+    `info breaks` says how often each point was hit, or why it was not. `info backward` lists the modules that
+    the last backward pass did not go through, and why. `info threads` says which module each thread is in,
+    and whether it runs, is paused, or waits for its turn to stop.
     """
     topics: dict[str, Callable[[Session], View]] = {
         "breaks": breaks,
@@ -182,7 +182,8 @@ def _cost(session: Session) -> Table:
     rows = []
     if len(arming.taps):
         active = [point for point in session.points if point.enabled and not point.is_pending]
-        why = f"{len(active)} points and their ancestors" if active else session.run.intent.kind.value
+        points = "1 point" if len(active) == 1 else f"{len(active)} points"
+        why = f"{points} and the modules around" if active else session.run.intent.kind.value
         rows.append(
             (
                 "taps",

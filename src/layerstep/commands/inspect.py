@@ -33,9 +33,9 @@ BINS = 32
 def inspect(session: Session, given: Given) -> View:
     """Show everything that is known about a value.
 
-    A tensor: its line, then strides, storage and who shares it, version, autograd, hooks, a small histogram
-    and a corner of its values. A module: its parameters and buffers. A container: the line of each tensor in
-    it. X is any expression or path.
+    X is any expression or path. For a tensor: its statistics, strides, storage and the tensors that share it,
+    version, autograd, hooks, a small histogram and a corner of its values. For a module: its parameters and
+    buffers. For a container: a line for each tensor in it.
     """
     rest: str = given.x
     value = value_of(session.prompt, rest)

@@ -17,8 +17,8 @@ from layerstep.views import Notice
 def interact(session: Session, given: Given) -> Notice:
     """Read every line as Python, until Ctrl-D or `exit()`.
 
-    The names are those of the prompt, and no word is a command. What is assigned stays at the prompt and
-    never reaches the program.
+    The names are the same as at the prompt, and no word is a command. Assignments stay at the prompt and do
+    not change the program.
     """
     session.prompt.interacting = True
     return Notice("every line is Python now", "Ctrl-D or `exit()` comes back")

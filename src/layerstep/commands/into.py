@@ -11,8 +11,9 @@ from layerstep.registry import command
 def into(session: Session, given: Given) -> Resume:
     """Run until the next module is entered.
 
-    Its inputs are at hand, its output is not computed yet; `finish` runs to its end. In the backward
-    pass: until the next module is entered there, or the next autograd node of this one is about to run.
+    You can look at its inputs; its output is not computed yet. `finish` runs to its end. In the backward
+    pass, the run stops when the next module is entered there, or when the next autograd node of this one is
+    about to run.
     `into op` is `step op`.
     """
     if given.form == "op":

@@ -34,15 +34,15 @@ COUNTS = 6
     examples=("leaks", "leaks on", "leaks off"),
 )
 def leaks(session: Session, given: Given) -> View:
-    """Find tensors that pile up, and who holds them.
+    """Find tensors that pile up, and what holds them.
 
     `leaks on` counts the live tensors at the end of each training step (without an optimizer, at each
     forward of the main model). `leaks` then shows what grows: the tensors that outlive their step, in step
-    after step, with who holds them (a variable, an attribute, a container), the line that adds to it, and the
-    autograd graph that is kept alive behind them.
+    after step. It names what holds them (a variable, an attribute, a container), the line that adds to it,
+    and the autograd graph that they keep alive.
 
     `record WHERE` notes what each forward makes; an output that outlives its forward is listed with its
-    bytes and with what holds it. What several layers return is one tensor, and counts once in the sum.
+    bytes and with what holds it. A tensor that several layers return counts once in the sum.
     """
     census = census_of(session)
     if given.form == "on":

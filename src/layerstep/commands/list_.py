@@ -34,10 +34,10 @@ MOST_LINES = 200
 def list_(session: Session, given: Given) -> Source:
     """Show the source that is running, an arrow at its line.
 
-    At a module's exit that is the forward of its caller, at the line of the call; at an entry it is the
-    module's own forward; at an exception, the line that raised it; at a line, the function that it is in.
-    With PATH: the forward of that module. With LINE: the lines around it in the file that runs here; with
-    LINE,LAST those lines. `longlist` shows the whole function.
+    At a module's exit, this is the function that called it, at the line of the call. At an entry, it is the
+    module's own forward. At an exception, it is the line that raised it, and at a line, the function around
+    it. `list PATH` shows the forward of a module. `list LINE` shows the lines around that one in the file
+    that runs here, and `list LINE,LAST` those lines. `longlist` shows the whole function.
     """
     rest = given.place
     lines = _RANGE.fullmatch(rest)

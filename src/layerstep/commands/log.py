@@ -28,8 +28,8 @@ from layerstep.views import Notice
 def log(session: Session, given: Given) -> Notice:
     """Print a line whenever a module has finished.
 
-    What stands in braces is Python over the same names as a condition, with a format after a colon. A
-    part that fails shows its error in its place.
+    The text in braces is Python with the same names as in a condition, and may have a format after a colon.
+    If it fails, its error is shown in its place.
     """
     point = session.points.add(
         Log(

@@ -12,8 +12,8 @@ from layerstep.views import Column, Notice, Table, View
 def mute(session: Session, given: Given) -> View:
     """Ignore NaN and Inf that a module makes.
 
-    What is born in a module of WHERE is no alarm for `catch nan`, `inf` and `nonfinite` any more; what comes
-    of it elsewhere is traced back to it, and passed over as well. Without WHERE: what is muted.
+    `catch nan`, `catch inf` and `catch nonfinite` no longer stop at NaN and Inf that a module of WHERE makes,
+    nor at values elsewhere that come from them. Without WHERE, `mute` lists what is muted.
     """
     hunt = search_of(session)
     if not given.where:

@@ -18,10 +18,10 @@ from layerstep.registry import command
 def next_(session: Session, given: Given) -> Resume:
     """Run until the next module at this depth has finished.
 
-    It stops at this depth or above. Modules in it run without a stop, unless they have a point
-    of their own.
-    `next line` stops at the next line of the function that runs here, whatever that line calls, or in the
-    function that called it. At a stop at a module it is the function that called the module.
+    The run stops at this depth or above. Deeper modules run without a stop, unless a point is set there.
+    `next line` stops at the next line of the function that runs here, or of the function that called it. It
+    does not enter functions that the line calls. At a stop at a module, it goes on in the function that
+    called the module.
     """
     if given.form == "line":
         return Resume(Kind.NEXT_LINE, given.n)

@@ -105,10 +105,10 @@ def _listed(tensors: list[Tensor], dtype: Any) -> str:
 def ops(session: Session, given: Given) -> View:
     """List the ops that a module runs, with shapes and time.
 
-    PATH is a module in view at this stop: running, or passed by a step or a stop. Without it: the one that
-    the run is stopped in. The module is run once more on copies of what it was called with, without dropout,
-    hooks or a trace in the run; the time is that of the one rerun, in µs. `--aten`: the aten ops below.
-    Where there are more than `config max_lines` allows, the same op from the same line is one row.
+    PATH is a module that is running, or that you stepped through or stopped at. Without PATH, it is the
+    module of this stop. It runs once more on copies of its inputs, without dropout and hooks; the run is not
+    changed. The time is that of this one rerun, in µs. `--aten` lists aten ops, which torch runs for them. If
+    there are more rows than `config max_lines` allows, equal ops of one line share a row.
     """
     call = _call(session, given.path)
     watcher = _Ops(session, kernels=given.aten)

@@ -32,8 +32,8 @@ MOST_SHOWN = 8
     group="change",
     args=(
         WHERE,
-        Keyword("from", Expr("SOURCE", default="", name="source"), "where the value comes from"),
-        Keyword("metric", Expr("EXPR", default="", name="metric"), "the number that a sweep looks at"),
+        Keyword("from", Expr("SOURCE", default="", name="source"), "says where the value comes from"),
+        Keyword("metric", Expr("EXPR", default="", name="metric"), "gives the number that a sweep compares"),
         Flag("sweep"),
         Option("by", Choice("token|head", default="", name="by")),
         Option("head", Number("H")),

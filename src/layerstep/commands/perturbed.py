@@ -15,10 +15,10 @@ MOST_NAMES = 6
 def perturbed(session: Session, given: Given) -> View:
     """Say whether anything of the run was disturbed.
 
-    Compares with what was before the first line of this pause that could write: the random streams, all
-    parameters, buffers and gradients, and every other tensor in reach (inputs, outputs, variables of the
-    running functions and what they hold, the state of optimizers). Lists the edits that are in force, the
-    lines of the whole session that changed something, and what could not be checked.
+    It compares the state now with the state before you typed the first line of this pause that could write:
+    random streams, all parameters, buffers and gradients, and every other tensor in reach (inputs, outputs,
+    variables of the running functions and what they hold, optimizer state). It also lists the edits in force,
+    the lines of the whole session that changed something, and what could not be checked.
     """
     edits = session.instruments.get(Edits)
     changed = [(line, name) for line, outcome in session.prompt.effects.disturbed for name in outcome.changed]

@@ -19,7 +19,7 @@ from layerstep.views import Fields, View
 def print_(session: Session, given: Given) -> View:
     """Show the value of an expression and keep it as `$1`, ….
 
-    A tensor shows as its line, and one of few elements with its values; `inspect` says more.
+    A tensor is shown as one line, and a small one also with its values. `inspect` says more.
     """
     value = value_of(session.prompt, given.expr)
     number = session.run.results.keep(value)

@@ -10,6 +10,6 @@ from layerstep.registry import command
 def quit_(session: Session, given: Given) -> Resume:
     """End the program, with exit code 130.
 
-    `finally` blocks run; `except Exception` does not hold it up. `detach` lets the program go on instead.
+    `finally` blocks run; `except Exception` does not catch it. `detach` lets the program go on instead.
     """
     return Resume(Kind.QUIT)

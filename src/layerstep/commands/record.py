@@ -27,11 +27,11 @@ from layerstep.views import Column, Table, View
 def record(session: Session, given: Given) -> View:
     """Keep statistics of layers over the forwards.
 
-    Whenever a module of WHERE has finished, in every N-th forward, the statistics of its output are kept;
-    with `--tensors` a copy of it too, and what it was called with stays in view until the next forward.
-    `history PATH` shows the trend, `out@-1` is the output one recorded forward ago, `leaks` finds outputs
-    that are still alive. The oldest are dropped beyond `config track_bytes` and `max_tracked_tensors`.
-    A recording is a point: `info breaks` lists it, `delete N` ends it. Without WHERE: what is recorded.
+    When a module of WHERE has finished, layerstep keeps the statistics of its output, in every N-th forward.
+    With `--tensors` it also keeps a copy, and the inputs stay in view until the next forward. `history PATH`
+    shows the trend, `out@-1` is the output one recorded forward ago, `leaks` finds outputs that are still
+    alive. The oldest are dropped beyond `config track_bytes` and `max_tracked_tensors`. A recording is a
+    point: `info breaks` lists it, `delete N` ends it. Without WHERE, `record` lists what is recorded.
     """
     if not given.typed:
         return _recorded(session)

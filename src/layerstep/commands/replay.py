@@ -21,13 +21,13 @@ from layerstep.views import Notice, View
 def replay_(session: Session, given: Given) -> View:
     """Run the last forward again on copies, to look at it.
 
-    For a forward that is over; in one that runs, `back` goes back. `replay on` keeps the beginning of each
-    forward from the next one on: copies of its inputs and buffers, and the random streams. `replay` lists the
-    calls of that forward. `replay until PATH` shows the last call of a module as a stop does. `PATH.input`
-    and `PATH.output` are then those of the replay, until the run goes on.
+    This is for a forward that is over; in a running one, use `back`. `replay on` makes layerstep keep the
+    beginning of each forward from now on: copies of its inputs and buffers, and the random streams. `replay`
+    lists the calls of the last forward. `replay until PATH` shows the last call of a module like a stop.
+    `PATH.input` and `PATH.output` are then the values of the replay, until the run goes on.
 
-    The run does not notice: everything is put back. Nothing stops in a replay, your hooks are not called, and
-    the weights are those of now.
+    A replay changes nothing: everything is put back. It does not stop at points or call your hooks, and it
+    uses the weights of now.
     """
     if given.form in ("on", "off"):
         session.instruments.get(Replays).turn(given.form == "on")

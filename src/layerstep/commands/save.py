@@ -36,15 +36,16 @@ def save(session: Session, given: Given) -> Notice:
         Path(os.path.expanduser(given.file)).write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {given.file}", error.strerror or "") from None
-    return Notice(f"{len(lines)} lines in {given.file}", level="good")
+    count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
+    return Notice(f"{count} in {given.file}", level="good")
 
 
 @command("source", group="stop", args=File(), examples=("save points.txt\nsource points.txt",))
 def source(session: Session, given: Given) -> View:
     """Run the commands in a file, as if typed.
 
-    Lines that begin with # are passed over. A line that resumes is refused: `-x FILE` on the command
-    line runs a whole session.
+    Lines that begin with # are comments. A line that resumes the run is refused; to run a whole session from
+    a file, start with `layerstep run -x FILE`.
     """
     name: str = given.file
     file = Path(os.path.expanduser(name)).resolve()

@@ -35,8 +35,8 @@ MOST_TENSORS = 10_000
 def save_tensor(session: Session, given: Given) -> Notice:
     """Write a tensor, or all in a container, to a file.
 
-    FILE ends in .safetensors or .npy; a file that is there is replaced. Of a container or a module every
-    tensor goes into the one .safetensors file, by its name; `compare X FILE:NAME` reads it again.
+    FILE ends in .safetensors or .npy; an existing file is replaced. All tensors of a container or a module go
+    into one .safetensors file, by name; `compare X FILE:NAME` reads one of them.
     """
     what, file = given.x, given.file
     tensors = _named(value_of(session.prompt, what), what)

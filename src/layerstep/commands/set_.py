@@ -48,13 +48,12 @@ def set_(session: Session, given: Given) -> Notice:
     what this call is given or returns. `inp` and `kwargs` can be set at the entry of a module, `out` at its
     exit. The old tensor is not written to.
     At a stop in the backward pass, TARGET is `grad` or a part of it: the gradient that the pass goes on with.
-    Where the pass enters a module that is `grad_out`; where it has gone through, at `break PATH backward`,
-    it is `grad_in`. Gradients that come from other branches are still added to it.
+    At the entry of a module in the backward pass, that is `grad_out`; at `break PATH backward` it is
+    `grad_in`. Gradients from other branches are still added to it.
     Or TARGET is a parameter, a buffer or a gradient: `head.weight[0]`, `head.bias.grad`. That is written, and
     a copy is kept for `undo`.
-    EXPR is Python; it may use the old value. An expression keeps its own gradient. A constant stops the
-    gradient: what was replaced gets zeros. `--through` passes it on as if nothing was replaced, `--cut` gives
-    none at all.
+    EXPR is Python and may use the old value; autograd follows it. A constant stops the gradient: the replaced
+    value gets zeros.
     """
     target, expression = split_assignment(given.text)
     if not target or not expression:

@@ -34,14 +34,14 @@ SECONDS = 30.0
 def shadow(session: Session, given: Given) -> View:
     """Find the first op that loses digits, against float64.
 
-    The module of this stop, or PATH if what it was called with is in view, is run once more, op by op: each
-    as it was, and in float64 on what its operands would have been in float64. Shown is the first op whose
-    result is off by more than the tolerance though its operands are not, then those that lose most.
+    layerstep runs the module of this stop, or the one at PATH, once more, op by op: each op as it was, and
+    once in float64 with operands that were also computed in float64. The answer shows the first op whose
+    result is off by more than the tolerance although its operands are not, then the ops that lose most.
     Errors are relative: of each value, or of the root mean square where the value is smaller. `own` is the
     op's error against float64 on the same operands: its rounding, without what it inherits. Without `--tol`:
-    1e-3, in half precision 16 units in the last place. Weights and inputs are taken for right. Dropout does
-    nothing; other random results, and those of round, floor and sign, are taken from the run. The run is
-    not touched.
+    1e-3, in half precision 16 units in the last place. Weights and inputs count as exact. Dropout does
+    nothing; other random results, and those of round, floor and sign, are taken from the run. The run is not
+    changed.
     """
     call = _call(session, given.path)
     losses = Losses(session.run.models.path_of, tolerance=given.tol)

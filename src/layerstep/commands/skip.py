@@ -21,9 +21,9 @@ from layerstep.views import Notice
 def skip(session: Session, given: Given) -> Notice:
     """Let a module return its input, in every call from now on.
 
-    The module runs, and its result is dropped: random streams and buffers move as ever, so that the rest of
-    the run can be compared. With `--bare` it does not run. Its input must have the shape of its output. The
-    rest is as in `edit`.
+    The module still runs, and its result is dropped. So random streams and buffers change as without the
+    edit, and the rest of the run can be compared. With `--bare` it does not run. Its input must have the
+    shape of its output. The rest is as in `edit`.
     """
     edits, reach = session.instruments.get(Edits), reach_of(given)
     point = edits.add(

@@ -25,7 +25,7 @@ def _names(session: Session) -> Iterable[str]:
 def snapshot(session: Session, given: Given) -> Notice:
     """Keep the state of the training, to restore it later.
 
-    Keeps weights, buffers, optimizers, schedulers, gradient scalers and the random streams, on any device.
+    It keeps weights, buffers, optimizers, schedulers, gradient scalers and the random streams, on any device.
     Without NAME it gets the next number. `restore NAME` puts it back. `config snapshot_bytes` limits what all
     snapshots may hold. `history on` keeps the whole program instead.
     """
@@ -46,11 +46,11 @@ def snapshot(session: Session, given: Given) -> Notice:
     whole_word=True,
 )
 def restore(session: Session, given: Given) -> View:
-    """Put the state back that `snapshot` has kept; or list them.
+    """Put back the state that `snapshot` kept; or list them.
 
-    The values are written into the tensors that are there. The program does not go back: the script goes on
-    with its next batch, and its variables are as they are. In the middle of a training step the state is put
-    back at the end of that step, because the backward needs the weights as they are. `perturbed?` lists it.
+    It writes the values into the existing tensors. The program does not go back: its variables keep their
+    values, and it goes on with its next batch. In the middle of a training step, the state is put back when
+    that step has ended, because the backward still needs the weights. `perturbed?` lists it.
     """
     kept = session.instruments.get(StateSnapshots)
     if not given.name:

@@ -48,12 +48,12 @@ SECONDS = 20.0
 def stability(session: Session, given: Given) -> View:
     """Find what is near overflow, underflow or lost digits.
 
-    Parameters, gradients and the activations in view are held against the range and the digits of their
-    dtypes; a gradient also against the weight that it would change, where an optimizer has stepped. Then the
-    module of this stop and those that were passed are run once more, op by op and in float64 beside it: what
-    cancels, overflows, divides by zero or rounds too much is named with op and line. WHERE narrows it to
-    modules and all in them; one that is still running is run whole, so `stability **` is the whole forward.
-    `record WHERE --tensors` keeps more in view. The run is not touched; dropout does nothing in the reruns.
+    layerstep compares parameters, gradients and the activations in view with the range and the digits of
+    their dtypes. If an optimizer has stepped, it also compares each gradient with the weight that it would
+    change. Then it reruns the module of this stop and those that you stepped through, op by op and also in
+    float64. It names the op and line that cancels, overflows, divides by zero or rounds too much. WHERE
+    limits this to some modules; one that is still running runs whole, so `stability **` is the whole forward.
+    `record WHERE --tensors` keeps more in view. The run is not changed. Dropout does nothing in the reruns.
     """
     if session.run.models.main is None:
         raise UserError("no model has run yet", "`continue` starts the run")

@@ -11,8 +11,8 @@ from layerstep.registry import command
 def stepi(session: Session, given: Given) -> Resume:
     """Run until the next aten op has finished.
 
-    As `step op`, one level below it: what torch makes of the code (`aten.native_layer_norm`), with the casts
-    of autocast. There a result does not say yet that it needs a gradient: that is written on it above. In
-    the backward pass too, where the autograd node of each op is named. With N, that many ops.
+    Like `step op`, but one level lower: the ops that torch runs (`aten.native_layer_norm`), with the casts of
+    autocast. This level is below autograd, so `requires_grad` of a result is still False. `stepi` also works
+    in the backward pass, and names the autograd node of each op there. With N it goes on N ops.
     """
     return step_ops(session, Kind.KERNEL, given.n)

@@ -22,8 +22,8 @@ from layerstep.views import Column, Figure, Group, Table, View
 def top(session: Session, given: Given) -> View:
     """List the largest and smallest values of a tensor.
 
-    K of each, 5 if it is left out, with their indices; equal values by the lowest index. NaN is left out,
-    infinities are not.
+    It lists K of each, by default 5, with their indices. Of equal values, the one with the lowest index comes
+    first. NaN is left out, Inf is not.
     """
     pieces = expressions(given.x)
     if len(pieces) > 1:

@@ -20,7 +20,7 @@ from layerstep.views import Notice
 def transcript(session: Session, given: Given) -> Notice:
     """Write what is typed and shown to a file as well.
 
-    From here on; without FILE, that ends.
+    It starts here. `transcript` without FILE ends it.
     """
     rest: str = given.file
     if not rest:

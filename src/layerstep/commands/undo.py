@@ -11,9 +11,9 @@ from layerstep.views import Group, View
 def undo(session: Session, given: Given) -> View:
     """Take back the last edit, edit N, or all of them.
 
-    An edit at calls acts no more. A weight gets its old values back, unless another has written to it since.
-    What an edit has caused in calls that are over stays: statistics of batch norms, caches, steps of an
-    optimizer. `restart` begins the running forward again.
+    An edit at calls no longer acts. A weight gets its old values back, unless something else has written to
+    it since. Effects of earlier calls stay: statistics of batch norms, caches, steps of an optimizer.
+    `restart` begins the running forward again.
     """
     return Group(tuple(session.instruments.get(Edits).undo(given.which)))
 

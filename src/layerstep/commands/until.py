@@ -27,12 +27,12 @@ from layerstep.registry import command
 def until(session: Session, given: Given) -> Resume:
     """Run until a module, a line, a forward, a step, or EXPR.
 
-    `until PATH` stops when the module there has finished next. `until forward N` stops at the entry of
+    `until PATH` stops when this module has finished its next call. `until forward N` stops at the entry of
     forward N, `until step N` at the first forward after N training steps (an optimizer's `step()`).
-    `until EXPR` asks after every module and stops when the answer is true.
-    `until LINE` stops at that line or a later one of the function that runs here, or when it is left; without
-    LINE, at a line below this one, so that a loop is run to its end. `until FILE:LINE` and `until FUNCTION`
-    stop there, wherever the run comes from.
+    `until EXPR` evaluates EXPR after every module and stops when it is true.
+    `until LINE` stops at that line or a later one of the function that runs here, or when the function
+    returns. `until` alone stops at a line below this one, so a loop runs to its end. `until FILE:LINE` and
+    `until FUNCTION` stop there, in any function.
     """
     if given.form == "forward":
         return _forward(session, given.n)

@@ -85,11 +85,12 @@ _SORTS: dict[str, Callable[[_Row], float]] = {
 def weights(session: Session, given: Given) -> Table:
     """Show the parameters: figures, dead rows, initialisation.
 
-    WHERE as for `break`, also the name of a parameter; without it, the whole model. `dead` counts rows
-    (units) with nothing in them above a millionth of the largest weight. `init` names the usual schemes
-    whose std is within 4 standard errors of what is found and whose distribution has that form; weights
-    that fit none are as trained, which is no fault. A `!` marks what is one: NaN, all zero or constant, a
-    std above 3 times He's or below a hundredth of it. COLUMN is size, mean, std, max, zero, dead or init.
+    WHERE is as in `break`, or the name of a parameter; without it, the whole model. `dead` counts rows
+    (units) whose values are all below a millionth of the largest weight. `init` names the usual
+    initialisations that fit: their std is within 4 standard errors, and the values have their distribution.
+    Weights that fit none are marked as trained, which is no fault. A `!` marks a fault: NaN, all zero or
+    constant, a std above 3 times He's or below a hundredth of it. COLUMN is size, mean, std, max, zero, dead
+    or init.
     """
     text, sort = given.where, given.sort
     with observing():

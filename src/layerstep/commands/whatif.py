@@ -44,7 +44,9 @@ def whatif(session: Session, given: Given) -> View:
     "diff",
     group="change",
     args=(
-        Keyword("metric", Expr("EXPR", default="", name="metric"), "a number of the output"),
+        Keyword(
+            "metric", Expr("EXPR", default="", name="metric"), "computes a number from the output, to compare"
+        ),
         Flag("step", "also the backward pass and the optimizer"),
     ),
     examples=("diff", "diff --step metric out.square().mean()"),

@@ -18,9 +18,9 @@ __all__ = ["stack_row"]
 def where(session: Session, given: Given) -> Stack:
     """Show the modules that are running, innermost first.
 
-    Each with its type, the shapes in and out, and the line that called it. `up`, `down` and `frame N`
-    choose another one to look from. After `step op` the op is on top. In the backward pass: the gradients
-    that came and those that go on, and the line of the forward that made the call.
+    For each it shows its class, the shapes of inputs and outputs, and the line that called it. `up`, `down`
+    and `frame N` select another one. After `step op` the op is on top. In the backward pass it shows the
+    gradients of output and input, and the line of the forward that made the call.
     """
     pause = session.run.pause
     assert pause is not None

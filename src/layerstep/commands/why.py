@@ -29,10 +29,11 @@ MOST = 20
 def why(session: Session, given: Given) -> View:
     """Say where a NaN or Inf was born; explain a crash.
 
-    `why EXPR`: a value that is not finite is followed back to the operation that made it, with its operands
-    and its line, by running the call again on copies. `catch nonfinite` keeps the beginning of every call for
-    that; without it the inputs are taken as they are now. `why` alone: what was caught last, or the exception
-    at this stop. `why shape`: that exception, explained. `why none`: parameters without a gradient, and why.
+    `why EXPR` traces a value that is not finite back to the operation that made it, and shows its operands
+    and its line. For this it runs the call again on copies. `catch nonfinite` keeps the beginning of every
+    call; without it, the rerun takes the inputs as they are now. `why` alone explains what was caught last,
+    or the exception at this stop; so does `why shape`. `why none` lists parameters without a gradient, and
+    why.
     """
     if given.form == "none":
         return _none(session, given.name)

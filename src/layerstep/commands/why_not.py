@@ -21,18 +21,15 @@ from layerstep.views import Notice
 def why_not(session: Session, given: Given) -> Notice:
     """Say why a module or a point does not stop.
 
-    Never called, called past its hooks, used by its parent, scripted, compiled, not reached yet: PATH is a
-    module, FILE:LINE a line, N the number of a point.
+    PATH is a module, FILE:LINE a line, N the number of a point. A module may never be called, its parent may
+    call `forward` directly or only read its weights, it may be scripted or compiled, or not be reached yet.
     """
     rest = given.path
     if rest.isdigit():
         point = session.points.get(rest)
-        did = (
-            "edit {} has acted {} times"
-            if isinstance(point, Edit)
-            else "point {} has stopped or logged {} times"
-        )
-        return Notice(silence_of(session, point) or did.format(rest, point.hits))
+        did = f"edit {rest} has acted" if isinstance(point, Edit) else f"point {rest} has stopped or logged"
+        times = "once" if point.hits == 1 else f"{point.hits} times"
+        return Notice(silence_of(session, point) or f"{did} {times}")
     place = place_named(session, rest)
     if place is not None:
         return Notice(_of_line(session, place))

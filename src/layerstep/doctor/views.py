@@ -45,7 +45,7 @@ def finding_view(finding: Finding, *, effects: Sequence[Finding] = (), whole: bo
     if effects:
         items.append(("explains", Text(", ".join(f"{each.code} {each.rule}" for each in effects))))
     if finding.advice:
-        items.append(("mend", Text("; ".join(finding.advice[:3]))))
+        items.append(("fix", Text("; ".join(finding.advice[:3]))))
     if finding.confirm:
         items.append(("confirm", Text(f"`{finding.confirm}`")))
     if whole:
@@ -91,7 +91,7 @@ def findings_view(findings: Sequence[Finding]) -> View:
         Column("where"),
         Column("what"),
     )
-    return Table(columns, rows, note="`explain RULE` says why it matters and how to mend it")
+    return Table(columns, rows, note="`explain RULE` says why it matters and how to fix it")
 
 
 def _steps(finding: Finding) -> str:

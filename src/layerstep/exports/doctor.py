@@ -68,7 +68,7 @@ def _facts(run: RunFacts, findings: Sequence[Finding], health: Health, cost: flo
 def _card(finding: Finding, findings: Sequence[Finding]) -> str:
     rows = [("where", str(finding.where)), ("since", finding.steps)]
     rows += [(key, shown(value)) for key, value in finding.evidence.items()]
-    rows += [("mend", "; ".join(finding.advice)), ("confirm", finding.confirm), ("silence", finding.silence)]
+    rows += [("fix", "; ".join(finding.advice)), ("confirm", finding.confirm), ("silence", finding.silence)]
     title = f"{finding.severity} · {finding.code} {finding.rule}"
     below = "".join(_card(each, findings) for each in findings if each.caused_by == finding.rule)
     return (

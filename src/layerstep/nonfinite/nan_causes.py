@@ -95,7 +95,7 @@ def _product(x: list[Tensor], bad: Bad) -> str:
 def _softmax(x: list[Tensor], bad: Bad) -> str:
     empty = (x[0] == -torch.inf).all(dim=-1)
     if empty.any():
-        return f"{_count(empty)} rows are -inf throughout: everything is masked there; let one entry stay"
+        return f"{_count(empty)} rows are all -inf: everything in them is masked; leave one entry unmasked"
     return "an operand is +inf" if (x[0] == torch.inf).any() else ""
 
 

@@ -97,7 +97,7 @@ def _of_outlier(step: StepFacts, optimizer: OptimizerRun) -> Iterable[Sign]:
                 f"batch is {odd.size:.3g} off the median, all others are within {odd.next:.3g}",
                 Place(file=optimizer.made_at.file, line=optimizer.made_at.line),
                 {"step": step.training_step, "row": odd.row, "outlier": odd.size, "next": odd.next},
-                advice=("mend or drop this sample, or clip such values; a robust loss bears it: huber_loss",),
+                advice=("fix or drop this sample, or clip such values; huber_loss is less sensitive to it",),
                 is_sure=True,
                 confidence=Confidence.EXACT,
                 explains=_FOLLOWING,
