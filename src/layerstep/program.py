@@ -86,7 +86,7 @@ def _was_silent(session: Session) -> bool:
 
 
 def _stay(program: Program, session: Session, code: int) -> None:
-    """The prompt after the end: the program's globals are at hand, and there is nothing to resume."""
+    """The prompt after the end: the program's globals can be read, and there is nothing to resume."""
     session.run.scope.globals = program.globals
     name = os.path.basename(program.script)
     session.say(
@@ -126,7 +126,7 @@ class Program:
     def run(self, crashed: Callable[[BaseException], None] | None = None) -> int:
         """The exit code of the program; its own exception is shown as python shows it.
 
-        `crashed` hears of that exception first.
+        `crashed` gets that exception first.
         """
         sys.argv = self._argv()
         try:

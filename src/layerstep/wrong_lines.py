@@ -1,4 +1,4 @@
-"""Lines that are given before a run: those that can mean nothing are told before it starts."""
+"""Lines that are given before a run: those that cannot work are reported before it starts."""
 
 from __future__ import annotations
 

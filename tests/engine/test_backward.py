@@ -342,7 +342,7 @@ def test_in_the_forward_there_is_no_gradient_at_hand() -> None:
     model, output = Net(), io.StringIO()
     with DebugConsole(model, commands=["break last", "continue", "grad_out", "continue"], output=output):
         model(torch.randn(5, 4))
-    assert "grad_out: no gradient is at hand in the forward; `break last backward`" in output.getvalue()
+    assert "grad_out: there is no gradient in the forward; `break last backward`" in output.getvalue()
 
 
 def test_training_steps_are_counted_and_waited_for() -> None:

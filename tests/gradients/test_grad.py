@@ -535,7 +535,7 @@ def test_a_check_that_cannot_be_made_says_why() -> None:
 
     assert "nothing has stopped yet" in said(model, ["grad check"], step)
     text = said(model, ["break 0 backward", "continue", "grad check", "continue"], step)
-    assert "not at hand in the backward pass" in text
+    assert "is gone in the backward pass" in text
 
 
 def test_hooks_of_the_user_do_not_see_the_check() -> None:

@@ -162,7 +162,7 @@ def test_a_run_is_the_same_with_and_without(entry: Entry, mode: str, plan: str) 
 @pytest.mark.parametrize("entry", [entry for entry in ZOO if entry.fused], ids=str)
 def test_playing_beside_a_fused_kernel_is_said(entry: Entry) -> None:
     run = play(entry, "frozen", ["break layers.0.linear1 if False", "continue"])
-    assert "is one kernel: its inside is played beside it" in run.seen.text
+    assert "is one kernel: its modules are run as well" in run.seen.text
 
 
 @pytest.mark.parametrize("entry", [entry for entry in ZOO if entry.fused], ids=str)
@@ -200,7 +200,7 @@ def test_a_plain_path_that_fails_beside_its_kernel_is_said_and_the_run_goes_on()
         console, record = console_on(layer, ["break linear1", "continue", "continue"])
         assert torch.equal(console.run(x), expected)
     assert record.stops
-    assert "cannot be played beside its kernel: division by zero" in record.text
+    assert "cannot be run: division by zero" in record.text
 
 
 @pytest.mark.parametrize("entry, mode", CASES)

@@ -181,7 +181,7 @@ def test_step_op_in_the_backward_says_what_to_do() -> None:
     console, seen = console_on(model, ["break last backward", "continue", "step op", "continue"])
     with console:
         model(X).sum().backward()
-    assert "`stepi` goes by aten ops" in seen.text
+    assert "`stepi` steps by aten ops" in seen.text
 
 
 def test_it_needs_a_module_that_runs() -> None:

@@ -76,7 +76,7 @@ def has_saved_tensor(node: Any, name: str) -> bool:
 
 
 def saved_word(node: Any, name: str) -> Any:
-    """What a node has saved beside tensors: `saved_word(node, "reduction")`. Fallback: None."""
+    """What a node has saved besides tensors: `saved_word(node, "reduction")`. Fallback: None."""
     try:
         return getattr(node, f"_saved_{name}", None)
     except RuntimeError:

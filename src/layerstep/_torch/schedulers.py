@@ -10,7 +10,7 @@ __all__ = ["parts_of_scheduler", "times_stepped"]
 
 
 def parts_of_scheduler(scheduler: LRScheduler) -> list[Any]:
-    """The schedulers that a chained or sequential one steps. Fallback: none, and each is told by itself."""
+    """The schedulers that a chained or sequential one steps. Fallback: none, and each counts separately."""
     return list(getattr(scheduler, "_schedulers", ()))
 
 

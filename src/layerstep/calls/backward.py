@@ -1,4 +1,4 @@
-"""Backward: the module calls of a forward, as the backward pass comes by them.
+"""Backward: the module calls of a forward, in the order of the backward pass.
 
 In the forward, each call notes the number of its first autograd node (torch counts them) and puts a hook on
 the tensors of its output. When a gradient arrives there, the nodes of the call are found from the node that
@@ -48,7 +48,7 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A module call that the backward pass may come by."""
+    """A module call that the backward pass may go through."""
 
     module: nn.Module
     forward: int

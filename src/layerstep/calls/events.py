@@ -22,7 +22,7 @@ class Phase(StrEnum):
     EDIT_INPUT = "edit input"
     """No stop: what a module is called with may be replaced."""
     EDIT_OUTPUT = "edit output"
-    """The same of what it returns, before anything else is told of it."""
+    """The same of what it returns, before anything else sees it."""
     RAISED = "raised"
     """It is left by an exception."""
     OP = "op"

@@ -47,7 +47,7 @@ def again(session: Session, given: Given) -> Notice | Resume:
     pause = session.run.pause
     frame = _call_around(pause)
     if pause is None or frame is None or frame.module is None or frame.call is not None:
-        raise UserError("no module call is at hand here", "stop in the forward of a module")
+        raise UserError("no module is running here", "stop in the forward of a module")
     progress = CallProgress.AFTER if frame.has_output else CallProgress.DURING
     if pause.phase is Phase.ENTER and frame is pause.stack[0]:
         progress = CallProgress.BEFORE

@@ -28,7 +28,7 @@ def args(session: Session, given: Given) -> Fields:
     elif frame.python is not None:
         title, values = function_label(frame.python), _of_function(frame.python)
     else:
-        raise UserError("no call is at hand here", "`where` shows what runs")
+        raise UserError("nothing is running here", "`where` shows what runs")
     items = tuple((name, brief(value, limit=limit)) for name, value in values.items())
     return Fields((Span(title, "path"), Span("" if items else "no arguments", "dim")), items)
 

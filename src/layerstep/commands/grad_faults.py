@@ -143,7 +143,7 @@ def _call(session: Session, name: str) -> LayerCall:
         path, module = session.run.models.find(name or frame.path.partition("|")[0])
         kept = session.run.seen_calls.get(module)
         if kept is None:
-            raise UserError(f"the input of {path} is not at hand in the backward pass", f"`break {path}`")
+            raise UserError(f"the input of {path} is gone in the backward pass", f"`break {path}`")
         return LayerCall(path, module, *kept, CallProgress.AFTER)
     if name:
         return calls_at(session, name)[0]

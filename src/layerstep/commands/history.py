@@ -50,7 +50,7 @@ def history(session: Session, given: Given) -> View:
         return _start(session, checkpoints, given)
     if given.form == "off":
         count = checkpoints.stop()
-        return Notice(f"history is off; {count} checkpoints are let go", level="good")
+        return Notice(f"history is off; {count} checkpoints dropped", level="good")
     if checkpoints.is_on and not given.typed:
         return _checkpoints(session, checkpoints)
     name, count = given.path, given.n

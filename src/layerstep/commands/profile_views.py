@@ -173,7 +173,7 @@ def _notes(state: ProfileState, *, wide: bool) -> list[str]:
 
 
 def _by_op(state: ProfileState) -> View:
-    """The functions that one forward called, as the look beside the run has seen them."""
+    """The functions that one forward called, as seen in the rerun."""
     found: dict[str, tuple[int, float]] = {}
     for line in state.looked.lines.values():
         for name, calls in line.names.items():
@@ -188,7 +188,7 @@ def _by_op(state: ProfileState) -> View:
         for name, (calls, seconds) in ordered
     )
     columns = (Column("op", "code"), *(Column(name, right=True) for name in ("ms", "%", "calls")))
-    note = "one forward, run again beside the run and watched: for shares; `profile ops N` times kernels"
+    note = "one forward, run once more and watched: for shares; `profile ops N` times kernels"
     return Table(columns, rows, note=note)
 
 
@@ -309,7 +309,7 @@ def comparison(names: tuple[str, str], found: ProfileComparison) -> View:
         if pace:
             hint += f"; {pace}"
         if found.least > LEAST_EFFECT:
-            hint += f"; of these, {found.least:.0%} is the least that is told: more rounds tell more"
+            hint += f"; this comparison finds {found.least:.0%} or more: more rounds find less"
         return Notice(f"{word}: no real difference", hint, "good")
     modules = sorted(found.modules.items(), key=lambda each: -abs(each[1].after - each[1].before))
     rows = [_change("step", step), *(_change(name, change) for name, change in modules[:MODULES])]

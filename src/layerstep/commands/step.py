@@ -21,7 +21,7 @@ def step_ops(session: Session, kind: Kind, count: int) -> Resume:
         raise UserError("no module is running here", "`break WHERE enter`, then `continue`")
     in_backward = frame.call is not None
     if in_backward and kind is Kind.OP:
-        raise UserError("in the backward pass the user's code calls no ops", "`stepi` goes by aten ops")
+        raise UserError("in the backward pass the user's code calls no ops", "`stepi` steps by aten ops")
     if pause.phase is not None and pause.phase.is_end and pause.depth <= 1 and not in_backward:
         raise UserError(f"nothing encloses {frame.path}: its ops are done", "`continue`, or `into` another")
     return Resume(kind, count)

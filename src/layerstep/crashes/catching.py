@@ -151,7 +151,7 @@ class Crashes(Instrument):
     ) -> None:
         """Never raises but to quit: a bug of ours detaches and lets the exception go on.
 
-        Without `any_kind` only what there is something to say about stops.
+        Without `any_kind` it stops only at exceptions that it can explain.
         """
         session = self._session
         was_sent_away = session.prompt.frontend is not None and not session.run.is_attached

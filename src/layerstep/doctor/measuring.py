@@ -78,7 +78,7 @@ def _tokens(rows: Tensor) -> tuple[int, ...]:
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Are its values at hand, as they lie in memory? Sparse, nested and wrapped tensors are not looked at."""
+    """Can its values be read directly from memory? Sparse, nested and wrapped tensors are left out."""
     parts, _ = readable(tensor)
     return len(parts) == 1 and parts[0] is tensor and tensor.numel() > 0
 

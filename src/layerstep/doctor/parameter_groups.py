@@ -11,7 +11,7 @@ from layerstep.training_steps.steps import Stepped
 __all__ = ["ParameterGroups"]
 
 MOST_NAMES = 512
-"""Of a larger group no names are told."""
+"""The names of a larger group are left out."""
 
 
 class ParameterGroups:

@@ -112,6 +112,6 @@ def _call(session: Session, chosen: Probe) -> TrainingCall:
     stack = session.run.pause.stack if session.run.pause is not None else []
     outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)
     if outer is None or outer.module is None:
-        raise UserError("no call of a model is at hand", "`doctor on`, then let a step run")
+        raise UserError("no call of a model is known yet", "`doctor on`, then let a step run")
     with observing():
         return note_call(outer.module, outer.args, outer.kwargs, step=0, autocast={})

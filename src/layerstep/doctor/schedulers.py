@@ -66,7 +66,7 @@ class Schedulers:
             )
 
     def tell(self, run: RunFacts) -> None:
-        """How often each scheduler was stepped so far. One that is gone is told of as it was last."""
+        """How often each scheduler was stepped so far. One that is gone counts as it was last."""
         for place, known in enumerate(self._known):
             scheduler = known.reference()
             if scheduler is None:

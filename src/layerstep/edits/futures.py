@@ -1,4 +1,4 @@
-"""A forward run beside the run, on copies, with edits in it or without: what it would give.
+"""A forward that runs on copies, with edits or without: what it would give.
 
 The run stands still meanwhile and is as it was afterwards: each future begins with the same inputs, random
 streams and buffers.

@@ -54,7 +54,7 @@ class ModelIntake:
         self._is_full = False
 
     def count(self, module: nn.Module) -> None:
-        """One more forward of a model; what was kept of the one before is let go."""
+        """One more forward of a model; what was kept from the one before is dropped."""
         model = self._run.models.by_root(module)
         if model is not None:
             model.begin_forward()

@@ -252,17 +252,15 @@ class ModuleCalls:
         """Run the modules inside a fused layer, for their taps; the run has the kernel's result already."""
         kind, say_once = type(module).__name__, self._messages.say_once
         say_once(
-            f"{kind} is one kernel: its inside is played beside it",
-            "its result is the kernel's; last digits inside may differ",
+            f"{kind} is one kernel: its modules are run as well, so that you can stop in them",
+            "the run keeps the kernel's result; the last digits in these modules may differ",
         )
         streams, threads = RandomState(), OtherThreads()
         try:
             with users_modes_aside(), global_hooks_silent():  # the kernel calls none of the modules inside
                 plain()
         except Exception as error:
-            say_once(
-                f"{kind} cannot be played beside its kernel: {first_line(error)}", "break at the layer itself"
-            )
+            say_once(f"the modules in {kind} cannot be run: {first_line(error)}", "break at the layer itself")
         finally:
             if streams.changed() and not threads.have_run():
                 streams.restore()

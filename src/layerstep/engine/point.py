@@ -94,12 +94,12 @@ class Point:
 
     @property
     def asked_at(self) -> tuple[Phase, ...]:
-        """The phases of its modules that it must hear of."""
+        """The phases of its modules at which it must be asked."""
         return (self.phase,)
 
     @property
     def root_phases(self) -> tuple[Phase, ...]:
-        """The phases of the outermost modules that it must hear of, whatever its WHERE."""
+        """The phases of the outermost modules at which it must be asked, whatever its WHERE."""
         return ()
 
     @property

@@ -196,7 +196,7 @@ class Session:
             self.prompt.peeks.serve()
 
     def raised_in_forward(self, error: BaseException) -> None:
-        """An exception leaves a forward that can begin again: it is told here, and not again further out."""
+        """An exception leaves a forward that can begin again: it is reported here, not again further out."""
         if self.intake.discovery.is_on:
             self._raised(error)
             self._told = error

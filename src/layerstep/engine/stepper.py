@@ -37,7 +37,7 @@ class Intent:
     forward: int = 0
     step: int = 0
     everywhere: bool = False
-    """`finish` must hear of every module: the enclosing one began before it could be tapped."""
+    """`finish` must see every module: the enclosing one began before it could be tapped."""
 
     @property
     def reach(self) -> Reach:

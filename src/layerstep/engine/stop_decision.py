@@ -142,7 +142,7 @@ class StopDecision:
         return found
 
     def edited(self, points: tuple[Point, ...], event: Event, frame: FrameType) -> Event:
-        """The event as the edits at this call leave it. One that raises is told, and disabled."""
+        """The event as the edits at this call leave it. One that raises is reported and disabled."""
         for point in points:
             if not (isinstance(point, Edit) and point.enabled):
                 continue

@@ -67,7 +67,7 @@ class Recordings:
         self.most_tensors = most_tensors
         self.budget = budget
         self.dropped = 0
-        """How many entries the ring has let go of."""
+        """How many entries the ring has dropped."""
         self._entries: deque[Recorded] = deque()
         self._with_value: deque[Recorded] = deque()
         self._by_path: dict[str, deque[Recorded]] = {}

@@ -245,7 +245,7 @@ class Scope(dict[str, Any]):
             return owner.forwards if owner is not None else 0
         frame = self.frame
         if frame is None or frame.module is None:
-            raise UserError(f"{key}: no module call is at hand here", "`continue` to a stop, or `up`")
+            raise UserError(f"{key}: no module is running here", "`continue` to a stop, or `up`")
         if key in ("grad_in", "grad_out"):
             return self._gradient(key, frame)
         if frame.call is not None and frame.op is None and key in ("inp", "kwargs", "out"):
@@ -260,7 +260,7 @@ class Scope(dict[str, Any]):
     def _gradient(key: str, frame: Frame) -> Any:
         """The value itself if there is one, else the tuple of them, as `inp` has it."""
         if frame.call is None:
-            raise UserError(f"{key}: no gradient is at hand in the forward", f"`break {frame.path} backward`")
+            raise UserError(f"{key}: there is no gradient in the forward", f"`break {frame.path} backward`")
         if key == "grad_in" and frame.call.state is not State.DONE:
             raise UserError(f"grad_in of {frame.path} is not complete yet", "`finish` runs until it is")
         values = tuple(getattr(frame.call, key))

@@ -119,7 +119,7 @@ def set_points(session: Session, handed: Conversation) -> list[PointNote]:
 
 
 def set_at_stop(session: Session, notes: list[PointNote]) -> list[Notice]:
-    """Set points that need a stop, such as a watchpoint on a variable; what is to be said of the others."""
+    """Set points that need a stop, such as a watchpoint on a variable; what to say about the others."""
     typed, last = list(session.prompt.history), session.points.last
     found = [(note, trouble) for note in notes if (trouble := _set(session, note))]
     session.prompt.history, session.points.last = typed, last

@@ -89,7 +89,7 @@ class History(Instrument):
         self._thin()
 
     def stop(self) -> int:
-        """Take no more, and let go of those that are there; how many."""
+        """Take no more checkpoints, and drop those that exist; returns how many."""
         self.is_on = False
         self._listen(False)
         count = len(self.checkpoints)

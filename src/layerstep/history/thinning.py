@@ -8,7 +8,7 @@ __all__ = ["superfluous"]
 
 
 def superfluous(steps: Sequence[int], *, every: int, keep: int) -> int | None:
-    """The place of the one to let go of, in a list from the oldest to the newest; None if all may stay.
+    """The index of the one to drop, in a list from the oldest to the newest; None if all may stay.
 
     The newest stays. Of the others, one goes whose absence makes the smallest gap, measured by how far back
     it is; the oldest goes when it is further back than doubling from one to the next would reach.

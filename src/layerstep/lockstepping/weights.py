@@ -1,4 +1,4 @@
-"""The weights of corresponding layers, compared before anything runs: one wrong value is told at once."""
+"""The weights of corresponding layers, compared before anything runs: one wrong value is reported at once."""
 
 from __future__ import annotations
 

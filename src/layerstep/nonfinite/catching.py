@@ -277,7 +277,7 @@ class NonfiniteSearch(Instrument):
         return False
 
     def trace(self, tensor: Tensor, frame: Frame | None, seen: str) -> Origin:
-        """Where a bad value at hand was born, by a second run of the call that is running."""
+        """Where a bad value was born, found by a rerun of the call that is running."""
         module = frame.module if frame is not None else None
         owner = self.session.run.models.owner_of(module) if module is not None else None
         snapshot = self._here.snapshots.get(id(owner.root)) if owner is not None else None
@@ -300,7 +300,7 @@ class NonfiniteSearch(Instrument):
         return replace(origin, note="; ".join(word for word in words if word))
 
     def _as_it_is_now(self) -> CallStart | None:
-        """The outermost call of this stop, in want of its beginning."""
+        """The outermost call of this stop, if its beginning was not kept."""
         stack = self.session.run.pause.stack if self.session.run.pause is not None else []
         outer = next((f for f in reversed(stack) if f.module is not None and f.call is None), None)
         owner = self.session.run.models.owner_of(outer.module) if outer is not None and outer.module else None

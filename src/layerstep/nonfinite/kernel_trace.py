@@ -221,7 +221,7 @@ class KernelTrace:
 
 
 class Replayed(Functions):
-    """In a rerun no one else is told: hooks that a model puts on its tensors are not put there again."""
+    """In a rerun no hook of the program runs: those that a model puts on its tensors are left out."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in ("register_hook", "register_post_accumulate_grad_hook"):

@@ -1,4 +1,4 @@
-"""Forks of ours: such a child keeps the session, while every other one lets go of it."""
+"""Forks that layerstep makes: such a child keeps the session. Every other child drops it."""
 
 from __future__ import annotations
 

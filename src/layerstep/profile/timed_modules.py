@@ -75,7 +75,7 @@ def _whole(module: nn.Module, path: str, *, is_root: bool) -> Timeable:
 
 
 class Timing(Protocol):
-    """What times the calls, and is told of those of outermost modules."""
+    """Times the calls, and hears about each call of an outermost module."""
 
     clock: Clock
 

@@ -24,8 +24,8 @@ _SCALED = ("SGD", "ASGD")
 class AccumulationUndivided(Rule):
     """Several batches are accumulated for a step, and the loss of each is not divided by their number.
 
-    Why: `backward()` adds. The gradient is as many times too large as there are batches, which with SGD is a
-    learning rate that is as many times too large. With Adam it changes little; then this is a note.
+    Why: `backward()` adds. With N batches the gradient is N times too large. With SGD this acts like a
+    learning rate that is N times too large. With Adam it changes little, so this is only a note.
 
     How to fix: `(loss / batches).backward()`.
     """

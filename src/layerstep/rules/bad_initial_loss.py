@@ -18,7 +18,7 @@ HIGH, LOW = 2.0, 0.5
 
 @rule("R9", "bad-initial-loss", severity="info", confidence="statistical", cost="look")
 class BadInitialLoss(Rule):
-    """The first loss is far from that of equal probabilities for all classes.
+    """The first loss is far from that of a uniform guess over the classes.
 
     Why: a fresh classifier of K classes should begin near ln K. Much more means that it is sure of wrong
     answers: its last layer starts too large. Much less means that it knows the answers: it was trained

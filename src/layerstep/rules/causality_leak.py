@@ -16,12 +16,12 @@ __all__ = ["CausalityLeak"]
 
 @rule("T1", "causality-leak", severity="error", cost="look")
 class CausalityLeak(Rule):
-    """A model that is to predict the next token sees it.
+    """A model that should predict the next token can see it.
 
-    Why: the labels are the tokens moved by one place, so the output of a place must not depend on the tokens
-    behind it. If it does, the model copies the answer: the loss falls far below what is possible, and the
-    model writes nonsense when it has to go on by itself. It was tried on a copy: other tokens were put
-    behind a place, and the outputs before it changed. The places whose labels are ignored do not count.
+    Why: the labels are the tokens shifted by one position, so the output at a position must not depend on
+    later tokens. If it does, the model copies the answer: the loss falls far below what is possible, and the
+    model writes nonsense when it generates text. The doctor tried this on a copy: it changed later tokens,
+    and the outputs before them changed. Positions whose labels are ignored do not count.
 
     How to fix: give the attention a causal mask (`is_causal=True`, or `torch.triu(…, diagonal=1)` set to
     minus infinity). Look for a mask that is off by one, not passed on, or applied after the softmax, for a

@@ -25,8 +25,8 @@ _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
 class ClippedBeforeUnscale(Rule):
     """The gradients are clipped before the gradient scaler has taken its scale out.
 
-    Why: the scaler multiplies the loss, often by 65536. Clipping then cuts gradients that are so many times
-    too large, and after `unscale_` a tiny rest is left: every step has the same tiny norm.
+    Why: the scaler multiplies the loss, often by 65536. Clipping sees gradients that are as many times too
+    large, and cuts almost all of them. After `unscale_` little is left: every step has the same tiny norm.
 
     How to fix: call `scaler.unscale_(optimizer)` before `clip_grad_norm_`.
     """

@@ -25,8 +25,8 @@ class ConstantLabels(Rule):
     """All labels are the same class, or all targets the same number.
 
     Why: the model learns to say that class, whatever its input is, and the loss falls to zero. While only one
-    label was seen, the labels of every step are looked at. Targets that are one number may be meant, as the
-    zero that the residual of an equation is compared with: they are a note.
+    label was seen, the labels of every step are looked at. If all targets are one number, this is only a
+    note: it may be intended, as in a loss that compares the residual of an equation with zero.
 
     How to fix: look at how the labels are read: a wrong column, a division that makes them all 0, a dataset
     of one class only.

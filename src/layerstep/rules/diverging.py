@@ -21,16 +21,17 @@ FEW = 3
 
 @rule("R19", "diverging", severity="error", confidence="statistical", cost="always")
 class Diverging(WindowRule):
-    """The loss has left its best value and is worse than at the beginning.
+    """The loss rises, and is worse than at the beginning.
 
     Why: the steps overshoot: each one is larger than the valley it should lead into. The medians of the last
-    two windows are compared with the best and the first one. The loss of reinforcement learning may grow with
-    the rewards, and losses of optimizers that take turns work against each other: these are not judged.
+    two windows are compared with the best and the first one. Two kinds of losses are not judged: a loss of
+    reinforcement learning may grow with the rewards, and optimizers that take turns, as in a GAN, work
+    against each other.
 
-    How to fix: lower the learning rate by ten, warm it up, clip the gradients.
+    How to fix: divide the learning rate by ten, warm it up, clip the gradients.
     """
 
-    advice = ("lower the learning rate by ten, or warm it up", "clip the gradients: clip_grad_norm_(…, 1.0)")
+    advice = ("divide the learning rate by ten, or warm it up", "clip the gradients: clip_grad_norm_(…, 1.0)")
     explains = ("non-finite", "loss-spike", "oscillating")
     patience = 1
 

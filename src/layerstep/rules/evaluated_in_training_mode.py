@@ -21,8 +21,8 @@ class EvaluatedInTrainingMode(Rule):
     """The model is in training mode while it is evaluated.
 
     Why: dropouts drop units at random then, and batch norms use the statistics of the evaluation batch and
-    even learn from it. The measured quality is wrong. Passes over training samples are fine (they renew the
-    statistics of batch norms), so are several passes over the same samples, and one call in each step.
+    even learn from it. The measured quality is wrong. Not reported are passes over training samples (they
+    update the statistics of batch norms), several passes over the same samples, and one call in each step.
 
     How to fix: call `model.eval()` before the evaluation and `model.train()` after it.
     """

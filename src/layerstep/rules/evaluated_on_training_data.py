@@ -24,9 +24,10 @@ class EvaluatedOnTrainingData(Rule):
     """The samples of the evaluations were trained on.
 
     Why: the measured quality then says how well the model remembers, not how well it works on new samples. It
-    may be meant so, to follow the training. Checksums of samples are compared, as far as they were looked at.
+    may be intended, to follow the training. The rule compares checksums of the samples that the doctor looked
+    at.
 
-    How to fix: hold samples back that are never trained on, and evaluate on these.
+    How to fix: keep some samples out of the training, and evaluate on these.
     """
 
     advice = ("hold samples back that are never trained on, and evaluate on these",)

@@ -28,11 +28,11 @@ STEPS = 20
 class ExplodingGradients(Rule):
     """The gradients grow from layer to layer, or from step to step, and the loss gets worse.
 
-    Why: large gradients make large steps, large steps make larger gradients. The size alone says little: a
-    loss that is a sum over a large batch has large gradients and may train well.
+    Why: large gradients make large steps, and large steps make even larger gradients. The size alone says
+    little: a loss that is a sum over a large batch has large gradients and may train well.
 
     How to fix: lower the learning rate, clip the gradients, and see whether the initial weights are too
-    large. In a recurrent network, clip always.
+    large. In a recurrent network, always clip.
     """
 
     advice = (

@@ -17,13 +17,13 @@ __all__ = ["FrozenParameters"]
 class FrozenParameters(Rule):
     """Some parameters of a model that trains have `requires_grad=False`.
 
-    Why: that is how a backbone is frozen, and often meant. If a training goes nowhere, see whether it is: a
-    loop that froze too much, or that was to unfreeze later, leaves the model without much to learn with.
+    Why: this is how one freezes a backbone, and often intended. If the loss does not fall, check that it is:
+    a loop may have frozen too much, or never have unfrozen the layers again.
 
-    How to fix: call `requires_grad_(True)` on what is to be trained, before the optimizer is made.
+    How to fix: call `requires_grad_(True)` on what you want to train, before the optimizer is made.
     """
 
-    advice = ("if they are to be trained: requires_grad_(True) before the optimizer is made",)
+    advice = ("to train them: requires_grad_(True) before the optimizer is made",)
     explains = ("not-learning", "underfitting", "plateau")
 
     def begins(self, run: RunFacts) -> Iterable[Sign]:

@@ -34,7 +34,8 @@ class InitScale(Rule):
     Why: weights that are too large let the outputs grow from layer to layer, so the first loss is huge, the
     activations saturate and the gradients explode. Weights that are too small let the signal die out, and
     with it the gradients. Good initialisations keep it at one size; norm layers do so too. A recurrent layer
-    applies its weights once for each place of a sequence, so a little too large is soon far too large.
+    applies its weights at every position of a sequence, so weights that are a little too large soon have a
+    huge effect.
 
     How to fix: use the initialisation of torch or `nn.init.kaiming_normal_` and `xavier_uniform_`: the
     standard deviation of a weight is about 1 / sqrt(inputs).

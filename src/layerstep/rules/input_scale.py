@@ -27,9 +27,9 @@ STEPS = 50
 class InputScale(Rule):
     """A layer gets data that is far from zero mean and unit spread.
 
-    Why: weights start for inputs of a spread near 1. Raw pixels of 0 to 255 make the first outputs a hundred
-    times too large, so units saturate or die and steps overshoot; inputs divided twice say almost nothing. A
-    model that learns all the same gets a note.
+    Why: the usual initialisations assume inputs with a std near 1. Raw pixels of 0 to 255 make the first
+    outputs a hundred times too large, so units saturate or die and steps overshoot. Inputs that were divided
+    twice are almost constant. If the model learns anyway, this is a note.
 
     How to fix: subtract the mean and divide by the standard deviation of the training data, once.
     """

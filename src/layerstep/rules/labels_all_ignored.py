@@ -21,7 +21,7 @@ class LabelsAllIgnored(Rule):
     """Every label of a batch is the one that the loss ignores.
 
     Why: the mean over no labels is NaN, and one such step ruins all parameters. With a sum the step does
-    nothing. Prompts that are cut off before the answer begins, or padding as labels, do that.
+    nothing. This happens if prompts are cut off before the answer begins, or if all labels are padding.
 
     How to fix: leave such samples out, or cut them at the other end; look at how `-100` gets into the labels.
     """

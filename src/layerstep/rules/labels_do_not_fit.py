@@ -23,8 +23,8 @@ class LabelsDoNotFit(Rule):
     """The same sample comes with another label each time.
 
     Why: inputs and labels were shuffled apart, so there is nothing to learn. Checksums of samples and their
-    labels are compared between the steps that were looked at. Labels that change by a little noise are fine,
-    and so are short inputs that are followed by different things, and targets that the model makes itself.
+    labels are compared between the steps that were looked at. Not reported are labels that change by a little
+    noise, short inputs that are followed by different things, and targets that the model makes itself.
 
     How to fix: shuffle inputs and labels with the same permutation, or let a `DataLoader` shuffle pairs.
     """

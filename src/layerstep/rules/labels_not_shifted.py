@@ -22,11 +22,12 @@ _WHERE = {0: "the token at its own place", -1: "the token before it"}
 class LabelsNotShifted(Rule):
     """A causal model is trained on tokens that it has already read.
 
-    Why: the label of each place is the token at that place or before it. A causal model has read it, so it
-    learns to copy: the loss falls to almost zero within a few hundred steps, and the model has learned
-    nothing about the next token. A model that reads both directions, or each token by itself, is not meant.
+    Why: the label at each position is the token at that position or before it. A causal model has read it, so
+    it learns to copy: the loss falls to almost zero within a few hundred steps, and the model has learned
+    nothing about the next token. Models that read both directions, or each token separately, are not
+    reported.
 
-    How to fix: compare the output of place t with token t + 1: `logits[:, :-1]` with `tokens[:, 1:]`.
+    How to fix: compare the output at position t with token t + 1: `logits[:, :-1]` with `tokens[:, 1:]`.
     Models of transformers that are given `labels` shift them themselves.
     """
 

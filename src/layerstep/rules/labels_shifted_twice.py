@@ -16,11 +16,11 @@ __all__ = ["LabelsShiftedTwice"]
 
 @rule("T3", "labels-shifted-twice", severity="error", cost="look")
 class LabelsShiftedTwice(Rule):
-    """The label of each place is the token after the next one.
+    """The label at each position is the token after the next one.
 
-    Why: the data were shifted by one place, and the model or the loss shifts once more. The model learns to
-    skip a token: its loss stays higher than it need be, and what it writes misses every other token. A model
-    that also has a loss for the next token is not meant.
+    Why: the data were shifted by one position, and the model or the loss shifts them once more. The model
+    learns to skip a token: its loss stays too high, and the text that it writes misses every other token. A
+    model that also has a loss for the next token is not reported.
 
     How to fix: shift once. Models of transformers shift `labels` themselves: give them the tokens as they
     are, `labels=input_ids`.

@@ -28,12 +28,12 @@ LONG = 0.4
 class LearningRateZero(Rule):
     """The optimizer, or one of its groups, steps with a learning rate of zero.
 
-    Why: nothing is learned. Often a schedule has come to its end while the training goes on, or a warm-up
-    begins at zero and counts epochs where steps were meant. A rate that a schedule has brought to next to
-    nothing for much of the training is a note: the training may be done.
+    Why: nothing is learned. Often a schedule has ended while the training goes on, or a warm-up starts at
+    zero and counts epochs instead of steps. If a schedule has kept the rate near zero for much of the
+    training, this is only a note: the training may be done.
 
-    How to fix: see in which unit the schedule counts, how many steps it was told, and whether `step()` of the
-    scheduler is called.
+    How to fix: check whether the schedule counts steps or epochs, how many it was given, and whether
+    `scheduler.step()` is called.
     """
 
     advice = (

@@ -20,7 +20,7 @@ class LossScalesWithBatch(Rule):
 
     Why: with `reduction="sum"` a batch of 64 makes a gradient 64 times as large as one sample does. A
     learning rate that fits one batch size does not fit another, and the last, smaller batch counts less. It
-    may be meant so: the loss of a VAE is often a sum.
+    may be intended: the loss of a VAE is often a sum.
 
     How to fix: use `reduction="mean"`, or divide the loss by the number of samples.
     """

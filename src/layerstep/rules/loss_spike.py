@@ -28,10 +28,9 @@ LARGE = 5.0
 class LossSpike(Rule):
     """The loss of one step is far above those around it.
 
-    Why: a bad batch or too large a step. The loss is compared with the median of the 50 steps before it and
-    their scatter. Small spikes are common: only one that is far above the first losses is more than a note.
-    If one sample of the batch is far larger than all others, it is named at once: what such a batch does to
-    the weights follows from it.
+    Why: the batch is bad or the step was too large. The rule compares the loss with the median and the
+    scatter of the 50 steps before it. Small spikes are common, so a spike is only a note unless it is far
+    above the first losses. If one sample of the batch is far larger than all others, the finding names it.
 
     How to fix: look at the samples of that batch; clip the gradients; lower the learning rate.
     """

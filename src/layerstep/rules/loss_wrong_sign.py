@@ -20,10 +20,10 @@ _NEVER_NEGATIVE = frozenset(["cross_entropy", "mse", "l1", "smooth_l1", "huber",
 class LossWrongSign(Rule):
     """A loss that cannot be negative is negative.
 
-    Why: its sign is turned, or its input or targets are not what it wants.
-    The optimizer makes the loss smaller and smaller. Of a turned sign that is the worst model; it never
-    ends. An optimizer with `maximize=True` makes it larger: that is not meant. `nll_loss` of logits and
-    `binary_cross_entropy_with_logits` of targets beyond 0 to 1 do the same.
+    Why: its sign is wrong, or its input or targets are not what it expects. The optimizer makes the loss
+    smaller and smaller, and with the wrong sign it looks for the worst model, without end. `nll_loss` of
+    logits, and `binary_cross_entropy_with_logits` with targets outside 0 to 1, do the same. An optimizer with
+    `maximize=True` is not reported.
 
     How to fix: remove the minus; give `nll_loss` log-probabilities; bring the targets into 0 to 1.
     """

@@ -17,12 +17,12 @@ __all__ = ["MaskInverted"]
 class MaskInverted(Rule):
     """The padding mask hides the real tokens.
 
-    Why: torch's `key_padding_mask` is True where a token is to be ignored, and the `attention_mask` of
-    transformers is 1 where it is to be read. The wrong way round, each place reads the padding and no other
-    real token. It was tried on a copy: other real tokens change nothing at a place, and the padding does.
-    Rows without padding then have nothing to read, which gives NaN.
+    Why: torch's `key_padding_mask` is True for tokens to ignore, and the `attention_mask` of transformers is
+    1 for tokens to read. If it is inverted, each position reads the padding and no other real token. The
+    doctor tried this on a copy: changing other real tokens changed nothing at a position, and changing the
+    padding did. Rows without padding then have nothing to read, which gives NaN.
 
-    How to fix: turn the mask round: `~mask`, or `tokens == pad` in place of `tokens != pad`.
+    How to fix: invert the mask: `~mask`, or `tokens == pad` in place of `tokens != pad`.
     """
 
     advice = ("turn the mask round: key_padding_mask is True at padding, attention_mask is 1 at real tokens",)

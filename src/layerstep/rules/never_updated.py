@@ -22,9 +22,9 @@ class NeverUpdated(Rule):
     """A parameter has a gradient, and no step changes it.
 
     Why: it stays as it was initialised while the rest of the model learns around it. Most often it is in no
-    optimizer: the optimizer was made before the layer, or of a part of the model, or the layer is in a plain
-    list, in which a model does not find it. Or its optimizer never steps, or its gradient is cleared before
-    the step.
+    optimizer: the optimizer was made before the layer, or with only a part of the model, or the layer is in a
+    plain list, where the model does not find it. Or its optimizer never steps, or its gradient is cleared
+    before the step.
 
     How to fix: give all parameters to the optimizer, and step every optimizer. If they are meant to stay as
     they are, set `requires_grad_(False)`: that also saves the time of their gradients.

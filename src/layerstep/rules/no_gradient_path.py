@@ -17,13 +17,13 @@ LOOKS = 5
 
 @rule("R4", "no-gradient-path", severity="error", cost="look")
 class NoGradientPath(Rule):
-    """A parameter is to be trained, and no gradient ever reaches it.
+    """A parameter should be trained, but no gradient ever reaches it.
 
     Why: something cuts the graph between its module and the loss: `detach()`, `torch.no_grad()`, `.data`,
-    `.item()`, a trip through numpy, or an argmax. The optimizer has the parameter, and never moves it. A
-    module that is not called at all, or whose output the loss does not use, is only noted.
+    `.item()`, a trip through numpy, or an argmax. The optimizer has the parameter, but never changes it. If a
+    module is not called at all, or the loss does not use its output, this is only a note.
 
-    How to fix: remove what cuts the graph. If it is meant, set `requires_grad_(False)` and leave the
+    How to fix: remove what cuts the graph. If you want the cut, set `requires_grad_(False)` and leave the
     parameters out of the optimizer.
     """
 

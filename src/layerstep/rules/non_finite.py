@@ -19,8 +19,8 @@ __all__ = ["NonFinite"]
 class NonFinite(Rule):
     """A loss, gradient, parameter or output is NaN or infinite.
 
-    Why: a value that is not finite spreads. After the next step all parameters are NaN, and nothing is
-    learned any more. A gradient scaler that skips such a step is healthy and not reported.
+    Why: a value that is not finite spreads. After the next step all parameters are NaN, and the model no
+    longer learns. If a gradient scaler skips such a step, that is healthy and not reported.
 
     How to fix: `catch nonfinite` in a second run stops at the operation and shows its operands. Keep
     logarithms, divisions and roots away from zero, lower the learning rate, clip the gradients.

@@ -31,13 +31,12 @@ CLOSE = 0.15
 
 @rule("R44", "normalised-twice", severity="warning", cost="look")
 class NormalisedTwice(Rule):
-    """Images reach the range that a normalisation gives when it is applied twice.
+    """The images were normalised twice.
 
-    Why: the second one shifts and stretches what was right already: the model gets inputs of a mean and
-    spread that it was not made for. A pretrained model gets other inputs than in its training. Black and
-    white pixels tell: their values are known for each mean and standard deviation. Of numbers that are not
-    in common use the range tells what they would be, and the mean and spread of the images confirm it: that
-    is a note.
+    Why: the second normalisation shifts and stretches values that were already right. A pretrained model then
+    gets other inputs than in its training. The rule recognises the values of black and white pixels, which
+    are known for each common mean and standard deviation. For other numbers it works them out from the range,
+    mean and std of the images; this is only a note.
 
     How to fix: normalise in one place: in the dataset or in the model.
     """

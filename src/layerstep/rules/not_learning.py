@@ -29,15 +29,15 @@ NEAR = 2.0
 
 @rule("R18", "not-learning", severity="warning", confidence="statistical", cost="always")
 class NotLearning(WindowRule):
-    """After many steps the loss is no better than that of always guessing the commonest labels.
+    """After many steps the loss is no better than always guessing the most common labels.
 
     Why: the model makes no use of its input. The medians of the last two windows are compared with the
     entropy of the labels or the variance of the targets, and with the first window. A loss that has fallen
-    and is still far above the guess is on its way: the model began far from the scale of the targets. One
-    that falls slowly and steadily gets a note, and so does one whose small steps have not yet moved the
-    weights by a tenth of their size. Of a loss that is not known, only a note is made: it need not fall. If
-    no evaluation is better than the guess, what the training loss has fallen by was learned by heart: the
-    labels may be those of other samples.
+    but is still far above the guess does not count: the model began far from the scale of the targets. This
+    is only a note if the loss falls slowly and steadily, if the steps have not yet changed the weights by a
+    tenth of their size, or if the loss function is not known, because such a loss need not fall. If the
+    training loss falls but no evaluation beats the guess, the model learned the samples by heart: the labels
+    may belong to other samples.
 
     How to fix: `probe overfit` trains on one batch; a model that cannot learn that has a fault in the loss,
     the labels or the path of the gradients. Then look at the learning rate.

@@ -20,8 +20,8 @@ class OptimizerOfOtherParameters(Rule):
     """The optimizer has parameters that no called model has, and the model has others in no optimizer.
 
     Why: an optimizer keeps the parameters that it was made with. If a layer is replaced afterwards, or the
-    model is copied or made anew, it goes on with the old ones, which get no gradient, and the new ones are
-    never updated.
+    model is copied or built again, the optimizer still has the old parameters, which get no gradient. The new
+    ones are never updated.
 
     How to fix: make the optimizer last, when the model has all its layers, its dtype and its device.
     """

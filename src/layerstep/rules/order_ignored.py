@@ -22,9 +22,9 @@ class OrderIgnored(Rule):
     """The order of the tokens makes no difference.
 
     Why: attention by itself treats its input as a set. Without positions the model cannot tell "dog bites
-    man" from "man bites dog". It was tried on a copy: the inner tokens of a row in reverse order give the
-    same outputs at both ends, and other tokens give other ones. A bag of words may be meant, so this is a
-    note; for a model with attention that predicts the next token it is a warning.
+    man" from "man bites dog". The doctor tried this on a copy: with the inner tokens of a row in reverse
+    order, the outputs at both ends stayed the same, and with other tokens they changed. A bag of words may be
+    intended, so this is a note; for a model with attention that predicts the next token it is a warning.
 
     How to fix: add positions to the embeddings (learned, sinusoidal) or to the attention (rotary, ALiBi).
     """

@@ -25,10 +25,11 @@ SIZE = 0.2
 class Oscillating(WindowRule):
     """The loss goes up and down from step to step and does not get better.
 
-    Why: each step jumps over the valley to its other side: the learning rate is too large. Noise of batches
-    does not look so: it has no memory. Here the deviations from the median change their sign in each step.
+    Why: each step jumps over the valley to its other side: the learning rate is too large. Noise from the
+    batches looks different: there the sign of the deviation from the median is random. Here it changes in
+    every step.
 
-    How to fix: lower the learning rate by three to ten.
+    How to fix: divide the learning rate by three to ten.
     """
 
     advice = ("lower the learning rate by three to ten",)

@@ -26,12 +26,12 @@ HIGH = 0.15
 
 @rule("R41", "overfitting", severity="warning", confidence="statistical", cost="always")
 class Overfitting(Rule):
-    """The loss of evaluations grows, or stays, while that of the training falls.
+    """The evaluation loss grows, or stays the same, while the training loss falls.
 
-    Why: the model learns the training samples by heart. The evaluation loss is seen where the model returns
-    it as `loss`, or where a loss module or a loss function of torch computes it. Medians of three evaluations
-    are compared with each other and with the scatter from one to the next. A rise that early stopping would
-    wait for is a note, and so is a training loss of almost nothing while evaluations stay far above it.
+    Why: the model learns the training samples by heart. The doctor sees the evaluation loss if the model
+    returns it as `loss`, or if a loss module or a loss function of torch computes it. The rule compares
+    medians of three evaluations. It is only a note if the rise is so small that early stopping would still
+    wait, or if the training loss is almost zero while the evaluation loss stays far above it.
 
     How to fix: stop at the best evaluation; use more data or augmentation, dropout, weight decay, or a
     smaller model.

@@ -20,10 +20,10 @@ MOVED = 1e-4
 class PaddingAttended(Rule):
     """Padding changes the outputs at the real tokens.
 
-    Why: how much padding a row has depends on the other rows of its batch. If padding acts on the real
-    tokens, the same text has another output in another batch, and the model learns from noise. It was tried
-    on a copy: a row without its padding gives other outputs than with it. In a model without attention, as a
-    recurrent one that reads on to the end of the row, it is a note, not a warning.
+    Why: how much padding a row has depends on the other rows of its batch. If padding changes the real
+    tokens, the same text has another output in another batch, and the model learns from noise. The doctor
+    tried this on a copy: a row without its padding gave other outputs. In a model without attention, such as
+    a recurrent one that reads to the end of the row, this is only a note.
 
     How to fix: pass the mask on to every attention (`key_padding_mask`, `attention_mask`), and leave padding
     out where the model averages over tokens.

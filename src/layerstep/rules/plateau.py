@@ -22,7 +22,7 @@ LEAST = 200
 class Plateau(WindowRule):
     """The loss has stopped falling.
 
-    Why: the training is done, or it is stuck: the learning rate is too small or too large for where it is.
+    Why: the training is done, or it is stuck because the learning rate is now too small or too large.
     The slope is the median of the slopes between pairs of steps (Theil-Sen), over the last two windows.
 
     How to fix: if the quality is not enough, change the learning rate, or give the model more capacity.

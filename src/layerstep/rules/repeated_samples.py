@@ -31,9 +31,9 @@ class RepeatedSamples(Rule):
     """Batches are equal to the ones before them, or all samples of a batch are equal.
 
     Why: the workers of a data loader that draw from the same random state, or an iterable dataset that each
-    worker reads from the beginning, give every batch several times. The model then sees less than it seems.
-    Several steps on the same tensor are fine. The same batch in every step, or batches in which one sample or
-    a few are repeated, may be meant, as a test or because these are all the data: that is a note.
+    worker reads from the beginning, give every batch several times. The model then sees fewer samples than
+    you think. Several steps on the same tensor are fine. It is only a note if every step has the same batch,
+    or if a batch repeats one or a few samples: this may be a test, or there may be no more data.
 
     How to fix: seed each worker in `worker_init_fn` from `torch.initial_seed()`, and split an iterable
     dataset by `get_worker_info()`. Take a new batch in each step, and see that a dataset uses its index.

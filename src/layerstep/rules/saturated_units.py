@@ -24,7 +24,8 @@ class SaturatedUnits(Rule):
     """Most outputs of a tanh or sigmoid inside the model are at its flat ends.
 
     Why: there the slope is almost zero, so the layers before it get almost no gradient. Large weights or
-    inputs do that. The last sigmoid or tanh of a model may be flat: it then is sure of its answer.
+    inputs do that. The last sigmoid or tanh of a model may be at its flat ends: the model is then sure of its
+    answer.
 
     How to fix: normalise the inputs, start with smaller weights, put a norm before it, or use ReLU or GELU.
     """

@@ -18,7 +18,7 @@ class SchedulerBeforeOptimizer(Rule):
     """The scheduler steps before the first step of its optimizer.
 
     Why: the first value of the schedule is never used, and all others come one step early. With a warm-up
-    that is a small thing; with a schedule of a few epochs an epoch at the full rate is lost.
+    this hardly matters. With a schedule that counts epochs, a whole epoch at the full rate is lost.
 
     How to fix: call `optimizer.step()` first, then `scheduler.step()`.
     """

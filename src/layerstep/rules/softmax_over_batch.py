@@ -15,7 +15,7 @@ __all__ = ["SoftmaxOverBatch"]
 
 @rule("R46", "softmax-over-batch", severity="error", cost="look")
 class SoftmaxOverBatch(Rule):
-    """The softmax before the loss runs over the samples or the places, not over the classes.
+    """The softmax before the loss runs over the samples or the positions, not over the classes.
 
     Why: with `dim=0` the probabilities of one class sum to 1 over the batch. The samples compete with each
     other, and the classes of one sample do not. `dim=1` of (batch, time, classes) does the same over time.

@@ -23,11 +23,11 @@ FEWEST = 8
 
 @rule("R33", "sorted-data", severity="warning", confidence="statistical", cost="look")
 class SortedData(Rule):
-    """Each batch has few of the classes: the data come sorted by their labels.
+    """Each batch has only a few of the classes: the data are sorted by their labels.
 
     Why: the model learns one class, then unlearns it for the next. Each batch pulls all predictions towards
-    its own class. The entropy of the labels of batches is compared with that of all labels together, and of
-    targets that are numbers the variance: the latter is a note.
+    its own class. The rule compares the entropy of the labels in a batch with that of all labels. For targets
+    that are numbers it compares the variance; this is only a note.
 
     How to fix: shuffle: `DataLoader(…, shuffle=True)`.
     """

@@ -17,8 +17,8 @@ __all__ = ["StaleGradients"]
 class StaleGradients(Rule):
     """Gradients are not cleared between two steps.
 
-    Why: `backward()` adds to the gradients that are there. Without `zero_grad()` each step also takes the
-    directions of all steps before it, so the steps grow and the training overshoots. Gradient accumulation is
+    Why: `backward()` adds to the existing gradients. Without `zero_grad()` each step also includes the
+    gradients of all steps before it, so the steps grow and the training overshoots. Gradient accumulation is
     recognised: several backward passes between two steps are fine.
 
     How to fix: call `optimizer.zero_grad()` once for each step, before `backward()`.

@@ -19,8 +19,8 @@ class TiedWeightsApart(Rule):
 
     Why: tied weights are one parameter with two names. If one of them is copied, as by `clone()`, `copy_()`
     or a new `nn.Parameter`, they are equal at first and then drift apart: twice the parameters, and not the
-    model that was meant. Asked are an embedding and an output layer, and a weight and its transpose, as an
-    encoder and its decoder have them; other layers are often copies of one another.
+    model that was meant. The rule compares an embedding with an output layer, and a weight with its
+    transpose, as in an encoder and its decoder. Other layers are often copies of one another on purpose.
 
     How to fix: assign the parameter itself, `head.weight = embedding.weight`, after the last move or load.
     """

@@ -18,7 +18,7 @@ class TrainedInEvalMode(Rule):
     """The model is in evaluation mode while it is trained.
 
     Why: dropouts do nothing then, and batch norms use their old statistics and do not update them. Most often
-    `model.eval()` of an evaluation was never followed by `model.train()`.
+    the program called `model.eval()` for an evaluation and did not call `model.train()` again.
 
     How to fix: call `model.train()` at the beginning of each epoch.
     """

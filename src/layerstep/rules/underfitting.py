@@ -18,11 +18,11 @@ HIGH = 0.6
 
 @rule("R42", "underfitting", severity="info", confidence="statistical", cost="always")
 class Underfitting(Rule):
-    """The loss ends not far below that of always guessing, and falls no more.
+    """The loss is only a little better than always guessing, and no longer falls.
 
-    Why: the model is too small, the learning rate too small, or the input does not tell the labels. The
-    training loss is compared with the entropy of the labels or the variance of the targets; of targets that
-    are probabilities their own entropy is taken off, as no model gets below it.
+    Why: the model is too small, the learning rate too small, or the labels cannot be predicted from the
+    input. The rule compares the training loss with the entropy of the labels or the variance of the targets.
+    If the targets are probabilities, it subtracts their own entropy, because no model can do better.
 
     How to fix: use a larger model, train longer, or give it better inputs. Noisy labels cannot be learned.
     """

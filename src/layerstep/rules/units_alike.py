@@ -22,9 +22,9 @@ class UnitsAlike(Rule):
 
     Why: units with equal weights get equal gradients if the layers behind them are constant too, so they stay
     equal for ever: the layer computes one feature many times. If all weights are zero, there may be no
-    gradient at all. A layer that is zero at first and comes apart in the first step is fine, as the last
-    layer of a residual branch. One that begins at another single value is a note: only biases, or what comes
-    after it, can tell its units apart.
+    gradient at all. If a layer starts at zero and its units differ after the first step, as in the last layer
+    of a residual branch, that is fine. If it starts at another single value, this is a note: only biases or
+    later layers can make its units differ.
 
     How to fix: initialise weights at random (`nn.init.kaiming_normal_`, `xavier_uniform_`); zeros are for
     biases.

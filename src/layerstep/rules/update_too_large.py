@@ -34,8 +34,8 @@ class UpdateTooLarge(Rule):
     """Each step changes the weights by a large share of their size, and the loss gets no better.
 
     Why: the steps overshoot. The learning rate is too large for this model and this loss, or the gradients
-    are too large. A healthy step changes a weight matrix by about a thousandth of its norm. One that begins
-    at zero or far below the usual size may change by more, and so may any while the loss falls.
+    are too large. A healthy step changes a weight matrix by about a thousandth of its norm. A matrix that
+    starts at zero or far below the usual size may change by more, and so may any matrix while the loss falls.
 
     How to fix: divide the learning rate by 10, and again if needed; warm it up; clip the gradients.
     """

@@ -20,13 +20,13 @@ STEPS = 20
 
 @rule("R13", "update-too-small", severity="info", confidence="statistical", cost="always")
 class UpdateTooSmall(Rule):
-    """Each step changes the weights by less than a thirty thousandth of their size.
+    """Each step changes the weights by less than 1/30,000 of their size.
 
-    Why: with so small steps a training from scratch gets nowhere in any useful time. A fine-tuning may want
-    them; so this is a note, until the loss does not move either.
+    Why: with such small steps, training from scratch takes far too long. Fine-tuning may need them, so this
+    is a note unless the loss does not change either.
 
-    How to fix: raise the learning rate. See whether it is in the right unit, whether the loss is divided by
-    too much, and whether a schedule has brought it down already.
+    How to fix: raise the learning rate. Check its unit, what the loss is divided by, and whether a schedule
+    has already lowered it.
     """
 
     advice = ("raise the learning rate", "see whether the loss is divided by too much")

@@ -29,8 +29,9 @@ class VanishingGradients(Rule):
 
     Why: each layer multiplies the gradient by the slope of its activation and by its weights. If both are
     small, as with sigmoids in a deep network, next to nothing reaches the first layers. Biases in front of a
-    batch norm have no gradient by construction and do not count. Adam and its like divide by the size of
-    the gradient and move the first layers all the same: then this is a note, until nothing is learned.
+    batch norm have no gradient by construction and do not count. Adam and similar optimizers divide by the
+    size of the gradient, so the first layers still learn: then this is only a note, unless the model does not
+    learn.
 
     How to fix: use ReLU or GELU, residual connections and norm layers, and an initialisation that fits the
     activation.

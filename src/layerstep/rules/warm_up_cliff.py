@@ -24,7 +24,7 @@ KEPT = 16
 class WarmUpCliff(Rule):
     """The learning rate rises step by step, then changes at once by a factor of 5 or more.
 
-    Why: a warm-up is to lead smoothly to the rate that follows it. If the next schedule begins at another
+    Why: a warm-up should lead smoothly to the rate that follows it. If the next schedule begins at another
     rate, as when two schedulers are chained with different units or base rates, the warm-up was for nothing:
     after a jump up the steps are too large, after a fall they are too small.
 

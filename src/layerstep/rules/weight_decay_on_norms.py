@@ -19,8 +19,9 @@ STRONG = 0.05
 class WeightDecayOnNorms(Rule):
     """Weight decay pulls the scales of norm layers and the biases towards zero.
 
-    Why: decay is to keep weight matrices small. A norm layer with a scale near zero lets nothing pass, and a
-    bias has no reason to be small. Many recipes leave both out; some do not, so this is a note.
+    Why: weight decay should keep weight matrices small. A norm layer with a scale near zero passes almost
+    nothing on, and a bias does not need to be small. Many recipes leave both out; some do not, so this is a
+    note.
 
     How to fix: give the optimizer two groups, and `weight_decay=0` for parameters with one dimension.
     """

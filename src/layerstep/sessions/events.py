@@ -26,7 +26,7 @@ class DebugEvent:
 
 
 class Events:
-    """The last events, how many of each kind there were in all, and the logger that is told of them.
+    """The last events, how many of each kind there were in all, and the logger that gets them.
 
     Anomalies are logged as warnings. The others are logged only if `verbose` is on.
     """

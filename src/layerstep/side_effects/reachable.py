@@ -1,7 +1,7 @@
 """What can be reached from values of the program: tensors and generators, with the names that lead to them.
 
 The way goes through containers, attributes of plain objects and modules, closures and bound methods. It is
-bounded; where it was cut, that is told.
+bounded; if it was cut short, the answer says so.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Monitoring:
         return "sys.monitoring, on the functions that hold a point"
 
     def mark(self, frames: Sequence[FrameType]) -> Mark:
-        """Of a frame that another tracer has its own function on, no line is told."""
+        """No line is reported from a frame on which another tracer has its own function."""
         mark = Mark()
         for frame in frames:
             self._marked.append(frame.f_code)

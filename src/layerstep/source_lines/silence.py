@@ -18,7 +18,7 @@ __all__ = ["why_line_silent"]
 
 
 def why_line_silent(session: Session, place: Place) -> str:
-    """One line; it is asked of points that were never hit."""
+    """One line, for a point that was never hit."""
     lines = session.instruments.get(SourceLines)
     name = os.path.basename(place.file or place.tail)
     if place.is_pending:

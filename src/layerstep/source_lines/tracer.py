@@ -1,4 +1,4 @@
-"""What the two ways to hear of lines have in common."""
+"""What the two ways to follow lines have in common."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Watched(Protocol):
         """By file name as in code objects: the lines with points; None where nothing is of interest."""
 
     is_stepping: bool
-    """A step by lines is under way: every line of interest is told, and returns."""
+    """A step by lines is under way: every line of interest is reported, and so are returns."""
 
     def follows(self, code: CodeType) -> bool:
         """Is this function followed line by line?"""
@@ -46,14 +46,14 @@ class Watched(Protocol):
 
 
 class Tracer(Protocol):
-    """One way to hear of lines."""
+    """One way to follow lines."""
 
     @property
     def words(self) -> str:
         """What it is, for `info cost`."""
 
     def mark(self, frames: Sequence[FrameType]) -> Mark:
-        """Mark the frames that a step may end in; their lines are told from now on."""
+        """Mark the frames that a step may end in; their lines are reported from now on."""
 
     def start(self) -> str:
         """Take note of what is watched now, and of this thread; a reason if that cannot be."""

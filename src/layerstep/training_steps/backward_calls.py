@@ -1,4 +1,4 @@
-"""The calls of `backward()`: listeners are told of each loss before its pass begins, and after it has ended.
+"""The calls of `backward()`: listeners get each loss before its pass begins, and after it has ended.
 
 `torch.autograd.backward`, which `loss.backward()` calls, is replaced by the same function with these looks
 while something listens.

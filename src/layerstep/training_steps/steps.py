@@ -55,7 +55,7 @@ class Steps:
         self.total = 0
         """Steps of all optimizers."""
         self._alarms: dict[Callable[[], None], int] = {}
-        """Who is to be called once, and at which of them."""
+        """What to call once, and at which of them."""
         self._next_alarm = 0
 
     @property

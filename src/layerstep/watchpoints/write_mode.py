@@ -23,7 +23,7 @@ __all__ = ["WriteMode", "is_declared"]
 Around = Callable[[Any, Any, dict[str, Any], list[Watchpoint]], Any]
 """Called with a kernel, its arguments and the points that it may write, instead of it."""
 Moved = Callable[[Watchpoint], None]
-"""Called before an op with a point whose memory is no more where it was."""
+"""Called before an op with a point whose memory has moved."""
 
 
 @dataclass(frozen=True, slots=True)

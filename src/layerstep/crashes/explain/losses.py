@@ -45,7 +45,7 @@ def _class(facts: Facts, found: re.Match[str]) -> Explanation | None:
         f"the logits have {classes} classes, 0 to {classes - 1}"
     )
     if value < 0:
-        return Explanation(cause, f"ignore_index={value} if it marks what is to be left out")
+        return Explanation(cause, f"ignore_index={value} if it marks labels to ignore")
     if value == classes and first_outside(target, 1, classes + 1) is None:
         return Explanation(cause, f"labels that begin with 1? target - 1; else num_classes={value + 1}")
     return Explanation(cause, f"num_classes is at least {value + 1}, or the labels are another dataset's")
