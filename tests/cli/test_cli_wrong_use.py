@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "required: run | doctor | diff | open | demo"),
+        ([], "required: run | doctor | attach | diff | open | demo"),
         (["rnu", "script.py"], "invalid choice: 'rnu'"),
         (["run"], "nothing to run; layerstep run script.py, or layerstep run -m module"),
         (["run", "--batch"], "nothing to run"),
