@@ -45,6 +45,36 @@ def test_a_stream_that_moved_is_put_back(models: Models, name: str, draw: Any) -
     assert outcome.restored == [f"random streams ({name})"]
 
 
+def test_a_normal_number_that_waits_in_numpys_stream_is_put_back() -> None:
+    np.random.seed(0)
+    np.random.normal()
+    with_second = np.random.get_state()
+    before = RandomState()
+    second = np.random.normal()  # the other one of the pair: no word of the stream changes
+    assert before.changed() == ["numpy"]
+    before.restore()
+    assert before.changed() == [] and np.random.normal() == second
+    without = RandomState()
+    np.random.set_state(with_second)  # as a program does that keeps its stream for a while
+    assert without.changed() == ["numpy"]
+
+
+def test_numpys_stream_is_known_by_its_generator_too() -> None:
+    first = np.random.get_bit_generator()
+    before = RandomState()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(3))
+        other = RandomState()
+        number = np.random.rand()
+        assert other.changed() == before.changed() == ["numpy"]
+        other.restore()
+        assert np.random.rand() == number
+        before.restore()
+        assert np.random.get_bit_generator() is first and before.changed() == []
+    finally:
+        np.random.set_bit_generator(first)
+
+
 def test_streams_are_put_back_even_if_the_line_fails(models: Models) -> None:
     before = RandomState()
     with pytest.raises(ZeroDivisionError), undisturbed(models, deep=True):
