@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from torch import nn
@@ -24,8 +26,8 @@ class Restart(BaseException):
 class PassedCalls:
     """How often the run went past each module since it last stood still, by the ids of the modules."""
 
-    entered: dict[int, int] = field(default_factory=dict)
-    left: dict[int, int] = field(default_factory=dict)
+    entered: defaultdict[int, int] = field(default_factory=partial(defaultdict, int))
+    left: defaultdict[int, int] = field(default_factory=partial(defaultdict, int))
 
     def clear(self) -> None:
         self.entered.clear()
