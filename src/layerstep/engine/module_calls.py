@@ -22,7 +22,7 @@ from layerstep.engine.messages import Messages
 from layerstep.engine.model_intake import ModelIntake
 from layerstep.engine.point import Point
 from layerstep.engine.points import Break
-from layerstep.engine.restart import Follower, Restart
+from layerstep.engine.restart import Follower, PassedCalls, Restart
 from layerstep.engine.run import Run
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop import Caught, Match
@@ -99,7 +99,8 @@ class ModuleCalls:
                 return None
             worth_asking = self._decision.worth_asking
             asked = worth_asking(points, phase, module, args, kwargs, output, frame) if points else ()
-            if asked or sink.listening:
+            goes_past = self._decision.goes_past
+            if asked or (sink.listening and not goes_past(phase, module, args, kwargs, output, frame)):
                 return self._consider(asked, Event(phase, module, args, kwargs, output), frame)
         except Restart:
             return self._run_again(phase, module, args, kwargs, frame)
@@ -120,14 +121,19 @@ class ModuleCalls:
         if self._sink.lies_open or graph_task() != NO_BACKWARD or is_tracing():
             return False
         if self._passed and (passed := self._passed.get(get_ident())) is not None:
-            passed.left[id(module)] += 1
+            passed.left.append(module)
+            if len(passed.left) > PassedCalls.MOST:
+                passed.count()
         point.hits += 1
         point.ignore -= 1
         return True
 
     def _count_passed(self, phase: Phase, module: nn.Module) -> None:
         if (passed := self._passed.get(get_ident())) is not None:
-            (passed.entered if phase is _ENTER else passed.left)[id(module)] += 1
+            calls = passed.entered if phase is _ENTER else passed.left
+            calls.append(module)
+            if len(calls) > PassedCalls.MOST:
+                passed.count()
 
     def _report_silently(
         self, phase: Phase, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType

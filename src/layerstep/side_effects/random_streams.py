@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import ctypes
 import functools
 import os
 import random
@@ -20,6 +19,7 @@ from layerstep._torch.guards import observation
 from layerstep._torch.tensors import is_tensor
 from layerstep.process.frames import is_program_file
 from layerstep.process.thread_frames import frames_of_threads
+from layerstep.side_effects.stream_memory import hidden_stream, numpy_state, python_state
 
 __all__ = ["Generators", "OtherThreads", "RandomState", "copy_of_generator", "is_generator", "same_state"]
 
@@ -37,7 +37,7 @@ class RandomState:
     def __init__(self) -> None:
         self.torch = torch.get_rng_state()
         self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        self.python = random.getstate()
+        self.python = python_state()
         self.bits = _bit_generator()
         self.numpy: Any = _numpy_state()
         """As a dictionary, because a program may choose another bit generator; None if it has no state."""
@@ -50,7 +50,7 @@ class RandomState:
                 moved.append("torch")
         if self.cuda and any(map(_differ, torch.cuda.get_rng_state_all(), self.cuda)):
             moved.append("cuda")
-        if random.getstate() != self.python:
+        if python_state() != self.python:
             moved.append("random")
         if _bit_generator() is not self.bits or not same_state(_numpy_state(), self.numpy):
             moved.append("numpy")
@@ -79,72 +79,9 @@ def _bit_generator() -> Any:
 
 def _numpy_state() -> Any:
     try:
-        return _memo.now()
+        return numpy_state()
     except Exception:  # a bit generator of the program's own that has no state to read
         return None
-
-
-class _NumpyMemo:
-    """The state of numpy's global stream, asked for again only if it has changed.
-
-    Numpy takes 30 µs to build the state of a Mersenne Twister, and a look at its memory takes 0.6.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[Any, bytes, Any] = (None, b"", None)
-
-    def now(self) -> Any:
-        bits = _bit_generator()
-        memory = _memory_of_stream(bits)
-        known_bits, known_memory, state = self._last
-        if memory and bits is known_bits and memory == known_memory:
-            return state
-        state = np.random.get_state(legacy=False)
-        if memory == _memory_of_stream(bits):  # no other thread has drawn meanwhile
-            self._last = bits, memory, state
-        return state
-
-
-_memo = _NumpyMemo()
-_TWISTER_BYTES = 4 * 624 + 4
-"""Its words and the position among them."""
-
-
-def _memory_of_stream(bits: Any) -> bytes:
-    """What numpy's global functions draw from, as it lies in memory; nothing if it is no Mersenne Twister."""
-    if type(bits) is not np.random.MT19937 or not _can_read_memory():
-        return b""
-    return _memory_of(_hidden_stream(), bits)
-
-
-def _hidden_stream() -> Any:
-    return getattr(getattr(np.random, "mtrand", None), "_rand", None)
-
-
-def _memory_of(stream: Any, bits: Any) -> bytes:
-    """The fields of the stream, where the second number of a normal pair waits, and the words of its bits."""
-    head = object.__basicsize__
-    fields = ctypes.string_at(id(stream) + head, type(stream).__basicsize__ - head)
-    return fields + ctypes.string_at(bits.ctypes.state_address, _TWISTER_BYTES)
-
-
-@functools.cache
-def _can_read_memory() -> bool:
-    """Does that memory tell the state? Seen on numpy 2.4.6. Fallback: the state is always asked for."""
-    try:
-        bits: Any = np.random.MT19937(1)
-        stream = np.random.RandomState(bits)
-        seen = []
-        for _ in range(3):
-            seen += [_memory_of(stream, bits), _memory_of(stream, bits)]
-            stream.normal()
-        told = bits.state["state"]
-        words = told["key"].tobytes() + np.int32(told["pos"]).tobytes()
-    except Exception:
-        return False
-    is_steady = all(one == other for one, other in zip(seen[::2], seen[1::2], strict=True))
-    ends_alike = _memory_of(stream, bits).endswith(words)
-    return type(_hidden_stream()) is type(stream) and is_steady and len(set(seen)) == 3 and ends_alike
 
 
 def same_state(one: Any, other: Any) -> bool:
@@ -164,7 +101,7 @@ def is_generator(value: Any) -> bool:
 
 
 def _of_the_process() -> set[int]:
-    known = (torch.default_generator, getattr(random, "_inst", None), _hidden_stream())
+    known = (torch.default_generator, getattr(random, "_inst", None), hidden_stream())
     return {id(each) for each in (*known, _bit_generator(), *torch.cuda.default_generators)}
 
 
