@@ -6,7 +6,6 @@ entry, and a copy is taken of small ones. At its exit the counts tell which were
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections import OrderedDict
 from typing import Any, NamedTuple
@@ -100,14 +99,15 @@ def _noted_before(known: list[_Noted], tensor: Tensor) -> _Noted | None:
 
 def _note(tensor: Tensor, limit: int) -> _Noted:
     before, size = None, 0
-    if is_whole(tensor):  # as most are; the questions below take as long as a copy
-        if tensor.nbytes <= limit:
-            before, size = tensor.clone(), tensor.nbytes
-    else:
-        with contextlib.suppress(Exception):  # nested, freed, of a kind that cannot be copied
-            if tensor.numel() * tensor.element_size() <= limit and not tensor.is_meta:
-                before = clone_of(tensor)
-                size = before.numel() * before.element_size()
+    try:
+        if is_whole(tensor):  # as most are; the questions below take as long as a copy
+            if tensor.nbytes <= limit:
+                before, size = tensor.clone(), tensor.nbytes
+        elif tensor.numel() * tensor.element_size() <= limit and not tensor.is_meta:
+            before = clone_of(tensor)
+            size = before.numel() * before.element_size()
+    except Exception:  # nested, freed, of a kind that cannot be copied
+        before = None
     return _Noted(weakref.ref(tensor), version_of(tensor), before, size)
 
 

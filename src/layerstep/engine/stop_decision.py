@@ -282,9 +282,9 @@ class StopDecision:
     def goes_past(
         self, phase: Phase, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
     ) -> bool:
-        """Is the call deeper than where the step began, and cannot end it? So are most on the way of a `next`.
+        """Is the call deeper than where the step began, so that it cannot end it? Nothing is built for those.
 
-        Nothing is built for those.
+        So are most calls on the way of a `next`.
         """
         run, intent = self._run, self._run.intent
         if intent.kind not in _BY_DEPTH or not is_deeper(frame, intent.depth):

@@ -39,7 +39,9 @@ DEPTH_OF_VALUES = 7
 MOST = 20_000
 """The most objects to visit: a module that holds its trainer would lead to everything."""
 
-_LEAVES = frozenset([int, float, bool, str, type(None), torch.dtype, torch.device, nn.Parameter])
+_LEAVES: frozenset[type] = frozenset(
+    [int, float, bool, str, type(None), torch.dtype, torch.device, nn.Parameter]
+)
 """The types of most attributes that hold nothing else."""
 _CONTAINERS = (list, dict, set, deque)
 _PLAIN = frozenset([list, dict, set])

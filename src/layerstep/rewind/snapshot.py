@@ -155,11 +155,14 @@ class _State(Attributes):
 
     def _add_tensor(self, tensor: Tensor) -> None:
         if is_whole(tensor):  # as nearly all buffers and inputs are; none of the questions below
-            content, version, grad_fn = None, version_of(tensor), tensor.grad_fn
+            content = None
             if self.copied + tensor.nbytes <= COPY_BYTES:
-                content = tensor.clone()
-                self.copied += tensor.nbytes
-            self._noted.append(_Noted(tensor, content, version, grad_fn, tensor.requires_grad))
+                try:
+                    content = tensor.clone()
+                    self.copied += tensor.nbytes
+                except Exception:  # four bits, which torch cannot copy; or no memory left
+                    content = None
+            self._note(tensor, content)
         elif isinstance(tensor, nn.Parameter):
             self.has_lazy |= is_lazy(tensor)  # of a class of its own until its first forward
         else:
@@ -173,8 +176,12 @@ class _State(Attributes):
             with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
                 content = clone_of(tensor)
                 self.copied += size
-        grad_fn = tensor.grad_fn if tensor.requires_grad else None
-        self._noted.append(_Noted(tensor, content, version_of(tensor), grad_fn, tensor.requires_grad))
+        self._note(tensor, content)
+
+    def _note(self, tensor: Tensor, content: Tensor | None) -> None:
+        needs_grad = tensor.requires_grad
+        grad_fn = tensor.grad_fn if needs_grad else None
+        self._noted.append(_Noted(tensor, content, version_of(tensor), grad_fn, needs_grad))
 
     def lost(self) -> str:
         """What was written and cannot be put back, in words."""
