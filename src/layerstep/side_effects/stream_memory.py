@@ -64,7 +64,7 @@ def _look_at_python() -> Any:
     """Its words and its position, and the second number of a normal pair, which waits in an attribute."""
     stream: Any = getattr(random, "_inst", None)
     is_known = type(stream) is random.Random and _can_read_python()
-    return (_fields_of(stream), vars(stream)["gauss_next"]) if is_known else None
+    return (_fields_of(stream), vars(stream).get("gauss_next")) if is_known else None
 
 
 def _look_at_numpy() -> Any:
