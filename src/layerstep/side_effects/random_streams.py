@@ -19,7 +19,7 @@ from layerstep._torch.guards import observation
 from layerstep._torch.tensors import is_tensor
 from layerstep.process.frames import is_program_file
 from layerstep.process.thread_frames import frames_of_threads
-from layerstep.side_effects.stream_memory import hidden_stream, numpy_state, python_state
+from layerstep.side_effects.stream_memory import bit_generator, hidden_stream, numpy_state, python_state
 
 __all__ = ["Generators", "OtherThreads", "RandomState", "copy_of_generator", "is_generator", "same_state"]
 
@@ -38,7 +38,7 @@ class RandomState:
         self.torch = torch.get_rng_state()
         self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         self.python = python_state()
-        self.bits = _bit_generator()
+        self.bits = bit_generator()
         self.numpy: Any = _numpy_state()
         """As a dictionary, because a program may choose another bit generator; None if it has no state."""
 
@@ -52,7 +52,7 @@ class RandomState:
             moved.append("cuda")
         if python_state() != self.python:
             moved.append("random")
-        if _bit_generator() is not self.bits or not same_state(_numpy_state(), self.numpy):
+        if bit_generator() is not self.bits or not same_state(_numpy_state(), self.numpy):
             moved.append("numpy")
         return moved
 
@@ -61,7 +61,7 @@ class RandomState:
         if self.cuda:
             torch.cuda.set_rng_state_all(self.cuda)
         random.setstate(self.python)
-        if self.bits is not None and _bit_generator() is not self.bits:
+        if self.bits is not None and bit_generator() is not self.bits:
             np.random.set_bit_generator(self.bits)  # type: ignore[attr-defined]
         if self.numpy is not None:
             np.random.set_state(self.numpy)
@@ -69,12 +69,6 @@ class RandomState:
 
 def _differ(one: Tensor, other: Tensor) -> bool:
     return not torch.equal(one, other)
-
-
-def _bit_generator() -> Any:
-    """What numpy's global functions draw from; None before numpy 1.24, where it cannot be replaced."""
-    ask = getattr(np.random, "get_bit_generator", None)
-    return ask() if ask is not None else None
 
 
 def _numpy_state() -> Any:
@@ -102,7 +96,7 @@ def is_generator(value: Any) -> bool:
 
 def _of_the_process() -> set[int]:
     known = (torch.default_generator, getattr(random, "_inst", None), hidden_stream())
-    return {id(each) for each in (*known, _bit_generator(), *torch.cuda.default_generators)}
+    return {id(each) for each in (*known, bit_generator(), *torch.cuda.default_generators)}
 
 
 def _state_of(generator: Any) -> Any:

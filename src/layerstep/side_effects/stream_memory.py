@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["hidden_stream", "numpy_state", "python_state"]
+__all__ = ["bit_generator", "hidden_stream", "numpy_state", "python_state"]
 
 
 class _Memo:
@@ -54,6 +54,12 @@ def hidden_stream() -> Any:
     return getattr(getattr(np.random, "mtrand", None), "_rand", None)
 
 
+def bit_generator() -> Any:
+    """What numpy's global functions draw from; None before numpy 1.24, where it cannot be replaced."""
+    ask = getattr(np.random, "get_bit_generator", None)
+    return ask() if ask is not None else None
+
+
 def _fields_of(value: object) -> bytes:
     """The memory of an object behind its head."""
     head, size = object.__basicsize__, type(value).__basicsize__
@@ -69,9 +75,8 @@ def _look_at_python() -> Any:
 
 def _look_at_numpy() -> Any:
     """The fields of the stream, where the second number of a normal pair waits, and the words of its bits."""
-    stream = hidden_stream()
-    bits = getattr(stream, "_bit_generator", None)
-    if type(bits) is not np.random.MT19937 or not _can_read_numpy():
+    stream, bits = hidden_stream(), bit_generator()
+    if type(bits) is not np.random.MT19937 or stream is None or not _can_read_numpy():
         return None
     return _fields_of(stream), _words_of(bits)
 
