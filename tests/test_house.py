@@ -56,7 +56,9 @@ ELSEWHERE = {
     "process/workers.py": {"_config"},
     # Threads that Python did not start, or whose function it does not tell.
     "engine/threads.py": {"_DummyThread"},
-    "side_effects/random_streams.py": {"_count", "_target", "_inst", "_rand"},
+    "side_effects/random_streams.py": {"_count", "_target", "_inst", "_bit_generator"},
+    # The streams behind the functions of `random` and `np.random`.
+    "side_effects/stream_memory.py": {"_inst", "_rand"},
     # argparse tells its options in no other way.
     "frontends/completion.py": {"_actions"},
     # `version_of` moves to `_torch/tensors.py`, where there is one already.

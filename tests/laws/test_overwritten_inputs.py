@@ -72,6 +72,30 @@ def test_the_values_before_the_call_are_shown() -> None:
     assert "[-" in line and "[0," in out
 
 
+class HandsOn(nn.Module):
+    """Gives its input to a layer that overwrites it, after a write of its own or not."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.inner = Adds()
+        self.first = first
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.first:
+            x.mul_(0).add_(self.first)
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("first", [0, 100])
+def test_a_layer_inside_that_gets_the_same_tensor_has_its_own_values_before(first: int) -> None:
+    seen, output = run(HandsOn(first), "inspect inp", stop=["break layer", "break layer.inner"])
+    words = " ".join(seen.text.split())
+    assert "inp was overwritten in place by the call: shown as it was before" in words
+    line = next(line for line in seen.text.splitlines() if line.startswith("  inp"))
+    assert ("100" in line) == bool(first) and "105" not in line
+    assert torch.equal(output, bare(HandsOn(first)))
+
+
 @pytest.mark.parametrize("layer", [nn.ReLU(), nn.Identity(), nn.Flatten(0), nn.Dropout(0.0)], ids=str)
 def test_what_is_not_overwritten_is_not_said_to_be(layer: nn.Module) -> None:
     seen, _ = run(layer, "inspect inp", "stats inp", "compare inp inp")

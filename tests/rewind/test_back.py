@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import random
 import re
 import sys
 import weakref
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from layerstep.engine.restart import PassedCalls
 from layerstep.errors import Quit
 from layerstep.rewind import snapshot
 from layerstep.rewind.running_forward import RunningForward
@@ -148,6 +152,50 @@ def exchanges_weights(model: Model, x: Tensor) -> Tensor:
     return torch.func.functional_call(tied, weights, (x,))
 
 
+def in_turn(model: Model, x: Tensor) -> Tensor:
+    return model.inner(model.inner(x))
+
+
+class Held:
+    """An object of the program with state of all kinds, some under names that modules use, too."""
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+        self.seen: set[int] = set()
+        self.queue: deque[int] = deque()
+        self.table: OrderedDict[str, list[int]] = OrderedDict(inside=[])
+        self.pair: tuple[list[int], int] = ([], 0)
+        self._parameters: dict[int, int] = {}
+        self._buffers: list[Tensor] = [torch.zeros(1)]
+        self.count = 0
+
+    def grow(self) -> None:
+        self.items.append(1)
+        self.seen.add(len(self.seen))
+        self.queue.append(1)
+        self.table["inside"].append(1)
+        self.pair[0].append(1)
+        self._parameters[len(self._parameters)] = 1
+        self._buffers[0].data.add_(1)
+        self.count += 1
+
+    def counts(self) -> set[int]:
+        held = (self.items, self.seen, self.queue, self.table["inside"], self.pair[0], self._parameters)
+        return {*map(len, held), int(self._buffers[0]), self.count}
+
+
+def holds_state(model: Model, x: Tensor) -> Tensor:
+    """As caches and counters do; numbers from all streams, with the second ones of normal pairs."""
+    if not hasattr(model.inner, "held"):
+        model.inner.held = Held()
+    model.inner.held.grow()
+    assert model.inner.held.counts() == {len(model.calls)}
+    if len(model.calls) == 2:
+        model.inner.register_buffer("late", torch.ones(1))
+        model.inner.own = nn.Parameter(torch.ones(1), requires_grad=False)
+    return model.inner(x) * (1 + random.gauss() + np.random.normal())
+
+
 HOWS = [
     plain,
     except_exception,
@@ -163,12 +211,15 @@ HOWS = [
     in_place,
     writes_weights,
     exchanges_weights,
+    holds_state,
 ]
 
 
 def run(how: Callable[[Model, Tensor], Tensor], lines: list[str] | None) -> tuple[dict[str, Any], str, Model]:
     """Two training steps; the state at their end, and what was on the screen."""
     torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
     SIDE.clear()
     model, x = Model(how), torch.randn(6, 4)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
@@ -199,6 +250,16 @@ def test_a_run_ends_as_without_back(how: Callable[[Model, Tensor], Tensor]) -> N
     check_same(bare, state)
     assert text.count("came back to the same bits") == 3 and "not the same" not in text
     assert "✗" not in text and not taps_on(model) and not hook_count(model)
+
+
+def test_back_knows_its_place_after_hits_that_were_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there are so many calls that they are counted on the way."""
+    monkeypatch.setattr(PassedCalls, "MOST", 1)
+    bare, _, _ = run(in_turn, None)
+    state, text, _ = run(in_turn, ["break **", "ignore 1 6", "continue", "back", "delete", "continue"])
+    check_same(bare, state)
+    stop, _, after = text.partition("came back to the same bits: 7 of 7 outputs")
+    assert "inner.drop  done" in stop and "inner.drop  entered" in after and "✗" not in text
 
 
 @pytest.mark.parametrize("line", ["inner.linear.weight.data.zero_()", "set inner.linear.weight = 0"])

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerstep._torch import is_tracing, module_call_code
 from layerstep.module_paths.models import Models
+from layerstep.side_effects import stream_memory
 from layerstep.side_effects.guard import undisturbed
 from layerstep.side_effects.marks import Baseline
 from layerstep.side_effects.random_streams import RandomState
@@ -43,6 +44,51 @@ def test_a_stream_that_moved_is_put_back(models: Models, name: str, draw: Any) -
         draw()
     assert before.changed() == []
     assert outcome.restored == [f"random streams ({name})"]
+
+
+def test_a_normal_number_that_waits_in_numpys_stream_is_put_back() -> None:
+    np.random.seed(0)
+    np.random.normal()
+    with_second = np.random.get_state()
+    before = RandomState()
+    second = np.random.normal()  # the other one of the pair: no word of the stream changes
+    assert before.changed() == ["numpy"]
+    before.restore()
+    assert before.changed() == [] and np.random.normal() == second
+    without = RandomState()
+    np.random.set_state(with_second)  # as a program does that keeps its stream for a while
+    assert without.changed() == ["numpy"]
+
+
+def test_a_normal_number_that_waits_in_pythons_stream_is_put_back() -> None:
+    random.gauss()
+    before = RandomState()
+    second = random.gauss()
+    assert before.changed() == ["random"]
+    before.restore()
+    assert before.changed() == [] and random.gauss() == second
+
+
+def test_states_are_read_from_memory_here() -> None:
+    """Else they are asked for at each forward, which is right and slow."""
+    assert stream_memory._can_read_python() and stream_memory._can_read_numpy()
+    assert stream_memory._look_at_python() is not None and stream_memory._look_at_numpy() is not None
+
+
+def test_numpys_stream_is_known_by_its_generator_too() -> None:
+    first = np.random.get_bit_generator()
+    before = RandomState()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(3))
+        other = RandomState()
+        number = np.random.rand()
+        assert other.changed() == before.changed() == ["numpy"]
+        other.restore()
+        assert np.random.rand() == number
+        before.restore()
+        assert np.random.get_bit_generator() is first and before.changed() == []
+    finally:
+        np.random.set_bit_generator(first)
 
 
 def test_streams_are_put_back_even_if_the_line_fails(models: Models) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "is_tensor",
     "is_torch",
     "is_view",
+    "is_whole",
     "is_zero_tensor",
     "jagged",
     "local_shard",
@@ -68,12 +69,25 @@ with contextlib.suppress(AttributeError, TypeError):
         _plain_keys.add(_keys_of(Tensor()).raw_repr())
 
 
+def is_whole(tensor: Tensor) -> bool:
+    """Is this a dense CPU tensor whose values lie in their order, in memory that is all there?
+
+    Its dispatch keys, one number, tell a plain one from those that are sparse, quantized, nested, negated, of
+    a transform of torch.func, and so on. No operation runs, so that no mode sees it. Fallback: no.
+    """
+    if type(tensor) is not Tensor or _keys_of is None or _keys_of(tensor).raw_repr() not in _plain_keys:
+        return False
+    if not tensor.is_contiguous():
+        return False
+    needed = (tensor.storage_offset() + tensor.numel()) * tensor.itemsize
+    return tensor.untyped_storage().nbytes() >= needed
+
+
 def memory_of(tensor: Tensor) -> tuple[npt.NDArray[Any], int] | None:
     """The memory of a dense CPU tensor of floats as a flat array, and how often it was written.
 
     The array may be read while the tensor is held. None of any other tensor: its dispatch keys, one number,
-    tell a plain one from those that are sparse, quantized, nested, negated, of a transform of torch.func, and
-    so on. No operation runs, so that no mode sees it. Fallback: None.
+    tell a plain one, as in `is_whole`. Fallback: None.
     """
     kind = _NUMPY_DTYPES.get(tensor.dtype)
     if kind is None or _is_cow is None or _keys_of is None or _keys_of(tensor).raw_repr() not in _plain_keys:

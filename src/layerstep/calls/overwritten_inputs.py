@@ -6,7 +6,6 @@ entry, and a copy is taken of small ones. At its exit the counts tell which were
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections import OrderedDict
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from layerstep._torch.tensors import version_of
+from layerstep._torch.tensors import is_whole, version_of
 from layerstep.tensors.clones import clone_of
 from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.observing import observing
@@ -37,6 +36,8 @@ class _Noted(NamedTuple):
     tensor: weakref.ref[Tensor]
     version: int
     before: Tensor | None
+    size: int
+    """The bytes of the copy."""
 
 
 def may_overwrite(module: nn.Module) -> bool:
@@ -52,15 +53,19 @@ class OverwrittenInputs:
 
     def __init__(self) -> None:
         self._noted: OrderedDict[int, list[_Noted]] = OrderedDict()
+        self._last: list[_Noted] = []
+        """Of the call before: a module often hands its input on to the first one inside it."""
         self._bytes = 0
 
     def note(self, module: nn.Module, args: Any, kwargs: Any, *, limit: int) -> None:
         """A call begins. Inputs of more than `limit` bytes are not copied."""
         with observing():
             self._drop(id(module))
-            found = [_note(tensor, limit) for tensor in tensors_of((args, kwargs))[:MOST_INPUTS]]
+            inputs = tensors_of((args, kwargs))[:MOST_INPUTS]
+            self._last = found = [_noted_before(self._last, each) or _note(each, limit) for each in inputs]
             self._noted[id(module)] = found
-            self._bytes += _size(found)
+            for each in found:
+                self._bytes += each.size
             while self._bytes > BUDGET:
                 self._drop(next(iter(self._noted)))
 
@@ -76,22 +81,34 @@ class OverwrittenInputs:
 
     def clear(self) -> None:
         self._noted.clear()
+        self._last = []
         self._bytes = 0
 
     def _drop(self, key: int) -> None:
-        self._bytes -= _size(self._noted.pop(key, []))
+        for each in self._noted.pop(key, ()):
+            self._bytes -= each.size
+
+
+def _noted_before(known: list[_Noted], tensor: Tensor) -> _Noted | None:
+    """What is known of this tensor, if it was not written since."""
+    for each in known:
+        if each.tensor() is tensor:
+            return each if each.version == version_of(tensor) >= 0 else None
+    return None
 
 
 def _note(tensor: Tensor, limit: int) -> _Noted:
-    before = None
-    with contextlib.suppress(Exception):  # nested, freed, of a kind that cannot be copied
-        if tensor.numel() * tensor.element_size() <= limit and not tensor.is_meta:
+    before, size = None, 0
+    try:
+        if is_whole(tensor):  # as most are; the questions below take as long as a copy
+            if tensor.nbytes <= limit:
+                before, size = tensor.clone(), tensor.nbytes
+        elif tensor.numel() * tensor.element_size() <= limit and not tensor.is_meta:
             before = clone_of(tensor)
-    return _Noted(weakref.ref(tensor), version_of(tensor), before)
-
-
-def _size(found: list[_Noted]) -> int:
-    return sum(each.before.numel() * each.before.element_size() for each in found if each.before is not None)
+            size = before.numel() * before.element_size()
+    except Exception:  # nested, freed, of a kind that cannot be copied
+        before = None
+    return _Noted(weakref.ref(tensor), version_of(tensor), before, size)
 
 
 def _was_written(tensor: Tensor, noted: _Noted) -> bool:

@@ -21,7 +21,8 @@ from layerstep.engine.instrument import Instruments
 from layerstep.engine.messages import Messages
 from layerstep.engine.model_intake import ModelIntake
 from layerstep.engine.point import Point
-from layerstep.engine.restart import Follower, Restart
+from layerstep.engine.points import Break
+from layerstep.engine.restart import Follower, PassedCalls, Restart
 from layerstep.engine.run import Run
 from layerstep.engine.standstill import Standstill
 from layerstep.engine.stop import Caught, Match
@@ -63,7 +64,9 @@ class ModuleCalls:
         self._overwritten_inputs = overwritten_inputs
         self._messages = messages
         self._fail = fail
-        self._sink = Sink(self.report, self._run_plain, self._leaving, self._entered, self._edit)
+        self._sink = Sink(
+            self.report, self._run_plain, self._leaving, self._entered, self._edit, self._only_counts
+        )
         self.taps = Taps(self._sink)
 
     def report(
@@ -96,7 +99,8 @@ class ModuleCalls:
                 return None
             worth_asking = self._decision.worth_asking
             asked = worth_asking(points, phase, module, args, kwargs, output, frame) if points else ()
-            if asked or sink.listening:
+            goes_past = self._decision.goes_past
+            if asked or (sink.listening and not goes_past(phase, module, args, kwargs, output, frame)):
                 return self._consider(asked, Event(phase, module, args, kwargs, output), frame)
         except Restart:
             return self._run_again(phase, module, args, kwargs, frame)
@@ -104,10 +108,32 @@ class ModuleCalls:
             self._fail(error)
         return None
 
+    def _only_counts(self, points: tuple[Point, ...], module: nn.Module) -> bool:
+        """Count the exit of a module where all else is that a hit is ignored; `report` does it for the rest.
+
+        This is what most calls are while a point is ignored, and they wait for it.
+        """
+        point = points[0]
+        if type(point) is not Break or point.ignore <= 0 or point.condition is not None or len(points) > 1:
+            return False
+        if not point.enabled or point.is_shared or self._evaluating or not self._run.is_attached:
+            return False
+        if self._sink.lies_open or graph_task() != NO_BACKWARD or is_tracing():
+            return False
+        if self._passed and (passed := self._passed.get(get_ident())) is not None:
+            passed.left.append(module)
+            if len(passed.left) > PassedCalls.MOST:
+                passed.count()
+        point.hits += 1
+        point.ignore -= 1
+        return True
+
     def _count_passed(self, phase: Phase, module: nn.Module) -> None:
         if (passed := self._passed.get(get_ident())) is not None:
-            counts = passed.entered if phase is _ENTER else passed.left
-            counts[id(module)] = counts.get(id(module), 0) + 1
+            calls = passed.entered if phase is _ENTER else passed.left
+            calls.append(module)
+            if len(calls) > PassedCalls.MOST:
+                passed.count()
 
     def _report_silently(
         self, phase: Phase, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
 from typing import Any, Protocol
 
 from torch import nn
 
-from layerstep.calls.events import Event
+from layerstep.calls.events import Event, Phase
 
 __all__ = ["Follower", "PassedCalls", "Restart"]
 
@@ -20,16 +20,37 @@ class Restart(BaseException):
     """
 
 
-@dataclass(frozen=True, slots=True)
 class PassedCalls:
-    """How often the run went past each module since it last stood still, by the ids of the modules."""
+    """The modules that the run went past since it last stood still.
 
-    entered: dict[int, int] = field(default_factory=dict)
-    left: dict[int, int] = field(default_factory=dict)
+    Each call adds one, so that is an append; they are counted at a stop, and where the list grows long.
+    """
 
-    def clear(self) -> None:
+    __slots__ = ("_entered", "_left", "entered", "left")
+
+    MOST = 100_000
+
+    def __init__(self) -> None:
+        self.entered: list[nn.Module] = []
+        self.left: list[nn.Module] = []
+        self._entered: Counter[int] = Counter()
+        self._left: Counter[int] = Counter()
+
+    def count(self) -> None:
+        """Keep numbers in place of the lists."""
+        self._entered.update(map(id, self.entered))
+        self._left.update(map(id, self.left))
         self.entered.clear()
         self.left.clear()
+
+    def times(self, module: int, phase: Phase) -> int:
+        """How often the module with this id was entered or left."""
+        self.count()
+        return (self._entered if phase is Phase.ENTER else self._left)[module]
+
+    def clear(self) -> None:
+        for each in (self.entered, self.left, self._entered, self._left):
+            each.clear()
 
 
 class Follower(Protocol):

@@ -279,6 +279,20 @@ class StopDecision:
         """A condition that only reads needs no guard; another could draw random numbers, say."""
         return undisturbed(self._run.models, deep=False) if may_act else contextlib.nullcontext()
 
+    def goes_past(
+        self, phase: Phase, module: Any, args: Any, kwargs: Any, output: Any, frame: FrameType
+    ) -> bool:
+        """Is the call deeper than where the step began, so that it cannot end it? Nothing is built for those.
+
+        So are most calls on the way of a `next`.
+        """
+        run, intent = self._run, self._run.intent
+        if intent.kind not in _BY_DEPTH or not is_deeper(frame, intent.depth):
+            return False
+        if phase is Phase.EXIT:
+            run.seen_calls.keep(module, args, kwargs, output)
+        return True
+
     def has_arrived(self, event: Event, frame: FrameType) -> bool:
         """Is this where the run was on its way to?"""
         run, intent = self._run, self._run.intent
@@ -289,7 +303,7 @@ class StopDecision:
             model = run.models.by_root(event.module)
             is_root, forward = model is not None and not model.is_helper, model.forwards if model else 0
         if intent.kind in _BY_DEPTH and is_deeper(frame, intent.depth):
-            return False  # so are most calls on the way of a `next`
+            return False
         depth = call_depth(frame) if intent.needs_depth else 0
         moment = stepper.Moment(
             event.phase, threading.get_ident(), depth, is_root, forward, run.training.count

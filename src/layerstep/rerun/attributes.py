@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -22,7 +22,16 @@ from layerstep.rerun.parts import parts_of
 from layerstep.tensors.clones import clone_of, has_same_bits
 from layerstep.tensors.observing import observing
 
-__all__ = ["Attributes", "attributes_kept", "own_attributes", "put_back"]
+__all__ = [
+    "DEPTH",
+    "HOOK_TABLES",
+    "Attributes",
+    "attributes_kept",
+    "is_machinery",
+    "leaf_kinds",
+    "own_attributes",
+    "put_back",
+]
 
 DEPTH = 4
 DEPTH_OF_VALUES = 7
@@ -30,10 +39,18 @@ DEPTH_OF_VALUES = 7
 MOST = 20_000
 """The most objects to visit: a module that holds its trainer would lead to everything."""
 
-_LEAVES = frozenset([int, float, bool, str, type(None), torch.dtype, torch.device, nn.Parameter])
-"""The types of most attributes that hold nothing else, recognised by one look-up."""
+_LEAVES: frozenset[type] = frozenset(
+    [int, float, bool, str, type(None), torch.dtype, torch.device, nn.Parameter]
+)
+"""The types of most attributes that hold nothing else."""
 _CONTAINERS = (list, dict, set, deque)
+_PLAIN = frozenset([list, dict, set])
 _NOT_STATE = (nn.Module, Tensor, type, FunctionType, MethodType, ModuleType)
+HOOK_TABLES = frozenset(name for name in vars(nn.Module()) if "_hook" in name)
+"""Of every module: half of its attributes are such tables."""
+_MOST_KINDS = 2000
+leaf_kinds: set[type] = set(_LEAVES)
+"""These, and the classes met so far of which no object is gone into: one look-up tells them."""
 
 
 @contextlib.contextmanager
@@ -62,13 +79,17 @@ class Attributes:
         with observing():
             for value in more:
                 self._add(value, DEPTH_OF_VALUES)
-            self._add_layers(self._parts.layers)
-            for part in self._parts.others:
-                self._add_attributes(part.__dict__, DEPTH)
+            self._add_layers(self._parts.names)
+            self._add_modules(self._parts.others)
 
-    def _add_layers(self, layers: list[nn.Module]) -> None:
-        for layer in layers:
-            self._add_attributes(layer.__dict__, DEPTH)
+    def _add_layers(self, names: list[dict[str, Any]]) -> None:
+        """The attributes of torch's layers."""
+        for each in names:
+            self._add_attributes(each, DEPTH)
+
+    def _add_modules(self, modules: list[nn.Module]) -> None:
+        for module in modules:
+            self._add_attributes(module.__dict__, DEPTH)
 
     def _add_attributes(self, names: dict[str, Any], depth: int) -> None:
         own = own_attributes(names)
@@ -77,21 +98,37 @@ class Attributes:
             self._add(value, depth)
 
     def _add(self, value: Any, depth: int) -> None:
-        if type(value) in _LEAVES or id(value) in self._seen or len(self._seen) > MOST:
+        kind = type(value)
+        if kind in leaf_kinds or id(value) in self._seen or len(self._seen) > MOST:
             return
         self._seen.add(id(value))
-        if is_tensor(value):
+        if issubclass(kind, Tensor):
             self._add_tensor(value)
+        elif kind in _PLAIN:
+            self._containers.append((value, value.copy()))
+            if depth and value:
+                self._add_all(value.values() if kind is dict else value, depth - 1)
         elif isinstance(value, _CONTAINERS):
             with contextlib.suppress(Exception):  # a class of the program's that cannot be copied
                 self._containers.append((value, copy.copy(value)))
-            for item in (value.values() if isinstance(value, dict) else value) if depth else ():
-                self._add(item, depth - 1)
+            if depth:
+                self._add_all(value.values() if isinstance(value, dict) else value, depth - 1)
         elif isinstance(value, tuple):
-            for item in value if depth else ():
-                self._add(item, depth - 1)
-        elif depth and not isinstance(value, _NOT_STATE) and type(getattr(value, "__dict__", None)) is dict:
-            self._add_attributes(value.__dict__, depth - 1)
+            if depth:
+                self._add_all(value, depth - 1)
+        else:
+            self._add_object(value, depth)
+
+    def _add_all(self, values: Iterable[Any], depth: int) -> None:
+        for value in values:
+            if type(value) not in leaf_kinds:
+                self._add(value, depth)
+
+    def _add_object(self, value: Any, depth: int) -> None:
+        if isinstance(value, _NOT_STATE):
+            _note_leaf(type(value))
+        elif depth and type(names := getattr(value, "__dict__", None)) is dict:
+            self._add_attributes(names, depth - 1)
 
     def _add_tensor(self, tensor: Tensor) -> None:
         if _is_own_tensor(tensor):
@@ -126,22 +163,30 @@ class Attributes:
                     set_version(tensor, version)
 
 
+def _note_leaf(kind: type) -> None:
+    """No object of this class is gone into. Asked of the class, because `__class__` of an object may lie."""
+    if issubclass(kind, _NOT_STATE):
+        if len(leaf_kinds) > _MOST_KINDS:  # a program that makes classes as it goes: keep none alive
+            leaf_kinds.intersection_update(_LEAVES)
+        leaf_kinds.add(kind)
+
+
 def own_attributes(names: dict[str, Any]) -> dict[str, Any]:
     """The attributes of an object without what is ours or torch's machinery."""
-    return {name: value for name, value in names.items() if not _is_machinery(name, value)}
+    return {name: value for name, value in names.items() if not is_machinery(name, value)}
 
 
 def put_back(names: dict[str, Any], before: dict[str, Any]) -> None:
     """Give an object its own attributes of before, and no others."""
     new = [name for name in names if name not in before]
-    for name in [name for name in new if not _is_machinery(name, names[name])]:
+    for name in [name for name in new if not is_machinery(name, names[name])]:
         del names[name]
     names.update(before)
 
 
-def _is_machinery(name: str, value: Any) -> bool:
+def is_machinery(name: str, value: Any) -> bool:
     """Is this a table of hooks, or an object of the debugger? Putting these back would undo a detach."""
-    return "_hook" in name or type(value).__module__.startswith("layerstep.")
+    return name in HOOK_TABLES or "_hook" in name or type(value).__module__.startswith("layerstep.")
 
 
 def _length(value: Any) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from operator import is_not
 from typing import Any, NamedTuple
 
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from layerstep.module_paths.by_module import ByModule
 
@@ -18,9 +18,13 @@ class Parts(NamedTuple):
 
     layers: list[nn.Module]
     """Layers of torch, which hold no state but buffers."""
+    names: list[dict[str, Any]]
+    """The attributes of each layer: the dictionaries themselves."""
     others: list[nn.Module]
     kinds: list[type]
     """The classes of the layers, then those of the others."""
+    has_lazy: bool
+    """Does a layer of torch make its weights at its first forward?"""
 
 
 def parts_of(module: nn.Module) -> Parts:
@@ -42,7 +46,9 @@ def _go_through(module: nn.Module) -> Parts:
                 parts.append(below)
     layers = [part for part in parts if type(part).__module__.startswith("torch.nn.modules.")]
     others = [part for part in parts if not type(part).__module__.startswith("torch.nn.modules.")]
-    return Parts(layers, others, [type(part) for part in layers + others])
+    kinds = [type(part) for part in layers + others]
+    has_lazy = any(issubclass(kind, LazyModuleMixin) for kind in set(kinds))
+    return Parts(layers, [layer.__dict__ for layer in layers], others, kinds, has_lazy)
 
 
 class _Layout:
@@ -52,24 +58,25 @@ class _Layout:
         self._layers = [weakref.ref(part) for part in parts.layers]
         self._others = [weakref.ref(part) for part in parts.others]
         self._kinds = parts.kinds
-        self._below = _below(parts.layers + parts.others)
+        self._has_lazy = parts.has_lazy
+        self._below = _below(parts.names, parts.others)
 
     def parts(self) -> Parts | None:
         """The parts, or None if the module consists of others now."""
         layers: list[Any] = [part() for part in self._layers]
         others: list[Any] = [part() for part in self._others]
-        both = layers + others
-        try:
-            below = _below(both)
-        except AttributeError:  # of None: a part is gone
+        if list(map(type, layers + others)) != self._kinds:  # also where a part is gone
             return None
-        if below != self._below or any(map(is_not, map(type, both), self._kinds)):
+        names = [layer.__dict__ for layer in layers]
+        if _below(names, others) != self._below:
             return None
-        return Parts(layers, others, self._kinds)
+        return Parts(layers, names, others, self._kinds, self._has_lazy)
 
 
-def _below(parts: list[nn.Module]) -> list[tuple[int, ...]]:
-    return [tuple(map(id, below.values())) for part in parts if (below := part._modules)]
+def _below(names: list[dict[str, Any]], others: list[nn.Module]) -> list[tuple[int, ...]]:
+    tables = [table for each in names if (table := each["_modules"])]
+    tables += [table for each in others if (table := each._modules)]
+    return [tuple(map(id, table.values())) for table in tables]
 
 
 _layouts: ByModule[_Layout] = ByModule()

@@ -73,9 +73,7 @@ class Route:
 
     def stops(self, key: Key, output: KeptOutput) -> None:
         """The run stops at a boundary."""
-        module, phase = key
-        counts = self.passed.entered if phase is Phase.ENTER else self.passed.left
-        self.anchors.append(_Anchor(key, max(counts.get(module, 0), 1), output))
+        self.anchors.append(_Anchor(key, max(self.passed.times(*key), 1), output))
         self.passed.clear()
 
     def went_on_with(self, output: KeptOutput) -> bool:

@@ -8,17 +8,23 @@ What the user has changed in them stays.
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from layerstep._torch import is_transformed, set_version
-from layerstep._torch.tensors import is_view, raw_bytes, size_of, version_of
-from layerstep.rerun.attributes import Attributes, own_attributes, put_back
+from layerstep._torch.tensors import is_view, is_whole, raw_bytes, size_of, version_of
+from layerstep.rerun.attributes import (
+    DEPTH,
+    HOOK_TABLES,
+    Attributes,
+    is_machinery,
+    leaf_kinds,
+    own_attributes,
+    put_back,
+)
 from layerstep.rerun.whole_call import generators_of
 from layerstep.rewind.weights import WeightWriters
 from layerstep.side_effects.random_streams import Generators, RandomState, is_generator
@@ -30,10 +36,9 @@ COPY_BYTES = 256 << 20
 """Copies of all tensors together. What is larger is put back only if the forward has not written it."""
 
 
-_KNOWN = frozenset(
-    [int, float, bool, str, type(None), tuple, list, dict, set, OrderedDict, Tensor, nn.Parameter]
-)
-"""The types of most values, none of which is a source of random numbers."""
+_TABLES = ("_parameters", "_buffers", "_modules")
+_PASSED = HOOK_TABLES.union(_TABLES)
+"""Attributes of every module that are not gone through as the others are."""
 
 
 class _Noted(NamedTuple):
@@ -81,43 +86,89 @@ class _State(Attributes):
     def __init__(self, generators: Generators, module: nn.Module, *values: Any) -> None:
         self._generators = generators
         self._noted: list[_Noted] = []
-        self._layers: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._names: list[dict[str, Any]] = []
+        self._names_before: list[dict[str, Any]] = []
+        self._tables: list[dict[str, Any]] = []
+        self._tables_before: list[dict[str, Any]] = []
+        """Lists side by side: a pair for each layer would be one more object to make and to free."""
         self.copied = 0
         self.has_lazy = False
         super().__init__(module, *values)
 
-    def _add_layers(self, layers: list[nn.Module]) -> None:
+    def _add_layers(self, names: list[dict[str, Any]]) -> None:
         """Layers of torch hold no state but buffers: what they hold else is only noted, not gone through.
 
         Their weights and parts may be exchanged: after `functional_call` on a model that has a layer twice,
         torch leaves others there.
         """
-        names = [layer.__dict__ for layer in layers]
-        before = [each.copy() for each in names]  # five times as quick as `dict(…)`
-        self._layers += zip(names, before, strict=True)
+        before = self._note_names(names)
         for held in ("_parameters", "_modules"):
             tables = [table for each in before if (table := each[held])]
-            self._containers += [(table, table.copy()) for table in tables]
-        for each in before:
-            if buffers := each["_buffers"]:
-                self._add(buffers, 1)
-        self.has_lazy |= any(issubclass(kind, LazyModuleMixin) for kind in set(self._parts.kinds))
+            self._tables += tables
+            self._tables_before += [table.copy() for table in tables]
+        for buffers in [table for each in before if (table := each["_buffers"])]:
+            self._add(buffers, 1)
+        self.has_lazy |= self._parts.has_lazy
+
+    def _add_modules(self, modules: list[nn.Module]) -> None:
+        for before in self._note_names([module.__dict__ for module in modules]):
+            for held in _TABLES:
+                table = before.get(held)
+                if type(table) is not dict:  # of a scripted module, say
+                    self._add(table, DEPTH)
+                    continue
+                self._containers.append((table, table.copy()))
+                if table and held != "_modules":
+                    self._add_all(table.values(), DEPTH - 1)
+            self._add_values(before, DEPTH, passing=_PASSED)
+
+    def _add_attributes(self, names: dict[str, Any], depth: int) -> None:
+        self._add_values(self._note_names([names])[0], depth)
+
+    def _note_names(self, names: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        before = [each.copy() for each in names]  # five times as quick as `dict(…)`
+        self._names += names
+        self._names_before += before
+        return before
+
+    def _add_values(
+        self, before: dict[str, Any], depth: int, *, passing: frozenset[str] = frozenset()
+    ) -> None:
+        for name, value in before.items():
+            if type(value) in leaf_kinds or name in passing:
+                continue  # most of them; the rest is asked more slowly
+            if not is_machinery(name, value):
+                self._add(value, depth)
 
     def restore(self) -> list[str]:
-        for names, before in self._layers:
+        for names, before in zip(self._names, self._names_before, strict=True):
             if names.keys() != before.keys() or any(names[name] is not before[name] for name in before):
                 put_back(names, own_attributes(before))
+        self._containers += zip(self._tables, self._tables_before, strict=True)
+        self._tables, self._tables_before = [], []
         return super().restore()
 
-    def _add(self, value: Any, depth: int) -> None:
-        if type(value) not in _KNOWN and is_generator(value):
+    def _add_object(self, value: Any, depth: int) -> None:
+        if is_generator(value):
             self._generators.add(value)
-        super()._add(value, depth)
+        super()._add_object(value, depth)
 
     def _add_tensor(self, tensor: Tensor) -> None:
-        if isinstance(tensor, nn.Parameter):
+        if is_whole(tensor):  # as nearly all buffers and inputs are; none of the questions below
+            content = None
+            if self.copied + tensor.nbytes <= COPY_BYTES:
+                try:
+                    content = tensor.clone()
+                    self.copied += tensor.nbytes
+                except Exception:  # four bits, which torch cannot copy; or no memory left
+                    content = None
+            self._note(tensor, content)
+        elif isinstance(tensor, nn.Parameter):
             self.has_lazy |= is_lazy(tensor)  # of a class of its own until its first forward
-            return
+        else:
+            self._add_odd_tensor(tensor)
+
+    def _add_odd_tensor(self, tensor: Tensor) -> None:
         content = None
         size = size_of(tensor)
         has_values = not (tensor.is_meta or is_transformed(tensor))
@@ -125,8 +176,12 @@ class _State(Attributes):
             with contextlib.suppress(Exception):  # freed, or of a kind that cannot be copied
                 content = clone_of(tensor)
                 self.copied += size
-        grad_fn = tensor.grad_fn if tensor.requires_grad else None
-        self._noted.append(_Noted(tensor, content, version_of(tensor), grad_fn, tensor.requires_grad))
+        self._note(tensor, content)
+
+    def _note(self, tensor: Tensor, content: Tensor | None) -> None:
+        needs_grad = tensor.requires_grad
+        grad_fn = tensor.grad_fn if needs_grad else None
+        self._noted.append(_Noted(tensor, content, version_of(tensor), grad_fn, needs_grad))
 
     def lost(self) -> str:
         """What was written and cannot be put back, in words."""

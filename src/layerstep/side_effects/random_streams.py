@@ -19,6 +19,7 @@ from layerstep._torch.guards import observation
 from layerstep._torch.tensors import is_tensor
 from layerstep.process.frames import is_program_file
 from layerstep.process.thread_frames import frames_of_threads
+from layerstep.side_effects.stream_memory import bit_generator, hidden_stream, numpy_state, python_state
 
 __all__ = ["Generators", "OtherThreads", "RandomState", "copy_of_generator", "is_generator", "same_state"]
 
@@ -36,8 +37,8 @@ class RandomState:
     def __init__(self) -> None:
         self.torch = torch.get_rng_state()
         self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        self.python = random.getstate()
-        self.bits = _bit_generator()
+        self.python = python_state()
+        self.bits = bit_generator()
         self.numpy: Any = _numpy_state()
         """As a dictionary, because a program may choose another bit generator; None if it has no state."""
 
@@ -49,9 +50,9 @@ class RandomState:
                 moved.append("torch")
         if self.cuda and any(map(_differ, torch.cuda.get_rng_state_all(), self.cuda)):
             moved.append("cuda")
-        if random.getstate() != self.python:
+        if python_state() != self.python:
             moved.append("random")
-        if _bit_generator() is not self.bits or not same_state(_numpy_state(), self.numpy):
+        if bit_generator() is not self.bits or not same_state(_numpy_state(), self.numpy):
             moved.append("numpy")
         return moved
 
@@ -60,7 +61,7 @@ class RandomState:
         if self.cuda:
             torch.cuda.set_rng_state_all(self.cuda)
         random.setstate(self.python)
-        if self.bits is not None and _bit_generator() is not self.bits:
+        if self.bits is not None and bit_generator() is not self.bits:
             np.random.set_bit_generator(self.bits)  # type: ignore[attr-defined]
         if self.numpy is not None:
             np.random.set_state(self.numpy)
@@ -70,15 +71,9 @@ def _differ(one: Tensor, other: Tensor) -> bool:
     return not torch.equal(one, other)
 
 
-def _bit_generator() -> Any:
-    """What numpy's global functions draw from; None before numpy 1.24, where it cannot be replaced."""
-    ask = getattr(np.random, "get_bit_generator", None)
-    return ask() if ask is not None else None
-
-
 def _numpy_state() -> Any:
     try:
-        return np.random.get_state(legacy=False)
+        return numpy_state()
     except Exception:  # a bit generator of the program's own that has no state to read
         return None
 
@@ -100,9 +95,8 @@ def is_generator(value: Any) -> bool:
 
 
 def _of_the_process() -> set[int]:
-    hidden = getattr(np.random, "mtrand", None)
-    known = (torch.default_generator, getattr(random, "_inst", None), getattr(hidden, "_rand", None))
-    return {id(each) for each in (*known, _bit_generator(), *torch.cuda.default_generators)}
+    known = (torch.default_generator, getattr(random, "_inst", None), hidden_stream())
+    return {id(each) for each in (*known, bit_generator(), *torch.cuda.default_generators)}
 
 
 def _state_of(generator: Any) -> Any:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from layerstep._torch.guards import functions_off
+from layerstep._torch.tensors import is_whole
 
 __all__ = ["clone_of", "has_same_bits", "is_freed", "write_back"]
 
@@ -19,6 +20,8 @@ def clone_of(tensor: Tensor) -> Tensor:
     A `ValueError` where torch would read memory that is not there.
     """
     plain = tensor.detach()
+    if is_whole(plain):  # as most are: the questions below take longer than a small copy
+        return plain.clone()
     if is_freed(plain):
         raise ValueError("its storage is freed")
     if plain.is_quantized and plain.is_neg():  # lost its quantizer (torch 2.13)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,19 +21,27 @@ _LEAVES = frozenset([int, float, bool, str, type(None), torch.dtype, torch.devic
 
 def tensors_of(value: Any, depth: int = DEPTH) -> list[Tensor]:
     """The tensors in lists, tuples, sets, dictionaries and dataclasses, in their order."""
-    if is_tensor(value):
-        return [value]
-    if not depth or type(value) in _LEAVES:
-        return []
-    if isinstance(value, dict):
-        items: Any = value.values()
-    elif isinstance(value, _CONTAINERS):
-        items = value
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    else:
-        return []
-    return [tensor for item in items for tensor in tensors_of(item, depth - 1)]
+    found: list[Tensor] = []
+    _collect((value,), depth, found)
+    return found
+
+
+def _collect(items: Iterable[Any], depth: int, found: list[Tensor]) -> None:
+    for item in items:
+        kind = type(item)
+        if kind in _LEAVES:
+            continue
+        if issubclass(kind, Tensor):
+            found.append(item)
+        elif not depth:
+            continue
+        elif isinstance(item, dict):
+            _collect(item.values(), depth - 1, found)
+        elif isinstance(item, _CONTAINERS):
+            _collect(item, depth - 1, found)
+        elif dataclasses.is_dataclass(item) and not isinstance(item, type):
+            fields = dataclasses.fields(item)
+            _collect([getattr(item, field.name, None) for field in fields], depth - 1, found)
 
 
 def with_attributes(output: Any) -> Any:

@@ -105,7 +105,7 @@ def measure_small(block: Array, before: Figures | None = None) -> Figures | None
     total, size, zero = _sum_of(block), block.size, 0
     if before is not None and before[0] == size and before[1] == total:
         return before
-    lo, hi = block.item(block.argmin()), block.item(block.argmax())  # NaN, if there is one
+    lo, hi = _range_of(block)
     low, high = _RANGE[block.dtype]
     if not (low < max(-lo, hi) < high):
         return None
@@ -113,7 +113,7 @@ def measure_small(block: Array, before: Figures | None = None) -> Figures | None
     variance = mean_square_of(block) - mean * mean
     if mean * mean > variance:
         mean, variance, _ = _moments_about(block, mean, Scratch())
-    if lo <= 0 <= hi and (zero := int(np.count_nonzero(np.equal(block, 0)))):
+    if lo <= 0 <= hi and _has_true(np.equal(block, 0)):
         zero = _small(np.abs(block), 0.0, Scratch())[0]
     return size, total, zero, lo, hi, mean, math.sqrt(max(variance, 0.0))
 
@@ -177,7 +177,7 @@ def _count(
         lo, hi = _range_of(block)
     if brief:
         moments = _moments(block, block, min(max(guess, lo), hi) if guess else 0.0, scratch, max(-lo, hi))
-        found = may_have_zero and lo <= 0 <= hi and _true(np.equal, block, 0, scratch)
+        found = may_have_zero and lo <= 0 <= hi and _has_true(_flags(np.equal, block, 0, scratch))
         zero = _small(_sizes(block, scratch), 0.0, scratch)[0] if found else 0
         return BlockFigures(size, nan, up, down, zero, 0, 0, lo, hi, *moments)
     straddles = lo < 0 < hi
@@ -192,7 +192,8 @@ def _count(
 
 
 def _range_of(block: Array) -> tuple[float, float]:
-    return float(np.minimum.reduce(block)), float(np.maximum.reduce(block))
+    """By their places, which numpy finds more quickly than the extremes themselves. NaN, if there is one."""
+    return block.item(block.argmin()), block.item(block.argmax())
 
 
 def _sizes(block: Array, scratch: Scratch) -> Array:
@@ -208,7 +209,17 @@ def _small(sizes: Array, tiny: float, scratch: Scratch) -> tuple[int, int]:
 
 def _true(test: np.ufunc, block: Array, value: float, scratch: Scratch) -> int:
     """Compare, then count: 0.14 ns per element, against 0.5 for count_nonzero of float32."""
-    return int(np.count_nonzero(test(block, value, out=scratch.room("flags", block.size, np.bool_))))
+    return int(np.count_nonzero(_flags(test, block, value, scratch)))
+
+
+def _flags(test: np.ufunc, block: Array, value: float, scratch: Scratch) -> Array:
+    flags: Array = test(block, value, out=scratch.room("flags", block.size, np.bool_))
+    return flags
+
+
+def _has_true(flags: Array) -> bool:
+    """Is one of them true? `argmax` stops at the first, and looks at all in less time than `any`."""
+    return bool(flags[flags.argmax()])
 
 
 def _moments(
