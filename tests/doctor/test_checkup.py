@@ -70,6 +70,51 @@ def test_a_healthy_program_runs_as_it_is_and_exits_0(tmp_path: Path) -> None:
     )
 
 
+def test_the_report_tells_what_the_model_is_made_of(tmp_path: Path) -> None:
+    """Also where the model is gone when the program ends, and no hook of the program runs once more."""
+    (tmp_path / "own.py").write_text(OWN)
+    done = doctor(tmp_path, "--html", "report.html", "own.py", "12")
+    assert done.returncode == 0 and done.stdout == "calls 12 hooks 12\n"
+    words = " ".join(done.stderr.split())
+    assert "parameters 35, 27 trainable" in words and "layers Linear ×3" in words
+    assert "not called spare" in words
+    assert "first Linear 24 69% 384 89% 8×3" in words and "of one forward" in words
+    page = (tmp_path / "report.html").read_text()
+    assert "35, 27 trainable" in page and "8×3" in page
+
+
+OWN = """\
+import sys, torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 3, bias=False), nn.Linear(3, 1, bias=False)
+        self.spare = nn.Linear(3, 2)
+        self.spare.requires_grad_(False)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.last(self.first(x))
+
+def main():
+    torch.manual_seed(0)
+    net, hooks = Net(), []
+    net.first.register_forward_hook(lambda *_: hooks.append(1))
+    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], 0.01)
+    for _ in range(int(sys.argv[1])):
+        x = torch.randn(8, 8)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x), x[:, :1]).backward()
+        optimizer.step()
+    print("calls", net.calls, "hooks", len(hooks))
+
+main()
+"""
+
+
 def test_an_error_exits_3_and_steps_end_the_program(tmp_path: Path) -> None:
     done = doctor(tmp_path, "--steps", "25", "--json", "log.jsonl", "train.py", "100000", "--softmax")
     assert done.returncode == 3 and "done" not in done.stdout
