@@ -136,7 +136,8 @@ def test_a_finding_survives_json() -> None:
     [
         ([], 5, None),
         ([], 20, 100),
-        ([finding("a", Severity.ERROR)], 5, 70),
+        ([finding("a", Severity.ERROR)], 19, None),
+        ([finding("a", Severity.ERROR)], 20, 70),
         ([finding("a", Severity.INFO)], 30, 100),
         ([finding("a", Severity.CRITICAL), finding("b", Severity.ERROR), finding("c")], 30, 0),
         ([finding("a", Severity.ERROR, caused_by="b"), finding("b")], 30, 90),
