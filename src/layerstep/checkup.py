@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Severity
 from layerstep.doctor.health import health_of
 from layerstep.doctor.log import Log
+from layerstep.doctor.rule import rule_named
 from layerstep.doctor.status import StatusLine
 from layerstep.doctor.training_calls import TrainingCall
 from layerstep.doctor.trial import Trial, trying
@@ -50,6 +52,8 @@ class Checkup:
     """End the program after so many training steps."""
     json: IO[str] | None = None
     html: Path | None = None
+    off: tuple[str, ...] = ()
+    """Rules that are silenced, by code or name."""
 
 
 class _EnoughSteps(Quit):
@@ -93,8 +97,10 @@ def diagnose(program: Program, session: Session, checkup: Checkup) -> int:
 
     The exit code is the program's own; 3 if the program went well and there is an error among the findings.
     """
-    session.attach(discover=True)
+    silenced = map(rule_named, checkup.off)
     doctor = doctor_of(session)
+    doctor.silenced.update(silenced)
+    session.attach(discover=True)
     doctor.start(checkup.level)
     status, log = StatusLine(doctor), Log(checkup.json) if checkup.json is not None else None
     structure = _Structure(doctor)
@@ -109,7 +115,7 @@ def diagnose(program: Program, session: Session, checkup: Checkup) -> int:
     try:
         code = _run(program)
         status.erase()
-        _close(doctor, checkup, log, structure, script=program.script)
+        _close(doctor, checkup, log, structure, program=program)
         is_bad = any(each.severity.rank >= Severity.ERROR.rank for each in doctor.findings)
         return code or (CAUGHT_EXIT_CODE if is_bad else 0)
     finally:
@@ -130,7 +136,9 @@ def _run(program: Program) -> int:
         return 0
 
 
-def _close(doctor: Doctor, checkup: Checkup, log: Log | None, structure: _Structure, *, script: str) -> None:
+def _close(
+    doctor: Doctor, checkup: Checkup, log: Log | None, structure: _Structure, *, program: Program
+) -> None:
     """Ask the rules for the last time, and show, log and write what there is."""
     doctor.finish(quiet=True)
     doctor.session.say(Group((Text(""), _report(doctor, structure.view(MOST_BLOCKS)))), "answer")
@@ -138,15 +146,15 @@ def _close(doctor: Doctor, checkup: Checkup, log: Log | None, structure: _Struct
         steps = doctor.diagnosis.run.training_step
         log.ends(doctor.findings, health_of(doctor.findings, steps).score, doctor.budget.cost)
     if checkup.html is not None:
+        title, model = os.path.basename(program.script), structure.view(ALL_BLOCKS)
         with replacing(checkup.html) as new:
-            new.write_text(
-                doctor_page(doctor, title=os.path.basename(script), model=structure.view(ALL_BLOCKS)),
-                encoding="utf-8",
-            )
+            new.write_text(doctor_page(doctor, title=title, model=model), encoding="utf-8")
         doctor.session.say(Notice(f"the report is in {checkup.html}", level="good"))
-    if any(each.severity.rank >= Severity.WARNING.rank for each in doctor.findings):
-        hint = f"`layerstep run -e 'doctor on' {os.path.basename(script)}`"
-        doctor.session.say(Notice("`explain`, `probe` and `doctor off` are lines for the prompt", hint))
+    worst = next(iter(doctor.findings), None)
+    if worst is not None and worst.severity.rank >= Severity.WARNING.rank:
+        line = shlex.join(["layerstep", "run", "-e", "doctor on", *program.words])
+        told = f"`--off {worst.code}` silences a rule here; `explain` and `probe` are lines for the prompt"
+        doctor.session.say(Notice(told, f"`{line}`"))
 
 
 def _report(doctor: Doctor, model: View | None) -> View:

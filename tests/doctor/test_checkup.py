@@ -119,13 +119,19 @@ def test_an_error_exits_3_and_steps_end_the_program(tmp_path: Path) -> None:
     done = doctor(tmp_path, "--steps", "25", "--json", "log.jsonl", "train.py", "100000", "--softmax")
     assert done.returncode == 3 and "done" not in done.stdout
     assert "R6 loss-input-is-probability" in done.stderr and "train.py:13" in done.stderr
-    assert "layerstep run -e 'doctor on' train.py" in " ".join(done.stderr.split())
+    assert "layerstep run -e 'doctor on' train.py 100000 --softmax" in " ".join(done.stderr.split())
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert lines[0]["kind"] == "begin" and lines[-1]["kind"] == "end"
     low = next(line for line in lines if line["kind"] == "finding")["evidence"]["lowest log-probability"]
     assert -2.2 < low < -0.5  # of a softmax over probabilities of three classes
     assert next(each["name"] for each in lines if each["kind"] == "finding") == "loss-input-is-probability"
     assert lines[-1]["health"] == 70 and lines[-1]["findings"][0]["where"]["line"] == 13
+
+
+def test_a_rule_that_is_off_says_nothing(tmp_path: Path) -> None:
+    done = doctor(tmp_path, "--off", "R6", "--off", "bad-initial-loss", "-m", "train", "25", "--softmax")
+    assert "R6" not in done.stderr and "bad-initial-loss" not in done.stderr
+    assert done.returncode == 0
 
 
 def test_what_is_found_at_the_end_is_shown_in_the_report_alone(tmp_path: Path) -> None:
@@ -146,6 +152,7 @@ def test_the_exit_code_of_the_program_comes_first(tmp_path: Path) -> None:
         (("absent.py",), "cannot read absent.py"),
         (("--steps", "0", "train.py", "5"), "--steps 0"),
         (("--html", "no/such/page.html", "train.py", "5"), "cannot write no/such/page.html"),
+        (("--off", "R6x", "train.py", "5"), "no rule 'R6x'; did you mean R6?"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
