@@ -12,7 +12,7 @@ from layerstep.doctor.series import Series
 from layerstep.tensors.format import number
 from layerstep.views import Column, Fields, Group, Notice, Plot, Role, Span, Table, Text, View
 
-__all__ = ["curves", "finding_view", "findings_view", "health_view", "report_view", "shown", "since"]
+__all__ = ["curve", "curves", "finding_view", "findings_view", "health_view", "report_view", "shown", "since"]
 
 _ROLE: dict[Severity, Role] = {
     Severity.INFO: "dim",
@@ -149,10 +149,13 @@ def _curves(optimizer: OptimizerRun, *, several: bool) -> list[Plot]:
 
 def _curve(series: Series, title: str) -> Plot:
     points = list(series)
-    points = points[:: max(1, -(-len(points) // MOST_POINTS))]
+    return curve(points[:: max(1, -(-len(points) // MOST_POINTS))], title)
+
+
+def curve(points: Sequence[tuple[int, float]], title: str) -> Plot:
+    """Numbers by step, on a scale of powers if they span more than two."""
     values = tuple(value if math.isfinite(value) else math.nan for _, value in points)
-    positive = [value for value in values if value > 0]
-    spans = bool(positive) and len(positive) == len(values) and max(positive) > 100 * min(positive)
-    return Plot(
-        "line", (values,), title=title, x=tuple(float(step) for step, _ in points), x_label="step", log=spans
-    )
+    finite = [value for value in values if not math.isnan(value)]
+    is_wide = min(finite, default=0.0) > 0 and max(finite) > 100 * min(finite)
+    steps = tuple(float(step) for step, _ in points)
+    return Plot("line", (values,), title=title, x=steps, x_label="step", log=is_wide)
