@@ -13,6 +13,7 @@ import torch
 
 from layerstep._torch.tensors import size_of
 from layerstep.doctor.budget import Level
+from layerstep.doctor.course import course_view
 from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Severity
 from layerstep.doctor.health import health_of
@@ -161,4 +162,5 @@ def _report(doctor: Doctor, model: View | None) -> View:
     run, findings = doctor.diagnosis.run, doctor.findings
     if not run.optimizers:
         return Notice("no optimizer has stepped, so there is no training to judge", level="warn")
-    return report_view(run, findings, health_of(findings, run.training_step), doctor.cost(), model)
+    before = [*([model] if model is not None else []), course_view(run, doctor.budget.step_seconds)]
+    return report_view(run, findings, health_of(findings, run.training_step), doctor.cost(), before)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from layerstep.arguments import Form, Given, Word
 from layerstep.doctor.budget import Level
+from layerstep.doctor.course import course_view
 from layerstep.doctor.health import health_of
 from layerstep.doctor.rule import rule_named
 from layerstep.doctor.views import report_view
@@ -52,7 +53,9 @@ def doctor(session: Session, given: Given) -> View:
     if not watcher.was_on:
         return Notice("the doctor is off", "`doctor on` watches the training")
     run, findings = watcher.diagnosis.run, watcher.findings
-    return report_view(run, findings, health_of(findings, run.training_step), watcher.cost())
+    health = health_of(findings, run.training_step)
+    before = [course_view(run, watcher.budget.step_seconds)] if run.optimizers else []
+    return report_view(run, findings, health, watcher.cost(), before)
 
 
 def _on(watcher: Doctor, word: str) -> Notice:

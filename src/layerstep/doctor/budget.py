@@ -87,6 +87,11 @@ class Budget:
         return self.own / self.run if self.run else 0.0
 
     @property
+    def step_seconds(self) -> float:
+        """What a step takes on average, the doctor's own left out."""
+        return self.run / self.steps if self.steps else 0.0
+
+    @property
     def later_cost(self) -> float | None:
         """The same since the beginning is over; None as long as it is not."""
         _, own, run = self.beginning

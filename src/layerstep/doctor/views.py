@@ -116,10 +116,10 @@ def report_view(
     findings: Sequence[Finding],
     health: Health,
     cost: Sequence[str],
-    model: View | None = None,
+    before: Sequence[View] = (),
 ) -> View:
-    """The closing report: the model, the curves, then the findings ranked by cause."""
-    parts: list[View] = [*([model] if model is not None else []), *curves(run)]
+    """The closing report: what comes before, the curves, then the findings ranked by cause."""
+    parts: list[View] = [*before, *curves(run)]
     causes = [each for each in findings if not each.caused_by]
     for cause in causes:
         effects = [each for each in findings if each.caused_by == cause.rule]

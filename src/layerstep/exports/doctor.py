@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from layerstep.doctor.course import course_view
 from layerstep.doctor.finding import Finding
 from layerstep.doctor.health import Health, health_of
 from layerstep.doctor.views import curves, shown, since
@@ -78,8 +79,8 @@ def doctor_page(doctor: Doctor, *, title: str, model: View | None = None) -> str
     if not run.optimizers:
         parts.append("<p>No optimizer has stepped, so there is no training to judge.</p>")
     parts.append(f'<div class="curves">{"".join(to_svg(plot) for plot in curves(run))}</div>')
-    if model is not None:
-        parts.append(f'<div class="model">{to_html(model)}</div>')
+    told = [course_view(run, doctor.budget.step_seconds)] if run.optimizers else []
+    parts += [f'<div class="model">{to_html(each)}</div>' for each in (*told, model) if each is not None]
     return _PAGE.format(title=html.escape(title), style=_STYLE, body="\n".join(parts))
 
 
