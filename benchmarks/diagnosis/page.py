@@ -258,10 +258,10 @@ There are two parts, and they are reported apart:
   their names, one line on each, the titles of the older healthy trainings, and of the older faults one file,
   for its format. The doctor was not run on them while they were written.
 
-Each run takes place three times: bare, under the doctor, and with `torch.autograd.detect_anomaly` and
-published thresholds (these at the level extreme only). The {programs} programs as they are run for
-200 steps or more, and all that they leave behind is compared bit by bit. A healthy training counts only if
-its loss falls as far as its case says.
+Each run takes place twice: bare and under the doctor. All that both leave behind is compared bit by bit; the
+{programs} programs as they are run for 200 steps or more. Runs with the first seed take place once more, with
+`torch.autograd.detect_anomaly` and published thresholds (at the level extreme only). A healthy training
+counts only if its loss falls as far as its case says.
 
 ## Faults
 
@@ -275,8 +275,8 @@ its loss falls as far as its case says.
 
 ## Other alarms on the same runs
 
-A threshold says that something is odd. It names no cause, so only alarms can be compared. *Often*: in more
-than 30 % of the steps.
+A threshold says that something is odd. It names no cause, so only alarms can be compared, on the runs with
+the first seed. *Often*: in more than 30 % of the steps.
 
 {presets}
 

@@ -7,7 +7,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-for _ in range(20):
+for _ in range(40):
     inputs = torch.randn(64, 8)
     loss = nn.functional.mse_loss(model(inputs), inputs[:, :1])
     loss.backward()

@@ -106,6 +106,13 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
         "--json", metavar="FILE", help="write steps and findings as lines of JSON; - is stdout"
     )
     parser.add_argument("--html", metavar="FILE", help="write the report as a page")
+    parser.add_argument(
+        "--off",
+        metavar="RULE",
+        action="append",
+        default=[],
+        help="silence a rule; may be repeated",
+    )
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     parser.add_argument("script", nargs="?", help="the script to run")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
@@ -187,7 +194,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
     with _json_file(options.json) as json:
         session, _ = open_session(batch=True)
-        return diagnose(program, session, Checkup(Level(options.level), options.steps, json, page))
+        wanted = Checkup(Level(options.level), options.steps, json, page, tuple(options.off))
+        return diagnose(program, session, wanted)
 
 
 def _diff(options: argparse.Namespace) -> int:

@@ -119,6 +119,11 @@ class Program:
             raise UserError(f"cannot read {script}", error.strerror or "") from None
 
     @property
+    def words(self) -> list[str]:
+        """What the user typed to run it."""
+        return [self.script, *self.args]
+
+    @property
     def file(self) -> str:
         """The file that runs as `__main__`."""
         return os.path.abspath(self.script)
@@ -178,6 +183,10 @@ class ModuleProgram(Program):
         self._spec = found
         if found is None:
             raise UserError(f"no module named {self.script}", "-m takes a name as `import` does")
+
+    @property
+    def words(self) -> list[str]:
+        return ["-m", *super().words]
 
     @property
     def file(self) -> str:

@@ -77,6 +77,13 @@ def test_the_cost_says_what_the_beginning_took_and_that_there_are_rests() -> Non
     assert f"watches 20 steps and rests for {kept.rest:,} in turn" in words
 
 
+def test_a_beginning_that_costs_more_than_the_level_says_why() -> None:
+    kept, _ = _run(Level.BASIC, step=0.01, watch=0.0006, look=0.003, steps=100)
+    assert "may take 2%; watches each of the first 500 steps; looks at one step in" in kept.words()
+    kept, _ = _run(Level.BASIC, step=0.1, watch=0.0006, look=0.003, steps=100)
+    assert "the first 500" not in kept.words()
+
+
 @pytest.fixture
 def dear(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A doctor that finds watching dear after a few steps, so that it rests most of the time."""

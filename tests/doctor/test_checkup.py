@@ -70,17 +70,68 @@ def test_a_healthy_program_runs_as_it_is_and_exits_0(tmp_path: Path) -> None:
     )
 
 
+def test_the_report_tells_what_the_model_is_made_of(tmp_path: Path) -> None:
+    """Also where the model is gone when the program ends, and no hook of the program runs once more."""
+    (tmp_path / "own.py").write_text(OWN)
+    done = doctor(tmp_path, "--html", "report.html", "own.py", "12")
+    assert done.returncode == 0 and done.stdout == "calls 12 hooks 12\n"
+    words = " ".join(done.stderr.split())
+    assert "parameters 35, 27 trainable" in words and "layers Linear ×3" in words
+    assert "not called spare" in words
+    assert "first Linear 24 69% 384 89% 8×3" in words and "of one forward" in words
+    page = (tmp_path / "report.html").read_text()
+    assert "35, 27 trainable" in page and "8×3" in page
+
+
+OWN = """\
+import sys, torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 3, bias=False), nn.Linear(3, 1, bias=False)
+        self.spare = nn.Linear(3, 2)
+        self.spare.requires_grad_(False)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.last(self.first(x))
+
+def main():
+    torch.manual_seed(0)
+    net, hooks = Net(), []
+    net.first.register_forward_hook(lambda *_: hooks.append(1))
+    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], 0.01)
+    for _ in range(int(sys.argv[1])):
+        x = torch.randn(8, 8)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x), x[:, :1]).backward()
+        optimizer.step()
+    print("calls", net.calls, "hooks", len(hooks))
+
+main()
+"""
+
+
 def test_an_error_exits_3_and_steps_end_the_program(tmp_path: Path) -> None:
     done = doctor(tmp_path, "--steps", "25", "--json", "log.jsonl", "train.py", "100000", "--softmax")
     assert done.returncode == 3 and "done" not in done.stdout
     assert "R6 loss-input-is-probability" in done.stderr and "train.py:13" in done.stderr
-    assert "layerstep run -e 'doctor on' train.py" in " ".join(done.stderr.split())
+    assert "layerstep run -e 'doctor on' train.py 100000 --softmax" in " ".join(done.stderr.split())
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert lines[0]["kind"] == "begin" and lines[-1]["kind"] == "end"
     low = next(line for line in lines if line["kind"] == "finding")["evidence"]["lowest log-probability"]
     assert -2.2 < low < -0.5  # of a softmax over probabilities of three classes
     assert next(each["name"] for each in lines if each["kind"] == "finding") == "loss-input-is-probability"
     assert lines[-1]["health"] == 70 and lines[-1]["findings"][0]["where"]["line"] == 13
+
+
+def test_a_rule_that_is_off_says_nothing(tmp_path: Path) -> None:
+    done = doctor(tmp_path, "--off", "R6", "--off", "bad-initial-loss", "-m", "train", "25", "--softmax")
+    assert "R6" not in done.stderr and "bad-initial-loss" not in done.stderr
+    assert done.returncode == 0
 
 
 def test_what_is_found_at_the_end_is_shown_in_the_report_alone(tmp_path: Path) -> None:
@@ -101,6 +152,7 @@ def test_the_exit_code_of_the_program_comes_first(tmp_path: Path) -> None:
         (("absent.py",), "cannot read absent.py"),
         (("--steps", "0", "train.py", "5"), "--steps 0"),
         (("--html", "no/such/page.html", "train.py", "5"), "cannot write no/such/page.html"),
+        (("--off", "R6x", "train.py", "5"), "no rule 'R6x'; did you mean R6?"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(words: tuple[str, ...], says: str, tmp_path: Path) -> None:

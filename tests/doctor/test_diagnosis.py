@@ -14,6 +14,8 @@ from benchmarks.diagnosis.healthy import all_healthy
 from benchmarks.diagnosis.judging import Judged, is_same, judge, play
 from benchmarks.diagnosis.page import page
 
+from layerstep.doctor.watch import watching
+
 FAULTS = {fault.name: fault for fault in all_faults()}
 HEALTHY = {healthy.name: healthy for healthy in all_healthy()}
 
@@ -60,6 +62,32 @@ def test_a_healthy_training_hears_nothing_and_stays_bit_equal(name: str) -> None
     assert judged.warnings == 0, judged.findings
     assert judged.is_bit_equal
     assert not judged.notices
+
+
+def _assert_the_doctor_changes_no_bit(program: str, steps: int) -> None:
+    """Of the losses, the parameters and the buffers of the program as it is."""
+    if program == "trainer":
+        pytest.importorskip("accelerate")
+    train = Healthy(name=program, program=program).load()
+    bare = play(train, 0, steps)
+    with watching("extreme") as watch:
+        watched = play(train, 0, steps)
+        assert watch.doctor.session.run.is_attached, "nothing of the doctor's failed"
+    assert len(bare.losses) == steps and not bare.raised
+    assert watch.doctor.budget.looks >= 5, "a step may be made of several losses"
+    assert is_same(bare, watched)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_looks_of_the_first_steps_change_no_bit_of_a_program(program: str) -> None:
+    collects_before_it_trains = program == "agent"
+    _assert_the_doctor_changes_no_bit(program, 40 if collects_before_it_trains else 11)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_two_hundred_steps_of_a_program_are_bit_equal(program: str) -> None:
+    _assert_the_doctor_changes_no_bit(program, 200)
 
 
 def test_published_thresholds_and_anomaly_mode_are_asked_too() -> None:

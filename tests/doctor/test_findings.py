@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 
 import pytest
@@ -13,6 +14,7 @@ from layerstep.doctor.finding import Confidence, Finding, Place, Severity, Sign
 from layerstep.doctor.health import health_of
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
+from layerstep.doctor.views import curve
 
 
 class Told(Rule):
@@ -136,7 +138,8 @@ def test_a_finding_survives_json() -> None:
     [
         ([], 5, None),
         ([], 20, 100),
-        ([finding("a", Severity.ERROR)], 5, 70),
+        ([finding("a", Severity.ERROR)], 19, None),
+        ([finding("a", Severity.ERROR)], 20, 70),
         ([finding("a", Severity.INFO)], 30, 100),
         ([finding("a", Severity.CRITICAL), finding("b", Severity.ERROR), finding("c")], 30, 0),
         ([finding("a", Severity.ERROR, caused_by="b"), finding("b")], 30, 90),
@@ -147,3 +150,15 @@ def test_health_is_what_causes_leave_of_a_hundred(
     found: list[Finding], steps: int, score: int | None
 ) -> None:
     assert health_of(found, steps).score == score
+
+
+@pytest.mark.parametrize(
+    "values, is_log",
+    [((1.0, 2.0), False), ((1.0, 1e3), True), ((1.0, 1e3, math.inf, math.nan), True), ((-1.0, 1e3), False)],
+)
+def test_a_curve_over_several_powers_has_a_scale_of_powers_also_where_it_ends_in_nan(
+    values: tuple[float, ...], is_log: bool
+) -> None:
+    plot = curve(list(enumerate(values)), "loss")
+    assert plot.log is is_log
+    assert [math.isnan(value) for value in plot.values[0]] == [not math.isfinite(value) for value in values]

@@ -43,6 +43,21 @@ def test_it_is_as_wide_as_the_terminal_and_is_erased_once() -> None:
     assert file.getvalue().count(ERASED) == 1 and file.getvalue().endswith(ERASED)
 
 
+@pytest.mark.parametrize(
+    "width, shown",
+    [
+        (20, "profile 1  loss 0.5"),
+        (19, "profile 1"),
+        (40, "profile 1  loss 0.5  health 100"),
+    ],
+)
+def test_what_does_not_fit_is_left_out_part_by_part(width: int, shown: str) -> None:
+    file = Terminal()
+    line = ProgressLine(Console(file=file, width=width, force_terminal=True, legacy_windows=False))
+    line.draw("profile 1  loss 0.5  health 100")
+    assert lines_of(file.getvalue()) == [shown]
+
+
 @pytest.mark.parametrize("term", ["pipe", "dumb"])
 def test_elsewhere_it_is_not_drawn(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", term)

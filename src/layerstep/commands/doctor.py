@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from layerstep.arguments import Form, Given, Word
 from layerstep.doctor.budget import Level
+from layerstep.doctor.course import course_view
 from layerstep.doctor.health import health_of
+from layerstep.doctor.rule import rule_named
 from layerstep.doctor.views import report_view
 from layerstep.doctor.watching import Doctor, doctor_of
 from layerstep.engine.session import Session
-from layerstep.errors import BadArguments
-from layerstep.registry import all_rules, command, find_rule, near
+from layerstep.registry import all_rules, command
 from layerstep.views import Notice, View
 
 
@@ -52,12 +53,14 @@ def doctor(session: Session, given: Given) -> View:
     if not watcher.was_on:
         return Notice("the doctor is off", "`doctor on` watches the training")
     run, findings = watcher.diagnosis.run, watcher.findings
-    return report_view(run, findings, health_of(findings, run.training_step), watcher.cost())
+    health = health_of(findings, run.training_step)
+    before = [course_view(run, watcher.budget.step_seconds)] if run.optimizers else []
+    return report_view(run, findings, health, watcher.cost(), before)
 
 
 def _on(watcher: Doctor, word: str) -> Notice:
     if word and word not in list(Level):
-        name = _rule_named(word)
+        name = rule_named(word, "level or rule")
         watcher.silenced.discard(name)
         return Notice(f"the rule {name} is on", level="good")
     watcher.start(Level(word) if word else None)
@@ -68,22 +71,10 @@ def _on(watcher: Doctor, word: str) -> Notice:
 
 def _off(watcher: Doctor, word: str) -> Notice:
     if word:
-        name = _rule_named(word)
+        name = rule_named(word)
         watcher.silenced.add(name)
         return Notice(f"the rule {name} is off", f"`doctor on {word}` turns it on again", level="good")
     if not watcher.is_on:
         return Notice("the doctor is off")
     watcher.stop()
     return Notice("the doctor is off; what was found is kept", "`findings`", level="good")
-
-
-def _rule_named(word: str) -> str:
-    entry = find_rule(word)
-    if entry is None:
-        names = [name for each in all_rules() for name in (each.code, each.name)]
-        close = near(word, names)
-        raise BadArguments(
-            f"no level or rule {word!r}",
-            f"did you mean {close[0]}?" if close else "`explain` lists the rules",
-        )
-    return entry.name

@@ -87,6 +87,11 @@ class Budget:
         return self.own / self.run if self.run else 0.0
 
     @property
+    def step_seconds(self) -> float:
+        """What a step takes on average, the doctor's own left out."""
+        return self.run / self.steps if self.steps else 0.0
+
+    @property
     def later_cost(self) -> float | None:
         """The same since the beginning is over; None as long as it is not."""
         _, own, run = self.beginning
@@ -104,8 +109,11 @@ class Budget:
         rests = f", watches {IN_A_ROW} steps and rests for {self.rest:,} in turn" if self.rest else ""
         (first, own, _), later = self.beginning, self.later_cost
         began = f"took {own:.2g} s in the first {first} steps, since then " if later is not None else ""
-        share = f"{self.cost if later is None else later:.1%} of a step"
-        return f"{began}takes {share}, may take {self.level.share:.0%}; looks at {often}{rests}"
+        now = self.cost if later is None else later
+        is_dear = later is not None and later > self.level.share and self.steps < WATCHED_AT_FIRST
+        all_seen = f"; watches each of the first {WATCHED_AT_FIRST} steps" if is_dear else ""
+        share = f"{now:.1%} of a step, may take {self.level.share:.0%}"
+        return f"{began}takes {share}{all_seen}; looks at {often}{rests}"
 
     def next(self) -> Attention:
         """What the step that begins now gets."""

@@ -32,6 +32,6 @@ def health_of(findings: Sequence[Finding], steps: int) -> Health:
     """The health after so many training steps. Findings that were cleared cost nothing."""
     causes = [each for each in findings if each.is_active and not each.caused_by and PENALTY[each.severity]]
     costs = tuple((each, PENALTY[each.severity]) for each in causes)
-    if steps < ENOUGH and not costs:
+    if steps < ENOUGH:
         return Health(None, ())
     return Health(max(0, 100 - sum(cost for _, cost in costs)), costs)

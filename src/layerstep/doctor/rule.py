@@ -12,9 +12,10 @@ from typing import ClassVar
 from layerstep.doctor.facts import EvaluationFacts, StepFacts
 from layerstep.doctor.finding import Confidence, Severity, Sign
 from layerstep.doctor.run_facts import RunFacts
-from layerstep.registry import RuleEntry
+from layerstep.errors import BadArguments
+from layerstep.registry import RuleEntry, all_rules, find_rule, near
 
-__all__ = ["Rule", "WindowRule", "make_rule"]
+__all__ = ["Rule", "WindowRule", "make_rule", "rule_named"]
 
 
 class Rule:
@@ -87,3 +88,13 @@ def make_rule(entry: RuleEntry) -> Rule:
     made.cost = entry.cost
     made.severity, made.confidence = Severity(entry.severity), Confidence(entry.confidence)
     return made
+
+
+def rule_named(word: str, wanted: str = "rule") -> str:
+    """The name of the rule that has this code or name; if there is none, an error says what is wanted."""
+    entry = find_rule(word)
+    if entry is None:
+        close = near(word, [name for each in all_rules() for name in (each.code, each.name)])
+        hint = f"did you mean {close[0]}?" if close else "`explain` lists the rules"
+        raise BadArguments(f"no {wanted} {word!r}", hint)
+    return entry.name

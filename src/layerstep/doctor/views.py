@@ -12,7 +12,7 @@ from layerstep.doctor.series import Series
 from layerstep.tensors.format import number
 from layerstep.views import Column, Fields, Group, Notice, Plot, Role, Span, Table, Text, View
 
-__all__ = ["curves", "finding_view", "findings_view", "health_view", "report_view", "shown"]
+__all__ = ["curve", "curves", "finding_view", "findings_view", "health_view", "report_view", "shown", "since"]
 
 _ROLE: dict[Severity, Role] = {
     Severity.INFO: "dim",
@@ -37,7 +37,7 @@ def finding_view(finding: Finding, *, effects: Sequence[Finding] = (), whole: bo
     items: list[tuple[str, View]] = []
     if str(finding.where):
         items.append(("where", Text(str(finding.where))))
-    items.append(("since", Text(_since(finding))))
+    items.append(("since", Text(since(finding))))
     if whole:
         told = "  ".join(f"{key} {shown(value)}" for key, value in finding.evidence.items())
         if told:
@@ -53,7 +53,8 @@ def finding_view(finding: Finding, *, effects: Sequence[Finding] = (), whole: bo
     return Fields(_title(finding), tuple(items))
 
 
-def _since(finding: Finding) -> str:
+def since(finding: Finding) -> str:
+    """The steps in which it was seen, how often, and how sure it is."""
     is_judged = finding.confidence is Confidence.STATISTICAL
     sure = "a judgement on the numbers so far" if is_judged else "a fact"
     gone = "" if finding.is_active else ", not seen of late"
@@ -110,9 +111,15 @@ def health_view(health: Health, steps: int) -> View:
     return Table(columns, rows, title=f"health {health.score} of 100 after {steps:,} training steps")
 
 
-def report_view(run: RunFacts, findings: Sequence[Finding], health: Health, cost: Sequence[str]) -> View:
-    """The closing report: the curves, then the findings ranked by cause."""
-    parts: list[View] = [*curves(run)]
+def report_view(
+    run: RunFacts,
+    findings: Sequence[Finding],
+    health: Health,
+    cost: Sequence[str],
+    before: Sequence[View] = (),
+) -> View:
+    """The closing report: what comes before, the curves, then the findings ranked by cause."""
+    parts: list[View] = [*before, *curves(run)]
     causes = [each for each in findings if not each.caused_by]
     for cause in causes:
         effects = [each for each in findings if each.caused_by == cause.rule]
@@ -142,10 +149,13 @@ def _curves(optimizer: OptimizerRun, *, several: bool) -> list[Plot]:
 
 def _curve(series: Series, title: str) -> Plot:
     points = list(series)
-    points = points[:: max(1, -(-len(points) // MOST_POINTS))]
+    return curve(points[:: max(1, -(-len(points) // MOST_POINTS))], title)
+
+
+def curve(points: Sequence[tuple[int, float]], title: str) -> Plot:
+    """Numbers by step, on a scale of powers if they span more than two."""
     values = tuple(value if math.isfinite(value) else math.nan for _, value in points)
-    positive = [value for value in values if value > 0]
-    spans = bool(positive) and len(positive) == len(values) and max(positive) > 100 * min(positive)
-    return Plot(
-        "line", (values,), title=title, x=tuple(float(step) for step, _ in points), x_label="step", log=spans
-    )
+    finite = [value for value in values if not math.isnan(value)]
+    is_wide = min(finite, default=0.0) > 0 and max(finite) > 100 * min(finite)
+    steps = tuple(float(step) for step, _ in points)
+    return Plot("line", (values,), title=title, x=steps, x_label="step", log=is_wide)

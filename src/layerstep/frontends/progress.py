@@ -35,7 +35,7 @@ class ProgressLine:
             return
         self.erase()
         if text:
-            fits = text[: self._console.width - 1]
+            fits = _fitting(text, self._console.width - 1)
             try:
                 fits.encode(self._console.encoding)
             except UnicodeEncodeError:
@@ -70,3 +70,10 @@ class ProgressLine:
 
             stream.write = erasing  # type: ignore[method-assign]
             self._watched.append(stream)
+
+
+def _fitting(text: str, width: int) -> str:
+    """A line that is too long ends behind a whole part; two blanks lie between parts."""
+    if len(text) <= width:
+        return text
+    return text[: text.rfind("  ", 0, width + 2)] if "  " in text[: width + 2] else text[:width]

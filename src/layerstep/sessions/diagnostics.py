@@ -45,11 +45,15 @@ class ModelPerformanceMetrics:
 
 
 def architecture_of(
-    model: nn.Module, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    model: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str = "",
 ) -> Architecture:
     """The architecture of a model. With arguments, it is called once on copies, and leaves no trace."""
     session = Session(config=load_config())
-    session.add_model(model)
+    session.add_model(model, name)
     forward = None
     if args or kwargs:
         forward = Forward()

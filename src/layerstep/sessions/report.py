@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,18 +24,9 @@ from layerstep.sessions.plain_data import as_json, as_plain, write
 from layerstep.sessions.tensor_record import TensorRecord
 from layerstep.views import Column, Group, Notice, Plot, Table, Text, View
 
-__all__ = ["Report", "curve"]
+__all__ = ["Report"]
 
 MOST_TENSORS = 20
-
-
-def curve(points: Sequence[tuple[int, float]], title: str) -> Plot:
-    """A series of numbers over the steps."""
-    values = tuple(value if math.isfinite(value) else math.nan for _, value in points)
-    positive = [value for value in values if value > 0]
-    is_wide = len(positive) == len(values) and max(positive, default=1) > 100 * min(positive, default=1)
-    steps = tuple(float(step) for step, _ in points)
-    return Plot("line", (values,), title=title, x=steps, x_label="step", log=is_wide)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from layerstep.doctor.budget import Level
 from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Finding, Severity
 from layerstep.doctor.log import Log
+from layerstep.doctor.views import curve
 from layerstep.doctor.watching import doctor_of
 from layerstep.engine.points import Record
 from layerstep.engine.session import Session
@@ -32,7 +33,7 @@ from layerstep.module_paths.where import Where
 from layerstep.profile.profiler import Profiler
 from layerstep.sessions.config import DebugConfig
 from layerstep.sessions.diagnostics import ModelDiagnostics
-from layerstep.sessions.report import Report, curve
+from layerstep.sessions.report import Report
 from layerstep.sessions.tensor_record import TensorRecord, record_fields
 from layerstep.tensors.observing import observing
 from layerstep.tensors.shapes import tensors_in
