@@ -105,7 +105,9 @@ def transformers_steps(options: dict[str, Any] | None) -> float:
 
 def _median(times: list[float]) -> float:
     """Of the second half: the doctor looks at each of the first ten steps."""
-    return statistics.median(b - a for a, b in zip(times[STEPS // 2 :], times[STEPS // 2 + 1 :], strict=False))
+    return statistics.median(
+        b - a for a, b in zip(times[STEPS // 2 :], times[STEPS // 2 + 1 :], strict=False)
+    )
 
 
 def main() -> None:

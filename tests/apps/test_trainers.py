@@ -214,7 +214,9 @@ def test_transformers_trains_the_same(tmp_path: Path) -> None:
 
 def test_a_transformers_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     bare = state(trained(tmp_path / "bare", save_strategy="steps", save_steps=2))
-    callback = in_transformers.StepCallback(f"{WHERE} if step == 1", commands=["continue"], output=io.StringIO())
+    callback = in_transformers.StepCallback(
+        f"{WHERE} if step == 1", commands=["continue"], output=io.StringIO()
+    )
     folder = tmp_path / "with"
     assert are_equal(state(trained(folder, callback, save_strategy="steps", save_steps=2)), bare)
     saved = folder / "checkpoint-2"

@@ -81,7 +81,9 @@ def errors_of(output: list[Any]) -> list[Any]:
 def test_the_example_finds_the_layer(outputs: dict[str, Any]) -> None:
     example = {source: output for source, output in outputs.items() if source not in MORE}
     assert not [error for output in example.values() for error in errors_of(output)]
-    why = text_of(next(output for source, output in example.items() if "catch nonfinite; continue; why" in source))
+    why = text_of(
+        next(output for source, output in example.items() if "catch nonfinite; continue; why" in source)
+    )
     assert "born in" in why and "log" in why and "percentiles" in why
     *_, last = example.values()
     assert "tensor(True)" in text_of(last)
@@ -174,7 +176,9 @@ def test_a_person_types_at_a_stop() -> None:
 
 
 def test_trees_fold_and_tables_sort() -> None:
-    tree = DebugConsole(nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.Sequential(nn.ReLU())))).execute("tree")
+    tree = DebugConsole(nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.Sequential(nn.ReLU())))).execute(
+        "tree"
+    )
     assert isinstance(tree, Tree)
     page = to_interactive_html(tree)
     assert page.count("<details open>") == 2 and page.count("<details>") == 1

@@ -131,9 +131,7 @@ def cost_of(model: nn.Module, *args: Any, **kwargs: Any) -> Cost:
         raise UserError(f"cost_of wants an nn.Module, not {type(model).__name__}", "cost_of(model, x)")
     session = Session(config=load_config())
     session.add_model(model)
-    counted = count_flops(
-        session, model, args=args, kwargs=dict(kwargs), backward=torch.is_grad_enabled()
-    )
+    counted = count_flops(session, model, args=args, kwargs=dict(kwargs), backward=torch.is_grad_enabled())
     with observing():
         made_of = describe(session.run.models)
     return Cost(

@@ -45,9 +45,7 @@ class StepCallback(_callback()):  # type: ignore[misc]  # one of two classes
         input: Any = None,
         output: IO[str] | None = None,
     ) -> None:
-        self._debug = TrainingDebug(
-            breakpoints, commands=commands, doctor=doctor, input=input, output=output
-        )
+        self._debug = TrainingDebug(breakpoints, commands=commands, doctor=doctor, input=input, output=output)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self._debug.begin(pl_module, is_first_process=trainer.is_global_zero)

@@ -39,9 +39,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has h
         input: Any = None,
         output: IO[str] | None = None,
     ) -> None:
-        self._debug = TrainingDebug(
-            breakpoints, commands=commands, doctor=doctor, input=input, output=output
-        )
+        self._debug = TrainingDebug(breakpoints, commands=commands, doctor=doctor, input=input, output=output)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
         self._debug.begin(model, is_first_process=state.is_world_process_zero)

@@ -99,9 +99,7 @@ def _table(table: Table, most: int) -> str:
         f'<th class="{"right" if each.right else ""}" title="sort">{html.escape(each.name)}</th>'
         for each in table.columns
     )
-    rows = "".join(
-        "<tr>" + "".join(map(_cell, table.columns, row)) + "</tr>" for row in table.rows[:most]
-    )
+    rows = "".join("<tr>" + "".join(map(_cell, table.columns, row)) + "</tr>" for row in table.rows[:most])
     left = len(table.rows) - most
     note = f"{left:,} more rows are left out; `config max_lines N` shows more" if left > 0 else ""
     return (
