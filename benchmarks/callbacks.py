@@ -1,4 +1,4 @@
-"""`python -m benchmarks.callbacks`: a step of each trainer with the callback, as a ratio to one without it."""
+"""`python -m benchmarks.callbacks`: a step of each trainer with the callback, as a ratio to one without."""
 
 from __future__ import annotations
 

@@ -66,7 +66,8 @@ def test_a_tree_unfolds(tmp_path: Path) -> None:
     page = document(
         tmp_path,
         tree,
-        f"let n={closed}; document.querySelectorAll('summary')[2].click(); document.body.append(n+'>'+{closed})",
+        f"let n = {closed}; document.querySelectorAll('summary')[2].click();"
+        f"document.body.append(n + '>' + {closed})",
     )
     assert "1&gt;0" in page
 

@@ -1,4 +1,4 @@
-"""Callbacks in the trainers of other packages: the training stays the same to the bit, and nothing is left."""
+"""Callbacks in the trainers of other packages: the training stays bit-equal, and nothing is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The callbacks of trainers, called as trainers call them. `tests/apps/test_trainers.py` has real trainings."""
+"""The callbacks of trainers, called as trainers call them. `tests/apps` has real trainings."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_nothing_is_armed_without_a_point() -> None:
 
 
 def test_an_exception_is_explained_and_everything_is_removed() -> None:
-    model, (debug, output) = make_model(), debugged("0 if step == 9")
+    model, (debug, _) = make_model(), debugged("0 if step == 9")
     debug.begin(model)
     with pytest.raises(RuntimeError) as failed, debug:
         model(torch.zeros(1, 5))

@@ -1,4 +1,4 @@
-"""Packages of other people: one is built and installed, others are broken. All run in an environment of their own."""
+"""Packages of other people, in an environment of its own: one is built and installed, others are broken."""
 
 from __future__ import annotations
 

@@ -159,7 +159,8 @@ def test_a_person_types_at_a_stop() -> None:
     try:
         client.wait_for_ready(timeout=250)
         for code in (
-            "import torch; model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())\n%load_ext layerstep",
+            "import torch; model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())",
+            "%load_ext layerstep",
             "%layerstep break 1",
             "%%layerstep\nprint(tuple(model(torch.ones(1, 2)).shape))",
         ):

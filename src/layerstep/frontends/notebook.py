@@ -124,7 +124,7 @@ _SHOWN = _Shown()
 
 
 def _show_views(shell: Any) -> None:
-    """Let a view that is the last value of a cell show itself; one that stands above it already is one line."""
+    """Let a view that is the last value of a cell show itself; one that stands above it is one line."""
 
     def is_shown(view: View) -> bool:
         return _SHOWN.has(shell.execution_count, view)

@@ -1,1 +1,1 @@
-"""Places where people work: trainers, pytest, notebooks. Each file imports its library only when it is used."""
+"""Places where people work: trainers, pytest, notebooks. A library is imported only where it is used."""

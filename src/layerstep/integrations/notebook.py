@@ -69,8 +69,8 @@ class Magics:
         """Run a cell under the debugger: `%%layerstep`, `%%layerstep break head; continue; stats out`.
 
         Lines after `%%layerstep` are typed for you, separated by `;`. Those up to the first that resumes come
-        before the cell, the others at the stops. When they run out, a stop asks you, or goes on if the notebook
-        takes no input. Points that are set meanwhile are deleted at the end, so the cell can run again.
+        before the cell, the others at the stops. When they run out, a stop asks you, or goes on if the
+        notebook takes no input. Points that are set meanwhile are deleted at the end: the cell can run again.
         """
         __tracebackhide__ = True  # of the user's cell, IPython shows the user's lines alone
         if is_disabled():

@@ -17,7 +17,7 @@ except ModuleNotFoundError:
 __all__ = ["StepCallback"]
 
 
-class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has holes in its types
+class StepCallback(TrainerCallback):
     """Debugs each training of a `Trainer`.
 
         callback = StepCallback("lm_head if not out.isfinite().all()", doctor="basic")
@@ -27,8 +27,8 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has h
 
     `breakpoints` are what follows `break` at the prompt; `commands` are lines, as `DebugConsole` takes them;
     `doctor` is the level at which the doctor watches. The `with` block explains an exception of the training
-    and removes everything after it. Without the block, the next training or `detach()` does that: transformers
-    does not tell a callback about an exception.
+    and removes everything after it. Without the block, the next training or `detach()` does that:
+    transformers does not tell a callback about an exception.
     """
 
     def __init__(

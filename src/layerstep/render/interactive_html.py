@@ -26,7 +26,8 @@ STYLE = """<style>
 .layerstep pre { font: inherit; margin: .3em 0; white-space: pre; overflow-x: auto }
 .layerstep details, .layerstep .leaf { padding-left: 1.2em }
 .layerstep summary { margin-left: -1.1em; cursor: pointer }
-.layerstep table { border-collapse: collapse; margin: .3em 0; font: inherit; color: inherit; background: none }
+.layerstep table { border-collapse: collapse; margin: .3em 0; font: inherit; color: inherit;
+  background: none }
 .layerstep th, .layerstep td { padding: .1em .8em .1em 0; border: 0; text-align: left; background: none;
   color: inherit; white-space: pre; vertical-align: top }
 .layerstep th { cursor: pointer; border-bottom: 1px solid currentColor; user-select: none }

@@ -46,7 +46,7 @@ svg { color: #e6edf3; background: #0d1117 }
 }
 """
 _IN_A_PAGE = f".layerstep-plot {{ {_STYLE} svg {{ color: inherit; background: none; max-width: 100% }} }}"
-"""In the colours of the page, and without a word to the rest of it. Colours are legible on white and black."""
+"""In the colours of the page, and nothing else in it changes. The colours are legible on white and black."""
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
