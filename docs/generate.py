@@ -138,7 +138,7 @@ PICTURE = (
 
 def commands() -> str:
     """The command reference."""
-    sections = (f"## {TITLES[group]}\n\n{commands_of(group)}\n" for group in GROUPS)
+    sections = (f"## {TITLES[group]}\n\n{commands_of(group)}" for group in GROUPS)
     return "".join([GENERATED, "# Commands\n\n", ABOUT_COMMANDS, *sections]).rstrip() + "\n"
 
 
