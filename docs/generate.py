@@ -36,7 +36,8 @@ from layerstep.commands.config_ import setting_help  # noqa: E402
 from layerstep.config import Config  # noqa: E402
 from layerstep.frontends.output import PROMPT  # noqa: E402
 from layerstep.graph import model_graph  # noqa: E402
-from layerstep.registry import GROUPS, all_commands, all_rules  # noqa: E402
+from layerstep.reference import commands_of, rules_of  # noqa: E402
+from layerstep.registry import GROUPS  # noqa: E402
 from layerstep.render.json import LAYOUT, VERSION  # noqa: E402
 from layerstep.render.screen import make_console  # noqa: E402
 from play import play, script_named  # noqa: E402
@@ -132,31 +133,13 @@ PICTURE = (
 
 def commands() -> str:
     """The command reference."""
-    out = [GENERATED, "# Commands\n\n"]
-    out.append(ABOUT_COMMANDS)
-    for group in GROUPS:
-        out.append(f"## {TITLES[group]}\n\n")
-        for command in all_commands():
-            if command.group == group:
-                also = f" (also `{'`, `'.join(command.aliases)}`)" if command.aliases else ""
-                usage = "\n".join(f"{command.name} {form.usage}".strip() for form in command.forms)
-                examples = "\n".join(command.examples)
-                out.append(f"### `{command.name}`{also}\n\n```text\n{usage}\n```\n\n{command.help}\n\n")
-                options = [item for form in command.forms for item in form.options if item.help]
-                out += [f"`{option.usage[1:-1]}`: {option.help}.\n\n" for option in options]
-                out.append(f"```text\n{examples}\n```\n\n")
-    return "".join(out).rstrip() + "\n"
+    sections = (f"## {TITLES[group]}\n\n{commands_of(group)}" for group in GROUPS)
+    return "".join([GENERATED, "# Commands\n\n", ABOUT_COMMANDS, *sections]).rstrip() + "\n"
 
 
 def rules() -> str:
     """The rules of the doctor."""
-    out = [GENERATED, "# Rules of the doctor\n\n", ABOUT_RULES]
-    for rule in all_rules():
-        kind = "a fact" if rule.confidence == "exact" else "a judgement on numbers"
-        out.append(f"## {rule.code} {rule.name}\n\n*{rule.severity}, {kind}*\n\n{rule.help}\n\n")
-        if rule.kind.explains:
-            out.append(f"Explains: {', '.join(rule.kind.explains)}.\n\n")
-    return "".join(out).rstrip() + "\n"
+    return "".join([GENERATED, "# Rules of the doctor\n\n", ABOUT_RULES, rules_of()]).rstrip() + "\n"
 
 
 def library() -> str:

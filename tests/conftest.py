@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-pytest_plugins = ["own_process"]
+pytest_plugins = ["own_process", "pytester"]
 collect_ignore = [] if os.environ.get("LAYERSTEP_TEST_APPS") else ["apps"]  # see `make test-apps`
 
 

@@ -157,6 +157,20 @@ def __getattr__(name: str) -> Any:
             gc.enable()
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext layerstep`: the magics `%layerstep` and `%%layerstep`."""
+    import importlib
+
+    importlib.import_module("layerstep.integrations.notebook").load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """`%unload_ext layerstep`: removes them."""
+    import importlib
+
+    importlib.import_module("layerstep.integrations.notebook").unload(shell)
+
+
 def __dir__() -> list[str]:
     return __all__
 

@@ -77,8 +77,8 @@ class BadArguments(UserError):
 class MissingExtra(LayerstepError):
     """An optional dependency is absent."""
 
-    def __init__(self, extra: str) -> None:
-        super().__init__(f"this needs an extra: pip install 'layerstep[{extra}]'")
+    def __init__(self, extra: str, package: str = "layerstep") -> None:
+        super().__init__(f"this needs an extra: pip install '{package}[{extra}]'")
 
 
 class RecordingError(LayerstepError):

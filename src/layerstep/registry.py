@@ -35,6 +35,7 @@ __all__ = [
     "find_command",
     "find_export",
     "find_rule",
+    "leave_out_rule",
     "plugin_of",
     "rule",
     "untold_troubles",
@@ -115,7 +116,7 @@ class Export:
         except ModuleNotFoundError:
             if not self.extra:
                 raise
-            raise MissingExtra(self.extra) from None
+            raise MissingExtra(self.extra, plugin_of(self) or "layerstep") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,8 @@ class RuleEntry:
         """The docstring of the class, unindented: what, why, how to fix."""
         return documentation(self.kind)
 
+
+Entry = Command | RuleEntry | Export
 
 COSTS = ("always", "look", "end")
 SEVERITIES = ("info", "warning", "error", "critical")
@@ -236,19 +239,39 @@ def load(name: str = "commands") -> None:
 
 
 def _load_plugin(point: EntryPoint, home: str) -> None:
-    """One that cannot be loaded is left out and told once: it must not take the prompt with it."""
-    before = _commands.copy()
+    """One that cannot be loaded is left out whole and told once: it must not take the prompt with it."""
+    tables: tuple[dict[str, Any], ...] = (_commands, _rules, _exports)
+    before = [table.copy() for table in tables]
     try:
         point.load()
     except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"[:200]
-        _troubles.append(f"the plugin {point.name} of {home} is left out: {reason}")
-    _plugins.update({word: home for word in _commands if _commands[word] is not before.get(word)})
+        _note_trouble(f"plugin {point.name}", home, error)
+        for table, old in zip(tables, before, strict=True):
+            table.clear()
+            table.update(old)
+    for table, old in zip(tables, before, strict=True):
+        _plugins.update({_key(table[word]): home for word in table if table[word] is not old.get(word)})
 
 
-def plugin_of(entry: Command) -> str:
-    """The distribution that a command comes from; empty for ours."""
-    return _plugins.get(entry.name, "")
+def leave_out_rule(entry: RuleEntry, error: Exception) -> None:
+    """A rule whose class cannot be called: it is told once, and asked no more."""
+    _note_trouble(f"rule {entry.name}", plugin_of(entry) or "layerstep", error)
+    for word in (entry.code, entry.name):
+        _rules.pop(word, None)
+
+
+def _note_trouble(what: str, home: str, error: BaseException) -> None:
+    reason = f"{type(error).__name__}: {first_line(error)}"[:200]
+    _troubles.append(f"the {what} of {home} is left out: {reason}")
+
+
+def _key(entry: Entry) -> str:
+    return f"{type(entry).__name__} {entry.suffix if isinstance(entry, Export) else entry.name}"
+
+
+def plugin_of(entry: Entry) -> str:
+    """The distribution that a command, a rule or an export comes from; empty for ours."""
+    return _plugins.get(_key(entry), "")
 
 
 def untold_troubles() -> list[str]:

@@ -491,3 +491,13 @@ def test_the_check_of_every_op_works_beside_another_catchpoint() -> None:
     screen, console = run(model, lines, lambda: model(model.data(1)))
     found = search_of(console.session).found
     assert found is not None and found.op == "mul", screen
+
+
+def test_a_module_without_parameters_is_watched_if_there_is_no_other_model() -> None:
+    class Log(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.log(x)
+
+    with layerstep.anomaly_detection() as found:
+        nn.Sequential(nn.Identity(), Log())(torch.tensor([1.0, -1.0]))
+    assert [(each.op, each.layer) for each in found.findings] == [("log", "Sequential.1")]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from layerstep.arguments import Given, Word
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
-from layerstep.registry import RuleEntry, all_rules, command, find_rule, near
+from layerstep.registry import RuleEntry, all_rules, command, find_rule, near, plugin_of
 from layerstep.views import Column, Fields, Span, Table, Text, View
 
 
@@ -53,5 +53,7 @@ def _page(entry: RuleEntry) -> Fields:
         items.append(("explains", ", ".join(entry.kind.explains)))
     if entry.kind.confirm:
         items.append(("confirm", f"`{entry.kind.confirm}`"))
+    if home := plugin_of(entry):
+        items.append(("from", home))
     title = (Span(entry.code, "key"), Span(entry.name))
     return Fields(title, tuple((label, Text(text)) for label, text in items))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from layerstep.arguments import File, Given
 from layerstep.engine.session import Session
-from layerstep.errors import MissingExtra, UserError
-from layerstep.registry import all_exports, command, find_export
+from layerstep.errors import MissingExtra, UserError, first_line
+from layerstep.registry import all_exports, command, find_export, plugin_of
 from layerstep.views import Notice
 
 
@@ -37,4 +37,10 @@ def export(session: Session, given: Given) -> Notice:
         raise UserError(str(missing)) from None
     except OSError as error:
         raise UserError(f"cannot write {given.file}", error.strerror or "") from None
+    except Exception as error:
+        home = plugin_of(kind)
+        if isinstance(error, UserError) or not home:
+            raise
+        words = f"{type(error).__name__}: {first_line(error)}"[:200]
+        raise UserError(f"the export {kind.suffix} of {home} failed: {words}") from None
     return Notice(f"written to {given.file}", level="good")

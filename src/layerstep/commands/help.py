@@ -20,6 +20,7 @@ from layerstep.registry import (
     command_names,
     find_command,
     near,
+    plugin_of,
 )
 from layerstep.tensors.present import present
 from layerstep.views import Column, Fields, Group, Notice, Span, Table, Text, View
@@ -89,7 +90,10 @@ def _command(found: Command) -> View:
         item.usage[1:-1]: Text(item.help) for form in found.forms for item in form.options if item.help
     }
     items += explained.items()
-    items.append(("example", Text("\n".join(found.examples))))
+    if found.examples:
+        items.append(("example", Text("\n".join(found.examples))))
+    if home := plugin_of(found):
+        items.append(("from", Text(home)))
     title = Fields((Span(found.name, "key"), *usage), ())
     return Group((title, Text(flowing(found.help)), Fields((), tuple(items))))
 

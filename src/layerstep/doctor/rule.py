@@ -6,16 +6,16 @@ each finding once, and folds what one finding explains under it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from layerstep.doctor.facts import EvaluationFacts, StepFacts
 from layerstep.doctor.finding import Confidence, Severity, Sign
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.errors import BadArguments
-from layerstep.registry import RuleEntry, all_rules, find_rule, near
+from layerstep.registry import RuleEntry, all_rules, find_rule, leave_out_rule, near, untold_troubles
 
-__all__ = ["Rule", "WindowRule", "make_rule", "rule_named"]
+__all__ = ["Rule", "WindowRule", "make_rules", "rule_named"]
 
 
 class Rule:
@@ -81,12 +81,25 @@ class WindowRule(Rule):
         return ()
 
 
-def make_rule(entry: RuleEntry) -> Rule:
+def _made(entry: RuleEntry) -> Rule:
     """A fresh rule for a run."""
     made: Rule = entry.kind()
     made.code, made.name = entry.code, entry.name
     made.cost = entry.cost
     made.severity, made.confidence = Severity(entry.severity), Confidence(entry.confidence)
+    return made
+
+
+def make_rules(tell: Callable[[str], None]) -> list[Rule]:
+    """A fresh rule of each kind, also of other packages; one that cannot be made is told and left out."""
+    made = []
+    for entry in all_rules():
+        try:
+            made.append(_made(entry))
+        except Exception as error:
+            leave_out_rule(entry, error)
+    for trouble in untold_troubles():
+        tell(trouble)
     return made
 
 

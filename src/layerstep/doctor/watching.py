@@ -34,7 +34,7 @@ from layerstep.doctor.live_graphs import LiveGraphs
 from layerstep.doctor.losses import Losses
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.own_time import OwnTime, Piece
-from layerstep.doctor.rule import Rule, make_rule
+from layerstep.doctor.rule import Rule, make_rules
 from layerstep.doctor.sequences import LOOKS_AT_TOKENS, has_padding, has_tokens, look_at_tokens
 from layerstep.doctor.source_of_loss import line_of, program_frame
 from layerstep.doctor.training_calls import TrainingCalls
@@ -42,7 +42,6 @@ from layerstep.doctor.views import finding_view
 from layerstep.engine.instrument import Instrument
 from layerstep.errors import message_of
 from layerstep.hooks.taps import Sink, Taps
-from layerstep.registry import all_rules
 from layerstep.tensors.observing import observing
 from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
@@ -80,9 +79,7 @@ class Doctor(Instrument):
         self._start_anew()
 
     def _start_anew(self) -> None:
-        self.diagnosis = Diagnosis(
-            [make_rule(entry) for entry in all_rules()], self.silenced, self._found, self._rule_failed
-        )
+        self.diagnosis = Diagnosis(make_rules(self._tell), self.silenced, self._found, self._rule_failed)
         self.budget = Budget(self.level)
         self.forwards = Forwards(self.session.run.models)
         self.optimizers = Optimizers(self.session)
@@ -392,7 +389,9 @@ class Doctor(Instrument):
             listener(finding)
 
     def _rule_failed(self, rule: Rule, error: Exception) -> None:
-        text = f"the rule {rule.name} failed and is off: {type(error).__name__}: {message_of(error)}"
+        self._tell(f"the rule {rule.name} failed and is off: {type(error).__name__}: {message_of(error)}")
+
+    def _tell(self, text: str) -> None:
         self.session.say(Notice(text[:300], level="warn"))
 
 

@@ -174,7 +174,8 @@ def name_of(module: nn.Module, frame: FrameType) -> str:
     The outermost name wins: `evaluate(model)` calls every model so, while `generator` and `judge` are told
     apart where they were made, whichever runs first.
     """
-    for user in reversed(_user_frames(frame)):
+    users = _user_frames(frame)
+    for user in reversed(users):
         name = _name_in(user, module)
         if name:
             return name
@@ -184,7 +185,7 @@ def name_of(module: nn.Module, frame: FrameType) -> str:
     ):  # `Thread(target=model)` has no other frame
         if isinstance(value, nn.Module) and unwrap(value) is inner:
             return name
-    caller = caller_of(frame)
+    caller = frame if users[:1] == [frame] else caller_of(frame)
     text = call_text(caller).partition("(")[0] if caller is not None else ""
     name = text.rpartition(".")[2]
     is_name = name.isidentifier() and name != "self" and not name.startswith("_")

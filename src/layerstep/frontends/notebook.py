@@ -10,9 +10,9 @@ from typing import Any, get_args
 from layerstep.engine.messages import Message
 from layerstep.engine.session import Session
 from layerstep.frontends.output import PROMPT, Screen
-from layerstep.render.html import to_html
+from layerstep.render.interactive_html import STYLE, to_interactive_html
 from layerstep.render.screen import make_console, to_text
-from layerstep.views import Text, View
+from layerstep.views import Table, Text, Tree, View
 
 __all__ = ["Answers", "NotebookScreen", "notebook_shell"]
 
@@ -41,8 +41,9 @@ class Answers:
     def add(self, view: View, *, most: int) -> None:
         lines = to_text(view, width=WIDTH).splitlines()
         if len(lines) > most:
-            view = Text("\n".join([*lines[:most], f"… {len(lines) - most} more lines"]))
-        self._parts.append((to_html(view, width=WIDTH), to_text(view, width=WIDTH)))
+            lines = [*lines[:most], f"… {len(lines) - most} more lines"]
+            view = view if _is_short_as_html(view) else Text("\n".join(lines))
+        self._parts.append((to_interactive_html(view, width=WIDTH, most=most), "\n".join(lines)))
         if len(self._parts) > MOST_ANSWERS:
             self._parts.popleft()
             self.left_out += 1
@@ -54,7 +55,16 @@ class Answers:
         return "\n".join(filter(None, (self._first(), *(text for _, text in self._parts))))
 
     def _repr_html_(self) -> str:
-        return "<div>" + self._first() + "".join(page for page, _ in self._parts) + "</div>"
+        return _page(self._first() + "".join(page for page, _ in self._parts))
+
+
+def _page(inner: str) -> str:
+    return f'{STYLE}<div class="layerstep">{inner}</div>'
+
+
+def _is_short_as_html(view: View) -> bool:
+    """Is it bounded there by itself? A tree folds, and a table leaves rows out."""
+    return isinstance(view, Tree | Table)
 
 
 class NotebookScreen(Screen):
@@ -66,7 +76,7 @@ class NotebookScreen(Screen):
         self._cell: int | None = None
         self._answers = Answers()
         self._handle: Any = None
-        _shorten_results(shell)
+        _show_views(shell)
 
     def __call__(self, message: Message) -> None:
         if message.kind == "progress":
@@ -81,6 +91,7 @@ class NotebookScreen(Screen):
             self.typed = None
             if message.kind != "resume":
                 self._answers.add(message.view, most=most)
+                _SHOWN.note(self._cell, message.view)
             self._draw()
 
     def _draw(self) -> None:
@@ -92,11 +103,40 @@ class NotebookScreen(Screen):
             self._handle.update(self._answers)
 
 
-def _shorten_results(shell: Any) -> None:
-    """The last value of a cell: the view itself stands above it already."""
-    formatter = shell.display_formatter.formatters["text/plain"]
+class _Shown:
+    """The views that stand below the cell that runs, of all consoles."""
+
+    def __init__(self) -> None:
+        self._cell: int | None = None
+        self._views: deque[View] = deque(maxlen=MOST_ANSWERS)
+
+    def note(self, cell: int | None, view: View) -> None:
+        if cell != self._cell:
+            self._cell = cell
+            self._views.clear()
+        self._views.append(view)
+
+    def has(self, cell: int, view: View) -> bool:
+        return cell == self._cell and any(each is view for each in self._views)
+
+
+_SHOWN = _Shown()
+
+
+def _show_views(shell: Any) -> None:
+    """Let a view that is the last value of a cell show itself; one that stands above it is one line."""
+
+    def is_shown(view: View) -> bool:
+        return _SHOWN.has(shell.execution_count, view)
+
+    formatters = shell.display_formatter.formatters
     for kind in get_args(View):
-        formatter.for_type(kind, lambda view, printer, _cycle: printer.text(_short(view)))
+        formatters["text/plain"].for_type(
+            kind, lambda view, printer, _: printer.text(_short(view) if is_shown(view) else to_text(view))
+        )
+        formatters["text/html"].for_type(
+            kind, lambda view: None if is_shown(view) else _page(to_interactive_html(view, width=WIDTH))
+        )
 
 
 def _short(view: View) -> str:

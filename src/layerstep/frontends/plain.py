@@ -24,7 +24,7 @@ CI_GRACE_SECONDS = 2.0
 
 _NO_INPUT = Notice(
     "this notebook takes no input, so the run goes on",
-    "`DebugConsole(model, commands=[…])` takes lines without it",
+    "`%%layerstep LINE; LINE` and `DebugConsole(model, commands=[…])` take lines without it",
     level="warn",
 )
 
@@ -99,7 +99,10 @@ class Plain:
                 text = self._next()
                 self._wanted.wait()
                 if text is None:
-                    self._is_over = True
+                    if self._ask is None:
+                        self._is_over = True
+                    else:
+                        self._thread = None  # a notebook is asked anew at the next stop
                     if self._is_terminal:
                         self._session.say(Notice(f"Ctrl-D: {self._session.prompt.at_end}"))
                     self._session.prompt.submit_end(is_final=True)

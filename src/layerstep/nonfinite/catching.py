@@ -185,9 +185,12 @@ class NonfiniteSearch(Instrument):
         return None
 
     def _begin(self, event: Event) -> None:
-        owner = self.session.run.models.owner_of(event.module)
+        models = self.session.run.models
+        owner = models.owner_of(event.module)
         root = owner.root if owner is not None else None
-        if owner is None or root is None or owner.is_helper or root is not event.module:
+        if owner is None or root is None or root is not event.module:
+            return
+        if owner.is_helper and owner is not models.main:  # a loss without parameters ends a forward
             return
         self._loss_and_backward.begin()
         self.has_told = False

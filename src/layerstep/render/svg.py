@@ -45,6 +45,8 @@ svg { color: #e6edf3; background: #0d1117 }
 .bar, .cell, .key { stroke: none } .line { fill: none } .bad { fill: none; stroke: #ff7b72 }
 }
 """
+_IN_A_PAGE = f".layerstep-plot {{ {_STYLE} svg {{ color: inherit; background: none; max-width: 100% }} }}"
+"""In the colours of the page, and nothing else in it changes. The colours are legible on white and black."""
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -70,9 +72,12 @@ def _flat(view: View) -> list[View]:
     return [view]
 
 
-def to_svg(view: View) -> str:
-    """All that the screen shows: plots as pictures, everything else as text, one below the other."""
-    picture = _Picture()
+def to_svg(view: View, *, in_a_page: bool = False) -> str:
+    """All that the screen shows: plots as pictures, everything else as text, one below the other.
+
+    `in_a_page`: to be put into an element of the class `layerstep-plot`, whose colours it takes.
+    """
+    picture = _Picture(_IN_A_PAGE if in_a_page else _STYLE + _DARK)
     for part in parts_of(view):
         picture.begin()
         if isinstance(part, Plot):
@@ -92,9 +97,9 @@ def _text(picture: _Picture, lines: Sequence[str]) -> None:
 class _Picture:
     """An SVG document in the making; `width` and `height` are those of the part that is drawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, style: str) -> None:
         self.document = XML.Element("svg", {"xmlns": "http://www.w3.org/2000/svg"})
-        XML.SubElement(self.document, "style").text = _STYLE + _DARK
+        XML.SubElement(self.document, "style").text = style
         self.whole_width, self.whole_height = 0, 0
         self.begin()
 

@@ -1,0 +1,1 @@
+"""Places where people work: trainers, pytest, notebooks. A library is imported only where it is used."""
