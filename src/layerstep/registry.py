@@ -100,18 +100,22 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A kind of file: its suffix, and the function that writes a view to a path."""
+    """A kind of file: its suffix, and the function that writes a view to a path.
+
+    The function may return a few words about what it has written; the user sees them.
+    """
 
     suffix: str
-    function: Callable[[Any, Path], None]
+    function: Callable[[Any, Path], str | None]
     extra: str = ""
     """The optional dependency that it needs."""
     of_session: bool = False
     """It writes what the session knows, not the view that was shown last."""
 
-    def write(self, view: Any, path: Path) -> None:
+    def write(self, view: Any, path: Path) -> str:
+        """Write the file; what there is to say about it."""
         try:
-            self.function(view, path)
+            return self.function(view, path) or ""
         except ModuleNotFoundError:
             if not self.extra:
                 raise
@@ -175,9 +179,10 @@ def command(
 
 
 def export(suffix: str, *, extra: str = "", of_session: bool = False) -> Callable[[F], F]:
-    """Register a function `(view, path) -> None` that writes files ending in `suffix`.
+    """Register a function `(view, path)` that writes files ending in `suffix`.
 
-    With `of_session` it is given the session instead of the view that was shown last.
+    It may return a few words about the file. With `of_session` it is given the session instead of the view
+    that was shown last.
     """
 
     def register(function: F) -> F:

@@ -22,7 +22,8 @@ def export(session: Session, given: Given) -> Notice:
     Its suffix says how. A .html, .svg, .png or .pdf file holds what the screen shows, a .json file the data,
     and a .csv file the numbers of the last plot or table. .png and .pdf need the extra `plots`. The steps of
     a profile go into a .trace.json file, for Perfetto. What `graph` has shown goes into a .dot, .graph.svg,
-    .mmd or .graph.json file. A file of that name is written over.
+    .mmd or .graph.json file; the model of this stop goes into a .onnx file, for Netron, with the extra `onnx`.
+    A file of that name is written over.
     """
     path = Path(os.path.expanduser(given.file))
     kind = find_export(path.name)
@@ -32,9 +33,9 @@ def export(session: Session, given: Given) -> Notice:
     if session.prompt.shown is None and not kind.of_session:
         raise UserError("nothing was shown yet", "`hist out`, say, draws a plot")
     try:
-        kind.write(session if kind.of_session else session.prompt.shown, path)
+        note = kind.write(session if kind.of_session else session.prompt.shown, path)
     except MissingExtra as missing:
         raise UserError(str(missing)) from None
     except OSError as error:
         raise UserError(f"cannot write {given.file}", error.strerror or "") from None
-    return Notice(f"written to {given.file}", level="good")
+    return Notice(f"written to {given.file}", note, level="good")
