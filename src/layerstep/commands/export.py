@@ -22,7 +22,7 @@ def export(session: Session, given: Given) -> Notice:
     Its suffix says how. A .html, .svg, .png or .pdf file holds what the screen shows, a .json file the data,
     and a .csv file the numbers of the last plot or table. .png and .pdf need the extra `plots`. The steps of
     a profile go into a .trace.json file, for Perfetto. What `graph` has shown goes into a .dot, .graph.svg,
-    .mmd or .graph.json file; the model of this stop goes into a .onnx file, for Netron, with the extra `onnx`.
+    .mmd or .graph.json file. The model of this stop goes into a .onnx file, for Netron; this needs `onnx`.
     A file of that name is written over.
     """
     path = Path(os.path.expanduser(given.file))
