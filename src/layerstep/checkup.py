@@ -20,6 +20,7 @@ from layerstep.errors import Quit
 from layerstep.exports.doctor import doctor_page
 from layerstep.files import replacing
 from layerstep.program import CAUGHT_EXIT_CODE, Program
+from layerstep.sinks.opening import close_sinks
 from layerstep.training_steps.steps import Stepped, Steps
 from layerstep.views import Group, Notice, Text, View
 
@@ -66,6 +67,7 @@ def diagnose(program: Program, session: Session, checkup: Checkup) -> int:
         return code or (CAUGHT_EXIT_CODE if is_bad else 0)
     finally:
         session.detach()
+        close_sinks(session)
         session.close()
 
 

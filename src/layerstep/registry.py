@@ -1,4 +1,4 @@
-"""Commands, rules and exports register themselves; nothing keeps a list of them.
+"""Commands, rules, exports and sinks register themselves; nothing keeps a list of them.
 
 `@command` on a function in a file of `layerstep.commands` is all it takes, `@export` in
 one of `layerstep.exports`. The packages are walked once, then the entry points of the
@@ -27,9 +27,11 @@ __all__ = [
     "Command",
     "Export",
     "RuleEntry",
+    "SinkEntry",
     "all_commands",
     "all_exports",
     "all_rules",
+    "all_sinks",
     "command",
     "export",
     "find_command",
@@ -37,6 +39,7 @@ __all__ = [
     "find_rule",
     "plugin_of",
     "rule",
+    "sink",
     "untold_troubles",
 ]
 
@@ -144,6 +147,26 @@ class RuleEntry:
         return documentation(self.kind)
 
 
+@dataclass(frozen=True, slots=True)
+class SinkEntry:
+    """A tracker that records can be handed to: its name, and the class that does it."""
+
+    name: str
+    kind: Callable[[str], Any]
+    takes: str = ""
+    """What its argument is, `DIR`; empty if it takes none."""
+    extra: str = ""
+
+    def make(self, where: str) -> Any:
+        """The sink for a place; a `MissingExtra` if a package is missing."""
+        try:
+            return self.kind(where)
+        except ModuleNotFoundError:
+            if not self.extra:
+                raise
+            raise MissingExtra(self.extra) from None
+
+
 COSTS = ("always", "look", "end")
 SEVERITIES = ("info", "warning", "error", "critical")
 CONFIDENCES = ("exact", "statistical")
@@ -151,6 +174,7 @@ CONFIDENCES = ("exact", "statistical")
 _commands: dict[str, Command] = {}
 _rules: dict[str, RuleEntry] = {}
 _exports: dict[str, Export] = {}
+_sinks: dict[str, SinkEntry] = {}
 _loaded: set[str] = set()
 _plugins: dict[str, str] = {}
 _troubles: list[str] = []
@@ -194,6 +218,18 @@ def export(suffix: str, *, extra: str = "", of_session: bool = False) -> Callabl
     return register
 
 
+def sink(name: str, *, takes: str = "", extra: str = "") -> Callable[[F], F]:
+    """Register a class of `layerstep.sinks.sink.Sink`; it is made with what its user gave after the name."""
+
+    def register(kind: F) -> F:
+        if name in _sinks and _sinks[name].kind.__module__ != kind.__module__:
+            raise ValueError(f"two sinks want the name {name!r}")
+        _sinks[name] = SinkEntry(name, kind, takes, extra)
+        return kind
+
+    return register
+
+
 def rule(
     code: str, name: str, *, severity: str, confidence: str = "exact", cost: str = "look"
 ) -> Callable[[F], F]:
@@ -225,6 +261,12 @@ def find_rule(word: str) -> RuleEntry | None:
     load("rules")
     lower = word.lower().replace("_", "-")
     return next((entry for key, entry in _rules.items() if key.lower() == lower), None)
+
+
+def all_sinks() -> dict[str, SinkEntry]:
+    """Every tracker that records can be handed to, by name."""
+    load("sinks")
+    return {name: _sinks[name] for name in sorted(_sinks)}
 
 
 def load(name: str = "commands") -> None:
