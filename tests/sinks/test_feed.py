@@ -138,7 +138,7 @@ def test_the_doctor_hands_on_steps_findings_and_its_page() -> None:
     sink = Memory()
     fed(["doctor on"], sink, steps=30, clear=False)
     assert [step for step, _ in sink.values["loss"]][:3] == [1, 2, 3]
-    assert {"gradient_norm", "learning_rate", "samples"} <= set(sink.values)
+    assert {"total_gradient_norm", "learning_rate", "samples"} <= set(sink.values)
     assert "stale-gradients" in sink.findings
     assert "stale-gradients" in sink.files["findings.json"] and "<h1>doctor" in sink.files["doctor.html"]
     assert sink.values["health"][0][1] < 100

@@ -83,7 +83,7 @@ def send_step(sink: Sink, *, facts: StepFacts) -> None:
     lead = "" if facts.optimizer == 1 else f"optimizer_{facts.optimizer}/"
     seen = {
         "loss": facts.loss,
-        "gradient_norm": facts.grad_norm,
+        "total_gradient_norm": facts.grad_norm,
         "learning_rate": None if math.isnan(facts.lr) else facts.lr,
         "step_seconds": facts.seconds,
         "samples": facts.samples or None,
