@@ -10,6 +10,7 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.arguments import Expr, Flag, Given, Number, Option, Where
 from layerstep.attention.capture import Attention, AttentionWatcher
 from layerstep.attention.heads import Head, Pattern, difference, findings, look_at_heads
+from layerstep.attention.of_model import GivenTokens
 from layerstep.engine.session import Session
 from layerstep.engine.values import value_of
 from layerstep.errors import BadArguments, UserError
@@ -56,7 +57,8 @@ def attention(session: Session, wish: Given) -> View:
     gives the module's own output. `$` is then the weights: [batch, heads, queries, keys].
     Entropy is in nats; spread is its share of the greatest possible. First, own, prev, future and padding are
     shares of the mass. All are means over the queries that have a choice, of all batch elements or of one.
-    EXPR is text, or a list of words or ids: the tokens on the axes of the maps. `--log` shades the maps by
+    EXPR is text, or a list of words or ids: the tokens on the axes of the maps, and in the page of the whole
+    model that `export attention.html` writes. `--log` shades the maps by
     powers of ten: small weights are seen next to large ones.
     """
     calls = calls_at(session, wish.where) if wish.where else calls_here(session)
@@ -99,6 +101,8 @@ def _run_again(session: Session, call: LayerCall, wish: Given) -> tuple[Attentio
 
 def _shown(session: Session, wish: Given, call: LayerCall, done: Rerun, seen: Attention, alone: bool) -> View:
     tokens = _tokens(session, wish) if wish.tokens else []
+    if tokens:
+        session.instruments.get(GivenTokens).tokens = tokens
     with observing():
         weights, allowed = _chosen(wish, seen)
         padding = _padding(session, call, seen)

@@ -13,26 +13,12 @@ from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.views import curves, shown
 from layerstep.doctor.watching import Doctor, doctor_of
 from layerstep.errors import UserError
+from layerstep.exports.page import page
+from layerstep.files import replacing
 from layerstep.registry import export
 from layerstep.render.svg import to_svg
 
-__all__ = ["doctor_page", "write_doctor_page"]
-
-_PAGE = """<!DOCTYPE html> <html lang="en"> <head> <meta charset="utf-8"> <meta name="viewport"
-content="width=device-width, initial-scale=1"> <meta name="color-scheme" content="light dark"> <meta
-name="generator" content="layerstep"> <title>{title}</title> <style> :root {{ --ink: #24292f; --back: #ffffff;
---card: #f6f8fa; --line: #d0d7de }} @media (prefers-color-scheme: dark) {{ :root {{ --ink: #e6edf3; --back:
-#0d1117; --card: #161b22; --line: #30363d }} }} body {{ color: var(--ink); background: var(--back); font:
-15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }} h1 {{ font-size:
-1.4rem }} h2 {{ font-size: 1.1rem; margin: 0 }} code {{ font-family: ui-monospace, monospace }} svg {{
-max-width: 100%; height: auto }} article {{ background: var(--card); border: 1px solid var(--line);
-border-left-width: .4rem; border-radius: .4rem; padding: .7rem 1rem; margin: 1rem 0 }} article.critical,
-article.error {{ border-left-color: #d1242f }} article.warning {{ border-left-color: #bf8700 }} article.info
-{{ border-left-color: #57606a }} article article {{ margin: .6rem 0 0 }} dl {{ display: grid;
-grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .5rem 0 0 }} dt {{ opacity: .7 }} dd {{
-margin: 0; overflow-wrap: anywhere }} .facts {{ display: flex; flex-wrap: wrap; gap: 1.5rem }} .facts b {{
-font-size: 1.3rem; display: block }} </style> </head> <body> <h1>{title}</h1> {body} </body> </html>
-"""
+__all__ = ["cards", "doctor_page", "write_doctor_page"]
 
 
 @export(".doctor.html", of_session=True)
@@ -40,7 +26,8 @@ def write_doctor_page(session: Any, path: Path) -> None:
     doctor = doctor_of(session)
     if not doctor.was_on:
         raise UserError("the doctor has seen nothing", "`doctor on` watches the training")
-    path.write_text(doctor_page(doctor, title=path.name.partition(".")[0]), encoding="utf-8")
+    with replacing(path) as new:
+        new.write_text(doctor_page(doctor, title=path.name.partition(".")[0]), encoding="utf-8")
 
 
 def doctor_page(doctor: Doctor, *, title: str) -> str:
@@ -49,10 +36,15 @@ def doctor_page(doctor: Doctor, *, title: str) -> str:
     health = health_of(findings, run.training_step)
     parts = [_facts(run, findings, health, doctor.budget.cost)]
     parts += [to_svg(plot) for plot in curves(run)]
-    parts += [_card(each, findings) for each in findings if not each.caused_by]
+    parts += cards(findings)
     if not findings:
         parts.append("<p>Nothing is wrong with this training.</p>")
-    return _PAGE.format(title=html.escape(title), body="\n".join(parts))
+    return page("\n".join(parts), title=title)
+
+
+def cards(findings: Sequence[Finding]) -> list[str]:
+    """A card for each cause, with what follows from it in it."""
+    return [_card(each, findings) for each in findings if not each.caused_by]
 
 
 def _facts(run: RunFacts, findings: Sequence[Finding], health: Health, cost: float) -> str:
