@@ -20,6 +20,7 @@ from layerstep.argument_parsing import hint_of, parse
 from layerstep.arguments import Declared, Form, Given, forms_of, usage_of
 from layerstep.documentation import documentation
 from layerstep.errors import MissingExtra, UnknownCommand, first_line
+from layerstep.files import replacing
 from layerstep.imports import installed_entry_points, our_imports
 
 __all__ = [
@@ -116,9 +117,10 @@ class Export:
     """It writes what the session knows, not the view that was shown last."""
 
     def write(self, view: Any, path: Path) -> str:
-        """Write the file; what there is to say about it."""
+        """Write the file, whole or not at all; what there is to say about it."""
         try:
-            return self.function(view, path) or ""
+            with replacing(path) as new:
+                return self.function(view, new) or ""
         except ModuleNotFoundError:
             if not self.extra:
                 raise

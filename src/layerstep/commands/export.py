@@ -36,7 +36,5 @@ def export(session: Session, given: Given) -> Notice:
         note = kind.write(session if kind.of_session else session.prompt.shown, path)
     except MissingExtra as missing:
         raise UserError(str(missing)) from None
-    except OSError as error:
-        raise UserError(f"cannot write {given.file}", error.strerror or "") from None
     session.prompt.written.append(path)
     return Notice(f"written to {given.file}", note, level="good")

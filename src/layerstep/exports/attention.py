@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from layerstep.attention.of_model import AttentionGroup, attention_of_model
-from layerstep.files import replacing
 from layerstep.graph.tracing import outermost_call
 from layerstep.registry import export
 
@@ -24,8 +23,7 @@ def write_attention_page(session: Any, path: Path) -> str:
     most = session.run.config.attention_tokens
     groups = attention_of_model(session, module, args, kwargs, most=most)
     text = attention_page(groups, title=f"attention of {type(module).__name__}")
-    with replacing(path) as new:
-        new.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     left_out = max(group.left_out for group in groups)
     more = f"; the first {most} tokens, `config attention_tokens N` takes more" if left_out else ""
     return f"{sum(len(group.layers) for group in groups)} layers{more}"

@@ -14,7 +14,6 @@ from layerstep.doctor.views import curves, shown
 from layerstep.doctor.watching import Doctor, doctor_of
 from layerstep.errors import UserError
 from layerstep.exports.page import page
-from layerstep.files import replacing
 from layerstep.registry import export
 from layerstep.render.svg import to_svg
 
@@ -26,8 +25,7 @@ def write_doctor_page(session: Any, path: Path) -> None:
     doctor = doctor_of(session)
     if not doctor.was_on:
         raise UserError("the doctor has seen nothing", "`doctor on` watches the training")
-    with replacing(path) as new:
-        new.write_text(doctor_page(doctor, title=path.name.partition(".")[0]), encoding="utf-8")
+    path.write_text(doctor_page(doctor, title=path.name.partition(".")[0]), encoding="utf-8")
 
 
 def doctor_page(doctor: Doctor, *, title: str) -> str:

@@ -22,7 +22,6 @@ from layerstep.engine.messages import Message
 from layerstep.exports.conversation import Conversation
 from layerstep.exports.doctor import cards
 from layerstep.exports.page import page
-from layerstep.files import replacing
 from layerstep.graph import svg as graph_svg
 from layerstep.graph.tracing import LastPicture
 from layerstep.profile.state import ProfileState
@@ -49,8 +48,7 @@ _LEFT_OUT = "<p><i>This answer is left out: the page holds 1 MB.</i></p>"
 @export(".report.html", of_session=True)
 def write_report(session: Any, path: Path) -> None:
     text = report_page(session, title=_title())
-    with replacing(path) as new:
-        new.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
 
 
 def report_page(session: Any, *, title: str) -> str:

@@ -26,7 +26,6 @@ from layerstep._torch import function_modes_on
 from layerstep._torch.guards import no_grad_unseen
 from layerstep.engine.session import Session
 from layerstep.errors import UserError, first_line
-from layerstep.files import replacing
 from layerstep.process.frames import OURS
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Caches, CallProgress
@@ -72,9 +71,8 @@ def write_onnx_file(session: Session, module: nn.Module, call: Call, path: Path)
         with function_modes_on():
             program = _exported(twin, *copies[0])
             note = _compared(program, twin, copies[1], copies[2])
-        with replacing(path) as new:
-            program.save(new, external_data=False)
-            onnx.checker.check_model(str(new))
+        program.save(path, external_data=False)
+        onnx.checker.check_model(str(path))
         return note
 
 
