@@ -11,7 +11,6 @@ from torch import nn
 from browser import opened
 from zoo import console_on, entry_named
 
-
 PAGES = ("attention", "gradients", "a.doctor", "report", "tree")
 
 

@@ -42,7 +42,8 @@ def _drawn(frames: GradientFrames, chosen: list[int]) -> list[Any]:
     low, high = frames.bounds
     count = len(frames.layers)
     figure = Figure(figsize=(8, min(12, 1.6 + 0.22 * count)), dpi=100, layout="constrained")
-    canvas, axes = FigureCanvasAgg(figure), figure.add_subplot()
+    canvas: Any = FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
     bars = axes.barh(range(count), [0.0] * count, left=low, color=COLOUR)
     axes.set_yticks(range(count), [layer.replace("$", r"\$") or "the model" for layer in frames.layers])
     axes.set_xlim(low, high)

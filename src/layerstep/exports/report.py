@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from layerstep import __version__
 from layerstep.commands import profile_views
 from layerstep.doctor.health import health_of
 from layerstep.doctor.watching import Doctor
@@ -81,7 +80,7 @@ def _head(session: Any, conversation: Conversation) -> Iterator[str]:
         ("began", began),
         ("stops", str(len(stops))),
         ("training steps", f"{session.run.training.count:,}"),
-        ("layerstep", __version__),
+        ("layerstep", sys.modules["layerstep"].__version__),  # an import would load the front ends
         ("torch", torch.__version__),
         ("python", platform.python_version()),
     ]

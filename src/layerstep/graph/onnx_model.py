@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from layerstep._torch import function_modes_on
 from layerstep._torch.guards import no_grad_unseen
 from layerstep.engine.session import Session
 from layerstep.errors import UserError, first_line
+from layerstep.hooks.temporary import replacing_forward
 from layerstep.process.frames import OURS
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Caches, CallProgress
@@ -68,7 +69,7 @@ def write_onnx_file(session: Session, module: nn.Module, call: Call, path: Path)
         for device in ("cpu", "cuda"):
             stack.enter_context(torch.autocast(device, enabled=False))
         # With function modes on, torch's encoder layers are not one fused kernel, which ONNX lacks.
-        with function_modes_on():
+        with function_modes_on(), replacing_forward(twin, _tensors_only(twin.forward)):
             program = _exported(twin, *copies[0])
             note = _compared(program, twin, copies[1], copies[2])
         program.save(path, external_data=False)
@@ -86,11 +87,18 @@ def _copied(session: Session, call: Call) -> Call:
     return copies.of(call[0]), copies.of(call[1])
 
 
+def _tensors_only(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that returns its tensors: a key-value cache is of no type that torch can export."""
+
+    @functools.wraps(forward)  # torch asks for the names of its arguments
+    def flat(*args: Any, **kwargs: Any) -> list[Tensor]:
+        return tensors_of(forward(*args, **kwargs))
+
+    return flat
+
+
 def _exported(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     graph: Any = None
-    forward = twin.forward
-    # Only the tensors of the output: a key-value cache in it is of no type that torch can export.
-    twin.forward = functools.wraps(forward)(lambda *args, **kwargs: tensors_of(forward(*args, **kwargs)))
     try:
         graph = torch.export.export(twin, args, kwargs, strict=False)
         return torch.onnx.export(graph, dynamo=True, verbose=False)

@@ -82,8 +82,8 @@ class TensorBoard(Sink):
         lines = [finding.text, f"*where* {finding.where}", *(f"- {advice}" for advice in finding.advice)]
         text = self._tensor(dtype=self._string, string_val=["\n\n".join(lines).encode()])
         text.tensor_shape.dim.add(size=1)
-        metadata = self._summary.SummaryMetadata()
-        metadata.plugin_data.plugin_name = "text"
+        as_text = self._summary.SummaryMetadata.PluginData(plugin_name="text")
+        metadata = self._summary.SummaryMetadata(plugin_data=as_text)
         tag = f"findings/{finding.code} {finding.rule}"
         self._add([self._summary.Summary.Value(tag=tag, metadata=metadata, tensor=text)], finding.first_step)
 
