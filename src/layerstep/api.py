@@ -34,6 +34,8 @@ from layerstep.points.description import described
 from layerstep.points.setting import set_breakpoint
 from layerstep.points.silence import silence_of
 from layerstep.rerun.kv_caches import CallProgress
+from layerstep.sinks.opening import close_sinks, open_sinks
+from layerstep.sinks.sink import Sink
 from layerstep.views import Notice, View
 
 __all__ = ["DebugConsole", "anomaly_detection", "attach", "listen", "lockstep", "pm", "set_trace"]
@@ -58,6 +60,8 @@ class DebugConsole:
     `commands` are lines taken before anyone is asked: first before the run up to the first that resumes,
     then at each stop; when they run out and there is no terminal, the console detaches.
     `input` is a text stream of lines, `output` where the text goes (stderr).
+    `sinks` get what is recorded while the console is attached: `["tensorboard=runs/a", "wandb"]`, or
+    objects of a class of `layerstep.sinks.sink.Sink`.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class DebugConsole:
         commands: Iterable[str] | None = None,
         input: Any = None,
         output: IO[str] | None = None,
+        sinks: Iterable[str | Sink] = (),
     ) -> None:
         if not isinstance(model, nn.Module):
             raise UserError(
@@ -75,6 +80,7 @@ class DebugConsole:
         self.model = model
         self.session, _ = open_session(commands=commands or (), input=input, output=output)
         self.session.add_model(model)
+        self._sinks = tuple(sinks)
 
     @property
     def hooks(self) -> Hooks:
@@ -113,6 +119,8 @@ class DebugConsole:
     def attach(self) -> Self:
         """Let the points take effect until `detach()`."""
         if not is_disabled():
+            sinks, self._sinks = self._sinks, ()
+            open_sinks(self.session, sinks)
             use_session(self.session)
             self.session.attach()
             if self.session.prompt.script:
@@ -122,6 +130,7 @@ class DebugConsole:
     def detach(self) -> None:
         """Take everything off the model."""
         self.session.detach()
+        close_sinks(self.session)
         if _current is self.session:
             use_session(None)
 

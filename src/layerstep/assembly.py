@@ -9,6 +9,7 @@ from layerstep.crashes.catching import Crashes
 from layerstep.dispatch import Dispatcher
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.session import Interpreter, Session
+from layerstep.exports.conversation import Conversation
 from layerstep.ops.stepping import OpSteps
 from layerstep.rerun.kv_caches import Caches
 from layerstep.rewind.rewinding import Rewind
@@ -33,4 +34,5 @@ def assemble(config: Config, interpreter: Interpreter | None = None) -> Session:
     session = Session(interpreter or Dispatcher(), config)
     for kind in _FROM_THE_BEGINNING:
         session.instruments.get(kind)
+    session.listen(session.instruments.get(Conversation).hear)
     return session

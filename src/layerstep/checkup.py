@@ -33,6 +33,7 @@ from layerstep.layers.architecture_view import MOST_BLOCKS as ALL_BLOCKS
 from layerstep.layers.architecture_view import architecture_view
 from layerstep.program import CAUGHT_EXIT_CODE, Program
 from layerstep.sessions.diagnostics import architecture_of
+from layerstep.sinks.opening import close_sinks
 from layerstep.training_steps.steps import Stepped, Steps
 from layerstep.views import Group, Notice, Text, View
 
@@ -121,6 +122,7 @@ def diagnose(program: Program, session: Session, checkup: Checkup) -> int:
         return code or (CAUGHT_EXIT_CODE if is_bad else 0)
     finally:
         session.detach()
+        close_sinks(session)
         session.close()
 
 

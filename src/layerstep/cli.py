@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--dump", metavar="FILE", help="write a core file here when a catchpoint catches something"
     )
+    _add_sinks(run)
     run.add_argument("--allow-edits", action="store_true", help="with --batch: let commands change the run")
     run.add_argument(
         "--listen",
@@ -91,6 +92,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_sinks(parser: argparse.ArgumentParser) -> None:
+    where = "hand on what is recorded: "
+    parser.add_argument("--tensorboard", metavar="DIR", help=f"{where}event files for TensorBoard")
+    parser.add_argument("--mlflow", metavar="URI", help=f"{where}a run on the MLflow server there")
+    parser.add_argument("--wandb", action="store_true", help=f"{where}a run of Weights & Biases")
+    parser.add_argument(
+        "--sink",
+        metavar="NAME[=WHERE]",
+        action="append",
+        default=[],
+        help=f"{where}a sink of another package",
+    )
+
+
+def _sinks(options: argparse.Namespace) -> list[str]:
+    """What was asked for, as `open_sinks` takes it."""
+    named = [f"{name}={value}" for name in ("tensorboard", "mlflow") if (value := getattr(options, name))]
+    return [*named, *(["wandb"] if options.wandb else []), *options.sink]
+
+
 _DOCTOR_USAGE = "layerstep doctor [options] (script.py | -m module) [args …]"
 
 
@@ -113,6 +134,7 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="silence a rule; may be repeated",
     )
+    _add_sinks(parser)
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     parser.add_argument("script", nargs="?", help="the script to run")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
@@ -191,9 +213,11 @@ def _doctor(options: argparse.Namespace) -> int:
     from layerstep.checkup import Checkup, diagnose
     from layerstep.doctor.budget import Level
     from layerstep.frontends.choose import open_session
+    from layerstep.sinks.opening import open_sinks
 
     with _json_file(options.json) as json:
         session, _ = open_session(batch=True)
+        open_sinks(session, _sinks(options))
         wanted = Checkup(Level(options.level), options.steps, json, page, tuple(options.off))
         return diagnose(program, session, wanted)
 
@@ -226,6 +250,7 @@ def _run(options: argparse.Namespace) -> int:
     from layerstep.edits.edits import Edits
     from layerstep.frontends.choose import open_session
     from layerstep.program import Stay, debug, debug_afterwards
+    from layerstep.sinks.opening import open_sinks
 
     lines, dump_to = _commands(options.given), _file_to_write(options.dump)
     with _json_file(options.json) as json:
@@ -236,6 +261,7 @@ def _run(options: argparse.Namespace) -> int:
             screen.only_notices = session.prompt.frontend is None  # the rest is for those who attach
             _listen(session, options)
         session.prompt.dump_to = dump_to
+        open_sinks(session, _sinks(options))
         if options.batch and not options.allow_edits:
             session.instruments.get(Edits).why_refused = "edits change the run, and this is batch work"
         if options.post_mortem:

@@ -36,6 +36,8 @@ class Config:
     """inputs up to this size are copied if a module may overwrite them and a point stops at its exit"""
     sample_above: int = 1 << 23
     """the line at a stop looks at no more elements of a tensor than this; `stats` looks at more"""
+    attention_tokens: int = 128
+    """how many tokens the page of `export attention.html` shows at most"""
     max_lines: int = 200
     """no answer is longer than this"""
     context: int = 8

@@ -24,7 +24,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     try:
         with tempfile.TemporaryDirectory(prefix=".layerstep-", dir=path.parent) as folder:
-            new = Path(folder) / "new"
+            new = Path(folder) / path.name  # by its name, which a writer may look at
             yield new
             os.replace(new, path)
     except OSError as error:

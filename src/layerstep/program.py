@@ -26,6 +26,7 @@ from layerstep.engine.stop import Stop
 from layerstep.errors import Quit, UserError
 from layerstep.imports import start_in
 from layerstep.process.frames import is_ours
+from layerstep.sinks.opening import close_sinks
 from layerstep.source_lines.watcher import SourceLines
 from layerstep.views import Notice
 
@@ -67,6 +68,7 @@ def debug(program: Program, session: Session, *, stay: Stay = Stay.NEVER) -> int
         return code if session.prompt.frontend is not None else _batch_code(session, code)
     finally:
         session.detach()
+        close_sinks(session)
         session.close()
         use_session(None)
 

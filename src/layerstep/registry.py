@@ -1,4 +1,4 @@
-"""Commands, rules and exports register themselves; nothing keeps a list of them.
+"""Commands, rules, exports and sinks register themselves; nothing keeps a list of them.
 
 `@command` on a function in a file of `layerstep.commands` is all it takes, `@export` in
 one of `layerstep.exports`. The packages are walked once, then the entry points of the
@@ -20,6 +20,7 @@ from layerstep.argument_parsing import hint_of, parse
 from layerstep.arguments import Declared, Form, Given, forms_of, usage_of
 from layerstep.documentation import documentation
 from layerstep.errors import MissingExtra, UnknownCommand, first_line
+from layerstep.files import replacing
 from layerstep.imports import installed_entry_points, our_imports
 
 __all__ = [
@@ -27,9 +28,11 @@ __all__ = [
     "Command",
     "Export",
     "RuleEntry",
+    "SinkEntry",
     "all_commands",
     "all_exports",
     "all_rules",
+    "all_sinks",
     "command",
     "export",
     "find_command",
@@ -38,6 +41,7 @@ __all__ = [
     "leave_out_rule",
     "plugin_of",
     "rule",
+    "sink",
     "untold_troubles",
 ]
 
@@ -101,18 +105,23 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A kind of file: its suffix, and the function that writes a view to a path."""
+    """A kind of file: its suffix, and the function that writes a view to a path.
+
+    The function may return a few words about what it has written; the user sees them.
+    """
 
     suffix: str
-    function: Callable[[Any, Path], None]
+    function: Callable[[Any, Path], str | None]
     extra: str = ""
     """The optional dependency that it needs."""
     of_session: bool = False
     """It writes what the session knows, not the view that was shown last."""
 
-    def write(self, view: Any, path: Path) -> None:
+    def write(self, view: Any, path: Path) -> str:
+        """Write the file, whole or not at all; what there is to say about it."""
         try:
-            self.function(view, path)
+            with replacing(path) as new:
+                return self.function(view, new) or ""
         except ModuleNotFoundError:
             if not self.extra:
                 raise
@@ -141,7 +150,27 @@ class RuleEntry:
         return documentation(self.kind)
 
 
-Entry = Command | RuleEntry | Export
+@dataclass(frozen=True, slots=True)
+class SinkEntry:
+    """A tracker that records can be handed to: its name, and the class that does it."""
+
+    name: str
+    kind: Callable[[str], Any]
+    takes: str = ""
+    """What its argument is, `DIR`; empty if it takes none."""
+    extra: str = ""
+
+    def make(self, where: str) -> Any:
+        """The sink for a place; a `MissingExtra` if a package is missing."""
+        try:
+            return self.kind(where)
+        except ModuleNotFoundError:
+            if not self.extra:
+                raise
+            raise MissingExtra(self.extra) from None
+
+
+Entry = Command | RuleEntry | Export | SinkEntry
 
 COSTS = ("always", "look", "end")
 SEVERITIES = ("info", "warning", "error", "critical")
@@ -150,6 +179,7 @@ CONFIDENCES = ("exact", "statistical")
 _commands: dict[str, Command] = {}
 _rules: dict[str, RuleEntry] = {}
 _exports: dict[str, Export] = {}
+_sinks: dict[str, SinkEntry] = {}
 _loaded: set[str] = set()
 _plugins: dict[str, str] = {}
 _troubles: list[str] = []
@@ -178,9 +208,10 @@ def command(
 
 
 def export(suffix: str, *, extra: str = "", of_session: bool = False) -> Callable[[F], F]:
-    """Register a function `(view, path) -> None` that writes files ending in `suffix`.
+    """Register a function `(view, path)` that writes files ending in `suffix`.
 
-    With `of_session` it is given the session instead of the view that was shown last.
+    It may return a few words about the file. With `of_session` it is given the session instead of the view
+    that was shown last.
     """
 
     def register(function: F) -> F:
@@ -188,6 +219,18 @@ def export(suffix: str, *, extra: str = "", of_session: bool = False) -> Callabl
             raise ValueError(f"two exports want the suffix {suffix!r}")
         _exports[suffix] = Export(suffix, function, extra, of_session)
         return function
+
+    return register
+
+
+def sink(name: str, *, takes: str = "", extra: str = "") -> Callable[[F], F]:
+    """Register a class of `layerstep.sinks.sink.Sink`; it is made with what its user gave after the name."""
+
+    def register(kind: F) -> F:
+        if name in _sinks and _sinks[name].kind.__module__ != kind.__module__:
+            raise ValueError(f"two sinks want the name {name!r}")
+        _sinks[name] = SinkEntry(name, kind, takes, extra)
+        return kind
 
     return register
 
@@ -225,6 +268,12 @@ def find_rule(word: str) -> RuleEntry | None:
     return next((entry for key, entry in _rules.items() if key.lower() == lower), None)
 
 
+def all_sinks() -> dict[str, SinkEntry]:
+    """Every tracker that records can be handed to, by name."""
+    load("sinks")
+    return {name: _sinks[name] for name in sorted(_sinks)}
+
+
 def load(name: str = "commands") -> None:
     """Import every file of a package once, then other people's entry points."""
     if name in _loaded:
@@ -240,7 +289,7 @@ def load(name: str = "commands") -> None:
 
 def _load_plugin(point: EntryPoint, home: str) -> None:
     """One that cannot be loaded is left out whole and told once: it must not take the prompt with it."""
-    tables: tuple[dict[str, Any], ...] = (_commands, _rules, _exports)
+    tables: tuple[dict[str, Any], ...] = (_commands, _rules, _exports, _sinks)
     before = [table.copy() for table in tables]
     try:
         point.load()
@@ -270,7 +319,7 @@ def _key(entry: Entry) -> str:
 
 
 def plugin_of(entry: Entry) -> str:
-    """The distribution that a command, a rule or an export comes from; empty for ours."""
+    """The distribution that a command, a rule, an export or a sink comes from; empty for ours."""
     return _plugins.get(_key(entry), "")
 
 

@@ -238,7 +238,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.Mon
     write = Path.write_text
 
     def full(path: Path, text: str, **options: Any) -> int:
-        return write(Path("/dev/full") if path.name == "new" else path, text, **options)
+        return write(Path("/dev/full") if path.parent != tmp_path else path, text, **options)
 
     monkeypatch.setattr(Path, "write_text", full)
     text = " ".join(at_stop(model, inputs, "up1", f"export {old}").split())

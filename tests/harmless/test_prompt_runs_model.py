@@ -6,8 +6,10 @@ import functools
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from zoo import Run, differences, entry_named, play
+from zoo import Run, console_on, differences, entry_named, play
 
 CALLS = {
     "mlp": ("mod(inp)", "model(torch.ones(4, 6))", "body(torch.ones(4, 6))"),
@@ -114,3 +116,17 @@ def test_an_edit_on_purpose_is_kept_and_named() -> None:
     assert "this line changed head.weight" in run.seen.text
     assert run.seen.is_perturbed
     assert not run.model.get_parameter("head.weight").any()
+
+
+def test_a_model_that_is_exported_at_the_prompt_keeps_its_buffers() -> None:
+    """`torch.export` puts fake buffers into the modules while it traces them; they must not be put back."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    buffers = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
+    line = "torch.export.export(model, (torch.ones(2, 3),)) is not None"
+    console, seen = console_on(model, ["import torch", "break 0", "continue", line, "perturbed?", "continue"])
+    with torch.no_grad():
+        console.run(torch.ones(2, 3) * torch.arange(2.0)[:, None])
+    assert "True" in seen.text and not seen.bugs and not seen.is_perturbed
+    for name, buffer in model.named_buffers():
+        assert buffer is buffers[name][0]
+    assert int(model[1].num_batches_tracked) == 1

@@ -435,6 +435,18 @@ def test_export_refuses_in_one_line(console: DebugConsole, tmp_path: Path) -> No
     assert "without a suffix" in answer(console, "export a")
     assert "needs a file" in answer(console, "export")
     assert answer(console, f"export {tmp_path}/no/a.svg").startswith(f"✗ cannot write {tmp_path}/no/a.svg")
+    assert answer(console, f"export {tmp_path}/a.onnx").startswith("✗ no call of a model is running here")
+
+
+def test_an_export_without_its_extra_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    model = nn.Sequential(nn.Linear(2, 2))
+    output = io.StringIO()
+    lines = ["break 0", "continue", f"export {tmp_path}/a.onnx", "continue"]
+    DebugConsole(model, commands=lines, output=output).run(torch.ones(1, 2))
+    assert "✗ this needs an extra: pip install 'layerstep[onnx]'" in output.getvalue()
 
 
 def test_heatmap_takes_dimensions_after_the_expression(console: DebugConsole) -> None:

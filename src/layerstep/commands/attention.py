@@ -10,6 +10,7 @@ from layerstep._torch.tensors import is_tensor
 from layerstep.arguments import Expr, Flag, Given, Number, Option, Where
 from layerstep.attention.capture import Attention, AttentionWatcher
 from layerstep.attention.heads import Head, Pattern, difference, findings, look_at_heads
+from layerstep.attention.of_model import GivenTokens
 from layerstep.engine.session import Session
 from layerstep.engine.values import value_of
 from layerstep.errors import BadArguments, UserError
@@ -58,7 +59,8 @@ def attention(session: Session, wish: Given) -> View:
     Entropy is in nats; spread is the entropy divided by its largest possible value. First, own, prev, future
     and padding are the shares of the weight that go to the first token, to the query's own, to the one before
     it, to later ones and to padding. All are means over the queries that can see more than one key, over the
-    batch or one element of it. EXPR is text, or a list of words or ids: the tokens on the axes of the maps.
+    batch or one element of it. EXPR is text, or a list of words or ids: the tokens on the axes of the maps,
+    and in the page of the whole model that `export attention.html` writes.
     `--log` shades the maps by powers of ten, so that small weights show next to large ones.
     """
     calls = calls_at(session, wish.where) if wish.where else calls_here(session)
@@ -101,6 +103,8 @@ def _run_again(session: Session, call: LayerCall, wish: Given) -> tuple[Attentio
 
 def _shown(session: Session, wish: Given, call: LayerCall, done: Rerun, seen: Attention, alone: bool) -> View:
     tokens = _tokens(session, wish) if wish.tokens else []
+    if tokens:
+        session.instruments.get(GivenTokens).tokens = tokens
     with observing():
         weights, allowed = _chosen(wish, seen)
         padding = _padding(session, call, seen)

@@ -22,7 +22,8 @@ def export(session: Session, given: Given) -> Notice:
     The suffix sets the format. A .html, .svg, .png or .pdf file holds what the screen shows, a .json file the
     data, and a .csv file the numbers of the last plot or table. .png and .pdf need the extra `plots`. The
     steps of a profile go into a .trace.json file, for Perfetto. What `graph` has shown goes into a .dot,
-    .graph.svg, .mmd or .graph.json file. An existing file is replaced.
+    .graph.svg, .mmd or .graph.json file. The model of this stop goes into a .onnx file, for Netron; this
+    needs the extra `onnx`. An existing file is replaced.
     """
     path = Path(os.path.expanduser(given.file))
     kind = find_export(path.name)
@@ -32,7 +33,7 @@ def export(session: Session, given: Given) -> Notice:
     if session.prompt.shown is None and not kind.of_session:
         raise UserError("nothing was shown yet", "`hist out`, say, draws a plot")
     try:
-        kind.write(session if kind.of_session else session.prompt.shown, path)
+        note = kind.write(session if kind.of_session else session.prompt.shown, path)
     except MissingExtra as missing:
         raise UserError(str(missing)) from None
     except OSError as error:
@@ -43,4 +44,5 @@ def export(session: Session, given: Given) -> Notice:
             raise
         words = f"{type(error).__name__}: {first_line(error)}"[:200]
         raise UserError(f"the export {kind.suffix} of {home} failed: {words}") from None
-    return Notice(f"written to {given.file}", level="good")
+    session.prompt.written.append(path)
+    return Notice(f"written to {given.file}", note, level="good")

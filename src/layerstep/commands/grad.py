@@ -94,7 +94,8 @@ def grad(session: Session, given: Given) -> View:
     measures how much the step changes each parameter; this holds a copy of the parameters during the step. It
     keeps the last 200 steps.
     `grad trend` shows the norms over the recorded steps. `grad animate` draws them, with a row for each layer
-    and a column for each step. `grad clip` suggests a bound for clipping: the 90th percentile of the total
+    and a column for each step; `export flow.gif` writes them as an animation, and `export gradients.html` as
+    a page with a slider. `grad clip` suggests a bound for clipping: the 90th percentile of the total
     norm.
     `grad none` lists parameters without a gradient, and says why. It also lists those that no optimizer has.
     `grad dead` lists units of ReLUs, or of WHERE, that were always zero. It counts from its first call on.

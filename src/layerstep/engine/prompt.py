@@ -71,6 +71,8 @@ class Prompt:
         self.shown: View | None = None
         """The last answer that can be exported."""
         self.transcript: str | None = None
+        self.written: list[Path] = []
+        """The files that `export` has written."""
         self.dump_to: Path | None = None
         """Where a catchpoint that fires in batch work writes its core file."""
         self.effects = LineEffects(run)

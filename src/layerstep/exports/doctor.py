@@ -13,50 +13,23 @@ from layerstep.doctor.health import Health, health_of
 from layerstep.doctor.views import curves, shown, since
 from layerstep.doctor.watching import Doctor, doctor_of
 from layerstep.errors import UserError
+from layerstep.exports.page import page
 from layerstep.registry import export
 from layerstep.render.html import to_html
 from layerstep.render.svg import to_svg
 from layerstep.views import View
 
-__all__ = ["doctor_page", "write_doctor_page"]
+__all__ = ["cards", "doctor_page", "write_doctor_page"]
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="layerstep">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
 _STYLE = """
-:root { --ink: #24292f; --back: #ffffff; --card: #f6f8fa; --line: #d0d7de }
-@media (prefers-color-scheme: dark) {
-:root { --ink: #e6edf3; --back: #0d1117; --card: #161b22; --line: #30363d }
-}
-body { color: var(--ink); background: var(--back); font: 15px/1.5 system-ui, sans-serif;
-max-width: 78rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.4rem; overflow-wrap: anywhere } h2 { font-size: 1.1rem; margin: 0 }
-code { font-family: ui-monospace, monospace }
-.facts { display: flex; flex-wrap: wrap; gap: .8rem 1.5rem } .facts b { font-size: 1.3rem; display: block }
+body { max-width: 78rem }
+h1 { overflow-wrap: anywhere }
+.facts { gap: .8rem 1.5rem }
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1rem }
 .curves svg { width: 100%; height: auto; overflow: visible }
 @media (max-width: 40rem) { .curves svg text { font-size: 19px } }
 .model { overflow-x: auto }
-article { background: var(--card); border: 1px solid var(--line); border-left-width: .4rem;
-border-radius: .4rem; padding: .7rem 1rem; margin: 1rem 0 }
-article.critical, article.error { border-left-color: #d1242f }
-article.warning { border-left-color: #bf8700 } article.info { border-left-color: #57606a }
-article article { margin: .6rem 0 0 }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: .5rem 0 0 }
-dt { opacity: .7; max-width: 10rem } dd { margin: 0; overflow-wrap: anywhere }
+dt { max-width: 10rem }
 @media (max-width: 40rem) { dl { display: block } dd { margin: 0 0 .4rem } }
 """
 
@@ -72,8 +45,7 @@ def write_doctor_page(session: Any, path: Path) -> None:
 def doctor_page(doctor: Doctor, *, title: str, model: View | None = None) -> str:
     """The page, in one file, with nothing to load. `model`: what the model is made of."""
     run, findings = doctor.diagnosis.run, doctor.findings
-    parts = [_facts(doctor, health_of(findings, run.training_step))]
-    parts += [_card(each, findings) for each in findings if not each.caused_by]
+    parts = [_facts(doctor, health_of(findings, run.training_step)), *cards(findings)]
     if not findings and run.optimizers:
         parts.append("<p>Nothing is wrong with this training.</p>")
     if not run.optimizers:
@@ -81,7 +53,12 @@ def doctor_page(doctor: Doctor, *, title: str, model: View | None = None) -> str
     parts.append(f'<div class="curves">{"".join(to_svg(plot) for plot in curves(run))}</div>')
     told = [course_view(run, doctor.budget.step_seconds)] if run.optimizers else []
     parts += [f'<div class="model">{to_html(each)}</div>' for each in (*told, model) if each is not None]
-    return _PAGE.format(title=html.escape(title), style=_STYLE, body="\n".join(parts))
+    return page("\n".join(parts), title=title, style=_STYLE)
+
+
+def cards(findings: Sequence[Finding]) -> list[str]:
+    """A card for each cause, with what follows from it in it."""
+    return [_card(each, findings) for each in findings if not each.caused_by]
 
 
 def _facts(doctor: Doctor, health: Health) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from layerstep.files import replacing
 from layerstep.graph.tracing import picture_to_export
 from layerstep.registry import export
 
@@ -15,5 +14,4 @@ __all__ = ["write_graph_json"]
 @export(".graph.json", of_session=True)
 def write_graph_json(session: Any, path: Path) -> None:
     text = picture_to_export(session)[0].to_json()
-    with replacing(path) as new:
-        new.write_text(text + "\n", encoding="utf-8")
+    path.write_text(text + "\n", encoding="utf-8")

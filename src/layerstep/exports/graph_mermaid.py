@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from layerstep.files import replacing
 from layerstep.graph.mermaid import to_mermaid
 from layerstep.graph.tracing import picture_to_export
 from layerstep.registry import export
@@ -16,5 +15,4 @@ __all__ = ["write_mermaid"]
 @export(".mmd", of_session=True)
 def write_mermaid(session: Any, path: Path) -> None:
     text = to_mermaid(picture_to_export(session)[1])
-    with replacing(path) as new:
-        new.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")

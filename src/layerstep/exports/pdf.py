@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from layerstep.exports.figure import figures_of, saved
@@ -18,6 +19,8 @@ PAGE = 11.0
 def write_pdf(view: View, path: Path) -> None:
     from matplotlib.backends.backend_pdf import PdfPages
 
-    with PdfPages(path, metadata={"Title": path.stem, "Creator": "layerstep"}) as pages:
+    file = io.BytesIO()  # matplotlib would leave a file open when the disk is full
+    with PdfPages(file, metadata={"Title": path.stem, "Creator": "layerstep"}) as pages:
         for figure in figures_of(view, height=PAGE):
             saved(figure, pages, "pdf")
+    path.write_bytes(file.getvalue())

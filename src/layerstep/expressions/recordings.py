@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +66,8 @@ class Recordings:
     def __init__(self, *, most_tensors: int, budget: int) -> None:
         self.most_tensors = most_tensors
         self.budget = budget
+        self.listeners: list[Callable[[Recorded], None]] = []
+        """Told of each entry that is added."""
         self.dropped = 0
         """How many entries the ring has dropped."""
         self._entries: deque[Recorded] = deque()
@@ -103,6 +105,8 @@ class Recordings:
                 self._drop_value(self._with_value.popleft())
         while self.nbytes > self.budget and len(self._entries) > 1:
             self._drop_oldest()
+        for heard in self.listeners:
+            heard(entry)
 
     def _drop_value(self, entry: Recorded) -> None:
         self._value_bytes -= entry.nbytes

@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 
@@ -109,7 +110,7 @@ class GradientLog:
 
     @property
     def layers(self) -> list[str]:
-        return list(dict.fromkeys(layer for layer, _ in self._layers.values()))
+        return list(dict.fromkeys(layer for layer, _ in list(self._layers.values())))
 
     def learn(self, parameters: Iterable[tuple[str, str, int]]) -> None:
         """Names, layers and sizes, in the order of the model."""
@@ -155,9 +156,15 @@ class GradientLog:
     def last(self) -> tuple[int, dict[str, GradientEntry]]:
         """The last recorded step, by layer."""
         frame = self._frames[-1]
-        return frame.step, self._by_layer(frame)
+        return frame.step, self.by_layer(frame)
 
-    def _by_layer(self, frame: RecordedStep) -> dict[str, GradientEntry]:
+    def between(self, after: int, last: int) -> list[RecordedStep]:
+        """The steps that were recorded after a step, up to another."""
+        found = takewhile(lambda frame: frame.step > after, reversed(self._frames))
+        return [frame for frame in found if frame.step <= last][::-1]
+
+    def by_layer(self, frame: RecordedStep) -> dict[str, GradientEntry]:
+        """The gradients of one step, by layer."""
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(frame.names):
             rows.setdefault(self._layers[name][0], []).append(row)
@@ -181,7 +188,7 @@ class GradientLog:
         """The steps by layer, as a `GradientFlow`."""
         flow = GradientFlow(0, thresholds=thresholds)
         for frame in self._frames:
-            flow.record_numbers(frame.step, {name: e.size for name, e in self._by_layer(frame).items()})
+            flow.record_numbers(frame.step, {name: e.size for name, e in self.by_layer(frame).items()})
         return flow
 
 

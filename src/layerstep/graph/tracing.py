@@ -17,7 +17,7 @@ from layerstep.graph.statistics import STATISTICS
 from layerstep.rerun.kv_caches import CallProgress
 from layerstep.rerun.module_call import rerun
 
-__all__ = ["LastPicture", "graph_at_stop", "graph_of", "picture_to_export"]
+__all__ = ["LastPicture", "graph_at_stop", "graph_of", "outermost_call", "picture_to_export"]
 
 
 @dataclass(slots=True)
@@ -57,13 +57,17 @@ def graph_of(
 
 def graph_at_stop(session: Session, *, by: str = "") -> ModelGraph:
     """The graph of the outermost call that runs at this stop."""
+    module, args, kwargs = outermost_call(session)
+    return graph_of(session, module, args=args, kwargs=kwargs, progress=CallProgress.DURING, by=by)
+
+
+def outermost_call(session: Session) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """The model that runs at this stop, and what it was called with."""
     stack = session.run.pause.stack if session.run.pause is not None else []
-    outer = next((each for each in reversed(stack) if each.module is not None and each.call is None), None)
-    if outer is None or outer.module is None:
-        raise UserError("no call of a model is running here", "`break PATH`, `continue`, then `graph`")
-    return graph_of(
-        session, outer.module, args=outer.args, kwargs=outer.kwargs, progress=CallProgress.DURING, by=by
-    )
+    for frame in reversed(stack):
+        if frame.module is not None and frame.call is None:
+            return frame.module, frame.args, frame.kwargs
+    raise UserError("no call of a model is running here", "`break PATH`, then `continue`")
 
 
 def picture_to_export(session: Session) -> tuple[ModelGraph, Picture]:

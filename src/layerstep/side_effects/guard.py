@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from layerstep._torch import has_saved_tensor_hooks, set_version
 from layerstep._torch.process_state import parametrizations_kept
-from layerstep._torch.tensors import version_of
+from layerstep._torch.tensors import is_torch, version_of
 from layerstep.hooks.temporary import watching_calls
 from layerstep.module_paths.models import Models
 from layerstep.process.interrupts import not_now
@@ -175,17 +175,17 @@ class _Buffers:
             self._save_one(part)
 
     def _save_one(self, module: nn.Module) -> None:
-        if id(module) in self._dicts:
-            return
+        buffers = [buffer for buffer in module._buffers.values() if buffer is not None]
+        if id(module) in self._dicts or any(is_torch(buffer, "FakeTensor") for buffer in buffers):
+            return  # `torch.export` has exchanged its buffers, and puts them back itself
         self._dicts[id(module)] = (module, dict(module._buffers))
         if not self._reach.has(module):
             self._reach.add_module("", module)
             for generator in self._reach.generators:
                 self.generators.add(generator)
-        buffers = list(module._buffers.values())
         with observing() if buffers else contextlib.nullcontext():
             for buffer in buffers:
-                if buffer is not None and id(buffer) not in self._values and not is_lazy(buffer):
+                if id(buffer) not in self._values and not is_lazy(buffer):
                     self._values[id(buffer)] = (buffer, buffer.detach().clone(), version_of(buffer))
 
     def restore(self) -> set[int]:

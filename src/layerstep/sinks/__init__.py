@@ -1,0 +1,1 @@
+"""Trackers that get what a session records: TensorBoard, MLflow, Weights & Biases."""

@@ -1,0 +1,48 @@
+"""From what a user asks for to sinks that are fed: `tensorboard=runs/a`, or a sink of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from layerstep.engine.session import Session
+from layerstep.errors import MissingExtra, UserError
+from layerstep.registry import all_sinks, near
+from layerstep.side_effects.random_streams import RandomState
+from layerstep.sinks.feed import Feed
+from layerstep.sinks.sink import Sink
+
+__all__ = ["close_sinks", "open_sinks"]
+
+
+def open_sinks(session: Session, wanted: Iterable[str | Sink]) -> None:
+    """Hand on what the session records: to trackers by name, with `=` and a place, or to sinks.
+
+    A `UserError` if a name is unknown or its package is missing. Each gets a thread of its own.
+    """
+    made = [(type(each).__name__, each) if isinstance(each, Sink) else _made(each) for each in wanted]
+    session.instruments.get(Feed).start(made)
+
+
+def close_sinks(session: Session) -> None:
+    """Hand on what is left, and wait for the trackers for a bounded time."""
+    for instrument in session.instruments:
+        if isinstance(instrument, Feed):
+            instrument.stop()
+
+
+def _made(text: str) -> tuple[str, Sink]:
+    name, _, where = text.partition("=")
+    known = all_sinks()
+    entry = known.get(name)
+    if entry is None:
+        raise UserError(f"no sink {name!r}", f"there are {', '.join(known)}", suggestions=near(name, known))
+    if entry.takes and not where:
+        raise UserError(f"{name} needs a place", f"{name}={entry.takes}")
+    streams = RandomState()
+    try:
+        sink: Sink = entry.make(where)
+    except MissingExtra as missing:
+        raise UserError(f"{name}: {missing}") from None
+    finally:
+        streams.restore()  # a package may draw while it is imported
+    return name, sink
