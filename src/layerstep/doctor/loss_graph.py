@@ -16,7 +16,16 @@ from torch import Tensor
 
 from layerstep._torch.graphs import node_number, shape_of_output
 from layerstep._torch.saved import saved_tensor, saved_word
-from layerstep.doctor.loss_terms import MOVES, below, factor_of, name_of, operation, smoothing_of, terms_of
+from layerstep.doctor.loss_terms import (
+    MOVES,
+    below,
+    factor_of,
+    lowers_likelihood,
+    name_of,
+    operation,
+    smoothing_of,
+    terms_of,
+)
 
 __all__ = ["Criterion", "LossGraph", "read_graph"]
 
@@ -35,7 +44,7 @@ _CRITERIA = {
 _TURNS = {"huber": "delta", "smooth_l1": "beta"}
 _SHAPES = MOVES
 _REDUCING = _SHAPES | {"Mean", "Sum", "Neg", "Mul", "Div"}
-_ELEMENTWISE = _REDUCING | {"Add", "Sub", "Log", "Exp", "Pow", "Abs", "Clamp", "Xlogy", "KlDiv"}
+_ELEMENTWISE = _REDUCING | {"Add", "Sub", "Log", "Exp", "Pow", "Abs", "Clamp", "Xlogy", "KlDiv", "Logsumexp"}
 _MAKERS = {
     "Softmax": "softmax",
     "SafeSoftmax": "softmax",
@@ -101,6 +110,8 @@ class LossGraph:
     """Is there a minus between the loss function and the loss?"""
     is_whole: bool = False
     """Is the loss the sum of these loss functions, each with its factor, and of nothing else?"""
+    lowers_likelihood: bool = False
+    """Are log-probabilities of choices, times weights of their own, added with a plus?"""
 
 
 def read_graph(loss: Tensor) -> LossGraph:
@@ -108,7 +119,7 @@ def read_graph(loss: Tensor) -> LossGraph:
     scale, top = _scale(loss.grad_fn)
     nodes = list(_above_the_model(top))
     alone = _sole(top)
-    readers = (_criterion, _by_hand, _log_likelihood, _of_probabilities)
+    readers = (_criterion, _by_hand, _log_likelihood, _of_probabilities, _each_with_all)
     found: list[tuple[Any, Criterion]] = [
         (node, criterion) for read in readers for node in nodes if (criterion := read(node)) is not None
     ]
@@ -127,6 +138,7 @@ def read_graph(loss: Tensor) -> LossGraph:
         ),
         is_whole=is_whole and bool(found),
         over_batch=_over_batch(top),
+        lowers_likelihood=lowers_likelihood(top, scale),
         is_turned=scale < 0 or sum(operation(each) == "Neg" for each in alone) % 2 == 1,
     )
 
@@ -259,6 +271,8 @@ def _criterion(node: Any) -> Criterion | None:
         if made is not None and operation(made) == "LogSoftmax":
             kind, source = "cross_entropy", (below(made) or [None])[0]
             beside = _beside(made, given)
+    elif kind == "ctc":
+        beside = _not_last(_moved(source))
     return Criterion(
         kind,
         _REDUCTIONS.get(saved_word(node, "reduction"), "none"),
@@ -287,6 +301,13 @@ def _beside(made: Any, given: Tensor | None) -> tuple[tuple[int, ...], int] | No
     dim, classes = dim % len(shape), given.shape[1]
     others = (size for place, size in enumerate(shape) if place != dim)
     return (tuple(shape), dim) if shape[dim] != classes and classes in others else None
+
+
+def _not_last(made: Any) -> tuple[tuple[int, ...], int] | None:
+    """The same of `ctc_loss`, whose input has the classes in its last dimension."""
+    shape = shape_of_output(made) if made is not None and operation(made) == "LogSoftmax" else None
+    dim = _signed(saved_word(made, "dim")) if shape else None
+    return (shape, dim % len(shape)) if shape and dim is not None and dim % len(shape) != len(shape) - 1 else None
 
 
 def _width(node: Any) -> int:
@@ -330,9 +351,10 @@ def _by_hand(node: Any) -> Criterion | None:
     held = saved_tensor(power, "self") if len(sides) == 1 else None
     sign = 1 if difference.next_functions[0][0] is not None else -1
     origin = _moves(sides[0]) if len(sides) == 1 else frozenset[int]()
+    is_whole = not shape_of_output(node)  # else it is a sum over the features of each sample
     return Criterion(
         kind,
-        operation(node).lower(),
+        operation(node).lower() if is_whole else "none",
         0,
         input_from=_maker(sides[0]) if sides else "",
         enlarged=enlarged or ((before, after) if is_larger and before and after else ()),
@@ -340,6 +362,20 @@ def _by_hand(node: Any) -> Criterion | None:
         target=None,
         difference=Difference(held, sign, origin) if held is not None else None,
     )
+
+
+def _each_with_all(node: Any) -> Criterion | None:
+    """A difference of a prediction and something fixed in which broadcasting has paired each sample with all
+    others, though nothing was made wider on purpose.
+    """
+    sides = below(node) if operation(node) == "Sub" else []
+    if len(sides) != 1 or operation(sides[0]) in ("Unsqueeze", "Expand", "View", "UnsafeView"):
+        return None
+    before, after = shape_of_output(sides[0]), shape_of_output(node)
+    if not before or not after or len(before) < 2 or len(after) != len(before) + 1:
+        return None
+    is_paired = after[0] == after[1] == before[0] > 1 and after[2:] == before[1:]
+    return Criterion("difference", "none", 0, _maker(sides[0]), (before, after), None, None) if is_paired else None
 
 
 def _log_likelihood(node: Any) -> Criterion | None:

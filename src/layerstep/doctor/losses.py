@@ -90,6 +90,7 @@ class Losses:
             over_batch=graph.over_batch,
             is_turned=graph.is_turned,
             is_whole=graph.is_whole,
+            lowers_likelihood=graph.lowers_likelihood,
             outlier=self._outlier(graph.criteria) if jumps else None,
         )
         if not math.isfinite(value) and loss.numel() == 1:
@@ -102,7 +103,7 @@ class Losses:
         known = max(self._recent, default=math.inf)
         if math.isfinite(value):
             self._recent.append(abs(value))
-        return not value <= JUMP * known if known > 0 else False
+        return value > JUMP * known if known > 0 else False  # not one that is NaN: what made it so is asked
 
     def _outlier(self, criteria: Sequence[Criterion]) -> OutlierFacts | None:
         given = [("the target", each.target) for each in criteria if each.target is not None]

@@ -16,7 +16,7 @@ from layerstep.doctor.facts import (
 )
 from layerstep.doctor.finding import Place
 from layerstep.doctor.samples import Samples
-from layerstep.doctor.sequence_facts import SequenceFacts
+from layerstep.doctor.sequence_facts import SampleFacts, SequenceFacts
 from layerstep.doctor.series import Series
 
 __all__ = ["OptimizerRun", "RunFacts", "Task"]
@@ -115,6 +115,8 @@ class RunFacts:
         self.schedulers: list[SchedulerFacts] = []
         self.sequence: SequenceFacts | None = None
         """How the model treats tokens, if it takes some; known after a few looks."""
+        self.mixing: SampleFacts | None = None
+        """Whether the samples of a batch act on each other; known after a few looks."""
 
     @property
     def criterion(self) -> str:

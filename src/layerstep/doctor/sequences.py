@@ -298,10 +298,17 @@ class _Look:
         real = self._real(length)
         # What is behind can be cut off. Without what is before, the real tokens would have other positions.
         without: dict[str, Any] = {"shaken": slice(0, real.start)} if real.start else {"length": length}
-        change = change_of(plain, self._rows.run(row, **without), real)
+        try:
+            cut = self._rows.run(row, **without)
+        except Exception:  # a model of one length, whose positions do not fit fewer tokens
+            without = {"shaken": slice(real.stop, self._width)}
+            cut = self._rows.run(row, **without)
+        change = change_of(plain, cut, real)
         inner = self._rows.run(row, _with(other, slice(real.start + 1, real.stop - 1)))
         seen = change_of(plain, inner, plain.ends(real), inside=True)
         at, is_hidden = "", plain.last is not None and seen < HIDDEN
+        if not plain.has_places:  # one answer for the row, as an attention that pools makes it
+            is_hidden |= change_of(plain, self._rows.run(row, _with(other, real)), real) < HIDDEN
         if change > LEAK:
             traces = self._rows.traced(row), self._rows.traced(row, **without)
             at = first_difference(*traces, lambda one, two: self._differ_at(one, two, real)) or ""

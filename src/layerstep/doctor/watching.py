@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch import is_in_backward, is_tracing
-from layerstep._torch.tensors import is_tensor
 from layerstep.calls.events import Phase
 from layerstep.calls.stack import call_depth
 from layerstep.doctor.activity import Activity
@@ -35,14 +34,15 @@ from layerstep.doctor.losses import Losses
 from layerstep.doctor.optimizers import Optimizers
 from layerstep.doctor.own_time import OwnTime, Piece
 from layerstep.doctor.rule import Rule, make_rule
-from layerstep.doctor.sequences import LOOKS_AT_TOKENS, has_padding, has_tokens, look_at_tokens
 from layerstep.doctor.source_of_loss import line_of, program_frame
 from layerstep.doctor.training_calls import TrainingCalls
+from layerstep.doctor.trials import Trials
 from layerstep.doctor.views import finding_view
 from layerstep.engine.instrument import Instrument
 from layerstep.errors import message_of
 from layerstep.hooks.taps import Sink, Taps
 from layerstep.registry import all_rules
+from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.observing import observing
 from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
@@ -93,6 +93,7 @@ class Doctor(Instrument):
         self.losses = Losses(self.optimizers, self.forwards, self.training_calls, self.origins)
         self.evaluation_losses = EvaluationLosses(self.session.fail)
         self.graphs = LiveGraphs(self.session)
+        self.trials = Trials(self.session)
         self._is_looking = self._is_resting = False
         self._rests_until = 0
         """The number of the step, of all optimizers, that is the last of a rest."""
@@ -233,8 +234,9 @@ class Doctor(Instrument):
             return
         if self._is_resting:
             return
-        if is_tensor(output):
-            self.graphs.follow(output, self.session.run.training.count)
+        made = next((each for each in tensors_of(output) if each.requires_grad), None)
+        if made is not None:
+            self.graphs.follow(made, self.session.run.training.count)
         if self._is_looking and self._is_model(module):
             with observing():
                 self.forwards.returned(output)
@@ -317,24 +319,13 @@ class Doctor(Instrument):
                 run=self.diagnosis.run,
             )
             if self._is_looking:
-                self._try_sequences()
+                self.trials.look(self.training_calls.last, self.budget.looks + 1, self.diagnosis.run)
             self.diagnosis.stepped(step)
             labels = self.diagnosis.run.optimizer(stepped.number).labels
             self.losses.labels_are_alike = len(labels) == 1
             for stepper in self.steppers:
                 stepper(step)
         self._close_step()
-
-    def _try_sequences(self) -> None:
-        """In the third look, and once more if padding comes later: how the model treats tokens."""
-        run, call = self.diagnosis.run, self.training_calls.last
-        if call is None or call.reference() is None or self.budget.looks + 1 not in LOOKS_AT_TOKENS:
-            return  # a model that is gone was made for one call: `net[:4](x)`
-        if not has_tokens(call):
-            return
-        known = run.sequence
-        if known is None or (not known.padding and not known.skipped and has_padding(call)):
-            run.sequence = look_at_tokens(self.session, call)
 
     def _close_step(self) -> None:
         now = time.perf_counter()
