@@ -277,6 +277,8 @@ class StepFacts:
     bad_words: str = ""
     layer_inputs: tuple[InputFacts, ...] = ()
     """What layers got that are fed with data; named by the path of the layer."""
+    is_shared: bool = False
+    """Its losses and calls are those that another optimizer has stepped on right before it."""
     unseen: int = 0
     """Steps of this optimizer right before this one that the doctor did not watch. A rule that compares a
     step with the one before it must ask."""

@@ -39,6 +39,7 @@ class Forwards:
         self._models = models
         self._modes: ByModule[list[tuple[str, nn.Module]]] = ByModule()
         self._calls: list[tuple[ForwardFacts, weakref.ref[nn.Module]]] = []
+        self._taken = self._calls
         self._tokens: list[Tensor] = []
         self._evaluation: EvaluationFacts | None = None
         self._time_first: set[str] = set()
@@ -128,9 +129,15 @@ class Forwards:
             call, reference = self._calls[-1]
             self._calls[-1] = (replace(call, output=input_facts("output", made, deep=True)), reference)
 
-    def take_step(self, is_own: Callable[[nn.Module], bool]) -> tuple[ForwardFacts, ...]:
-        """The calls since they were taken last. Whose model it is matters only in evaluation mode."""
-        taken, self._calls = self._calls, []
+    def take_step(
+        self, is_own: Callable[[nn.Module], bool], *, again: bool = False
+    ) -> tuple[ForwardFacts, ...]:
+        """The calls since they were taken last; those that were taken last once more, for `again`. Whose model
+        it is matters only in evaluation mode.
+        """
+        if not again:
+            self._taken, self._calls = self._calls, []
+        taken = self._taken
         return tuple(
             call
             if call.is_training or ((module := reference()) is not None and is_own(module))

@@ -16,14 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch import drop_hooks
-from layerstep._torch.graphs import shape_of_output
-from layerstep._torch.saved import saved_tensor, saved_word
 from layerstep._torch.tensors import is_tensor, size_of
-from layerstep.doctor.loss_operations import signed
-from layerstep.doctor.loss_terms import operation
 from layerstep.doctor.measuring import is_readable, shift_of
 from layerstep.doctor.sequence_facts import LEAK, SampleFacts
-from layerstep.doctor.traced import first_difference, trace
+from layerstep.doctor.traced import first_difference, softmax_sizes, trace
 from layerstep.doctor.training_calls import TrainingCall
 from layerstep.doctor.trial import changed, trying
 from layerstep.doctor.tried_rows import is_attention
@@ -34,12 +30,11 @@ from layerstep.tensors.containers import tensors_of
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["look_at_samples", "softmax_sizes"]
+__all__ = ["look_at_samples"]
 
 FEWEST = 4
 """Samples of a batch."""
 PLACES = 4
-MOST_NODES = 20_000
 MOST_BYTES = 256 << 20
 """Of the parameters and the batch: more is not run again unasked."""
 _READERS = (nn.RNNBase, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
@@ -124,25 +119,6 @@ def _look(batch: _Batch, name: str) -> SampleFacts | None:
         sizes = softmax_sizes(batch.run())
     has_softmax = batch.size in sizes or (reads and not isinstance(part, nn.RNNBase))
     return SampleFacts(name, batch.size, change=change, at=at, has_softmax=has_softmax and dims > 2, dims=dims)
-
-
-def softmax_sizes(output: Any) -> set[int]:
-    """Over how many values the softmaxes and attentions behind an output run, as its graph tells."""
-    waiting: list[Any] = [t.grad_fn for t in tensors_of(output)]
-    seen, sizes = set[Any](), set[int]()
-    while waiting and len(seen) < MOST_NODES:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        waiting += [each for each, _ in node.next_functions]
-        shape = shape_of_output(node)
-        if operation(node) in ("Softmax", "LogSoftmax", "SafeSoftmax") and shape:
-            sizes.add(shape[signed(saved_word(node, "dim"))])
-        elif operation(node).startswith("ScaledDotProduct"):
-            key = saved_tensor(node, "key")
-            sizes.update([int(key.shape[-2])] if key is not None else [])
-    return sizes
 
 
 def _may_be_time(batch: _Batch, output: Any) -> bool:

@@ -240,6 +240,7 @@ class Optimizers:
         layer_inputs: tuple[InputFacts, ...],
         graphs: LiveGraphs,
         run: RunFacts,
+        shared: bool = False,
     ) -> StepFacts:
         """The step is done."""
         named = self._parameters(stepped)
@@ -278,6 +279,7 @@ class Optimizers:
             layer_inputs=layer_inputs,
             live_graphs=graphs.look(training_step),
             held_by=graphs.held_by,
+            is_shared=shared,
             unseen=unseen,
         )
 

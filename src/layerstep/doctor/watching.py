@@ -94,7 +94,7 @@ class Doctor(Instrument):
         self.evaluation_losses = EvaluationLosses(self.session.fail)
         self.graphs = LiveGraphs(self.session)
         self.trials = Trials(self.session)
-        self._is_looking = self._is_resting = False
+        self._is_looking = self._was_looking = self._is_resting = False
         self._rests_until = 0
         """The number of the step, of all optimizers, that is the last of a rest."""
         self._is_quiet = False
@@ -297,20 +297,24 @@ class Doctor(Instrument):
                 self._has_begun = True
                 self.optimizers.begin(self.diagnosis.run)
                 self.diagnosis.begins()
-            self.optimizers.before_step(stepped, deep=self._is_looking)
+            self.optimizers.before_step(stepped, deep=self._is_deep(stepped))
             if self.optimizers.has_bad_gradients and self.losses.are_finite:
                 self.optimizers.born = self.origins.in_backward() or self.optimizers.born
 
     def _stepped(self, stepped: Stepped) -> None:
         if self.session.run.is_silent or is_tracing():
             return
+        is_shared, is_deep = self.losses.are_shared(stepped.number), self._is_deep(stepped)
         with self._safely(), observing():
             step = self.optimizers.after_step(
                 stepped,
-                deep=self._is_looking,
+                deep=is_deep,
+                shared=is_shared,
                 training_step=self.session.run.training.count,
-                losses=self.losses.take(),
-                forwards=self.forwards.take_step(partial(self.optimizers.has_part_of, stepped)),
+                losses=self.losses.take(stepped.number),
+                forwards=self.forwards.take_step(
+                    partial(self.optimizers.has_part_of, stepped), again=is_shared
+                ),
                 seconds=time.perf_counter() - self._since,
                 activations=self.activity.take(),
                 calls=self.calls.take(),
@@ -318,18 +322,24 @@ class Doctor(Instrument):
                 graphs=self.graphs,
                 run=self.diagnosis.run,
             )
-            if self._is_looking:
+            if is_deep and not is_shared:
                 self.trials.look(self.training_calls.last, self.budget.looks + 1, self.diagnosis.run)
             self.diagnosis.stepped(step)
             labels = self.diagnosis.run.optimizer(stepped.number).labels
             self.losses.labels_are_alike = len(labels) == 1
             for stepper in self.steppers:
                 stepper(step)
-        self._close_step()
+        if not is_shared:  # what the next forward gets is decided once for each backward pass
+            self._close_step()
+
+    def _is_deep(self, stepped: Stepped) -> bool:
+        """Is this step looked at? Optimizers that step together are, or are not, together."""
+        return self._was_looking if self.losses.are_shared(stepped.number) else self._is_looking
 
     def _close_step(self) -> None:
         now = time.perf_counter()
         self.budget.stepped(now - self._since, self._own.take(), was_look=self._is_looking)
+        self._was_looking = self._is_looking
         self._since = now
         with self._safely():
             self._look_next()
