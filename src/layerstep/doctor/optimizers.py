@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -18,11 +19,11 @@ from layerstep.doctor.facts import (
     ForwardFacts,
     InputFacts,
     LossFacts,
-    ParameterFacts,
     ParameterLook,
     StepFacts,
 )
 from layerstep.doctor.finding import Place
+from layerstep.doctor.first_parameters import FIRST, first_facts
 from layerstep.doctor.kept_gradients import KeptGradients
 from layerstep.doctor.live_graphs import LiveGraphs
 from layerstep.doctor.measuring import Copy, copy_of, is_readable, look_at
@@ -34,9 +35,6 @@ from layerstep.doctor.traces import Traces
 from layerstep.gradients.no_gradient import biases_before_norms
 from layerstep.gradients.recorder import named_parameters
 from layerstep.gradients.sizes import is_plain, measure
-from layerstep.tensors.observing import checksum
-from layerstep.tensors.shapes import attempt, dtype_name
-from layerstep.tensors.summary import summarize
 from layerstep.training_steps.steps import Stepped
 
 if TYPE_CHECKING:
@@ -50,8 +48,6 @@ COPIED = 256 << 20
 """Bytes of parameters that are copied before a step, at most."""
 TINY = 0.1
 """A weight that begins below this share of the usual size may grow by large shares of its own."""
-FIRST = 1 << 16
-"""Elements that the statistics of an initial weight are taken from."""
 
 
 class _Named(NamedTuple):
@@ -106,24 +102,22 @@ class Optimizers:
         for each in named_parameters(self._session):
             parameter = each.parameter
             module = self._session.run.models.at(each.layer)
-            stats = summarize(parameter, limit=FIRST, brief=True).stats
-            run.parameters[each.name] = ParameterFacts(
+            run.parameters[each.name] = first_facts(
                 each.name,
-                each.layer,
-                type(module).__name__ if module is not None else "",
-                each.name.rpartition(".")[2],
-                tuple(parameter.shape),
-                dtype_name(parameter.dtype),
-                parameter.requires_grad,
-                tuple(owners.get(id(parameter), ())),
-                mean=stats.mean if stats is not None and stats.mean is not None else math.nan,
-                std=stats.std if stats is not None and stats.std is not None else math.nan,
-                checksum=checksum(parameter) if is_plain(parameter) and is_readable(parameter) else 0,
+                parameter,
+                module=each.layer,
+                kind=type(module).__name__ if module is not None else "",
                 model=models.get(id(parameter), ""),
+                optimizers=owners.get(id(parameter), ()),
                 before_norm=id(parameter) in dead,
-                memory=attempt(parameter.data_ptr, 0),
-                turned=_checksum_turned(parameter),
             )
+        known = {id(each.parameter) for each in named_parameters(self._session)}
+        own = [pair for each in self._session.run.training.optimizers for pair in self._parameters(each)]
+        for name, parameter in (*own, *(self._traces.loose.variables() if own else ())):
+            if id(parameter) not in known and name not in run.parameters:
+                run.parameters[name] = first_facts(
+                    name, parameter, optimizers=owners.get(id(parameter), ())
+                )
 
     def _owners(self) -> dict[int, list[int]]:
         """The numbers of the optimizers of each parameter; 0 for one that has not stepped yet."""
@@ -141,7 +135,8 @@ class Optimizers:
         return list(every.values())
 
     def _look_up_names(self) -> None:
-        self._names = {id(each.parameter): each.name for each in named_parameters(self._session)}
+        self._names = {id(p): name for name, p in self._traces.loose.variables()}
+        self._names.update({id(each.parameter): each.name for each in named_parameters(self._session)})
 
     def trains(self, module: nn.Module) -> bool:
         """Does an optimizer that has stepped have parameters of this model?"""
@@ -151,11 +146,11 @@ class Optimizers:
 
     # --- are gradients cleared between steps? ---
 
-    def backward_begins(self, loss: Tensor, *, deep: bool) -> None:
+    def backward_begins(self, loss: Tensor, frame: FrameType, *, deep: bool) -> None:
         """A backward pass is about to add to gradients."""
         self._kept.backward_begins()
         if deep:
-            self._traces.look(loss)
+            self._traces.look(loss, frame)
 
     def backward_ended(self, *, deep: bool) -> None:
         """The pass has added to gradients."""
@@ -345,10 +340,14 @@ class Optimizers:
     def _neglected(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Parameters with a gradient that nothing has written to, and those that are in no optimizer."""
         owned = self._owners()
+        variables = {id(p) for _, p in self._traces.loose.variables()}
+        # Tensors of variables are data, as the points of an equation, unless an optimizer has some of them.
+        data = variables if variables.isdisjoint(owned) else set()
         with_gradient = [
             (name, p)
             for name, p in self._traces.update()
-            if p.requires_grad and p.grad is not None and bool(p.grad.detach().any())
+            if id(p) not in data
+            and p.requires_grad and p.grad is not None and bool(p.grad.detach().any())
         ]
         untouched = tuple(name for name, p in with_gradient if self._traces.is_untouched(p))
         return untouched, tuple(name for name, p in with_gradient if id(p) not in owned)
@@ -365,12 +364,6 @@ class Optimizers:
     def last_scale(self, place: Place) -> float:
         """The factor of the loss at this line when it was last looked at; that of a scaler is asked."""
         return (self.schedulers.scale() or 1.0) * self._scales.get((place.file, place.line), 1.0)
-
-
-def _checksum_turned(parameter: Tensor) -> int:
-    if parameter.ndim != 2 or parameter.numel() > FIRST or not is_plain(parameter):
-        return 0
-    return checksum(parameter.detach().t().contiguous()) if is_readable(parameter) else 0
 
 
 def _is_random_matrix(run: RunFacts, name: str) -> bool:

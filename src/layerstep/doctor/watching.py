@@ -278,7 +278,7 @@ class Doctor(Instrument):
         if self.session.run.is_silent or not losses:
             return
         with self._safely(), observing():
-            self.optimizers.backward_begins(losses[0], deep=self._is_looking)
+            self.optimizers.backward_begins(losses[0], frame, deep=self._is_looking)
             self.losses.begins(losses[0], program_frame(frame), deep=self._is_looking)
             self.graphs.follow(losses[0], self.session.run.training.count)
 

@@ -143,8 +143,8 @@ def _is_meant_to_train(names: tuple[str, ...], step: StepFacts, run: RunFacts) -
     if any(name in step.parameters for name in names):
         return True
     known = run.parameters.get(names[0])
-    if known is None:
-        return False
+    if known is None or not known.model:  # a tensor of the program's own, as the optimizer has others
+        return known is not None and any(not run.parameters[name].model for name in step.parameters if name in run.parameters)
     of_model = [each for each in run.parameters.values() if each.model == known.model and each.requires_grad]
     trained = [each for each in of_model if set(each.optimizers) - {0}]
     if not trained or any(0 in run.parameters[name].optimizers for name in names if name in run.parameters):

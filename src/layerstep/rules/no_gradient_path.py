@@ -57,7 +57,7 @@ class NoGradientPath(Rule):
         if looks < LOOKS:
             return
         if not had:
-            if looks >= NONE and step.losses and not step.strangers:
+            if looks >= NONE and step.losses and not (step.strangers and step.orphans):
                 yield _of_nothing(step)
             return
         yield from self._at_zero(step, run, had)
