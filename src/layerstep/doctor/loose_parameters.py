@@ -7,6 +7,7 @@ of tensors.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,10 +68,12 @@ class LooseParameters:
         self._look_at_variables(strange - {id(p) for _, p in self.named()}, frame)
 
     def _look_at_variables(self, strange: set[int], frame: FrameType) -> None:
+        """A tensor with a variable of its own has that name, even if a list holds it too."""
         for each in program_frames(frame) if strange else ():
-            for scope in (each.f_locals, each.f_globals):
-                for key, value in list(scope.items()):
-                    found = [(own, p) for own, p in _in(key, value, DEPTH) if id(p) in strange]
+            scopes = [list(scope.items()) for scope in (each.f_locals, each.f_globals)]
+            for depth, scope in itertools.product((0, DEPTH), scopes):
+                for key, value in scope:
+                    found = [(own, p) for own, p in _in(key, value, depth) if id(p) in strange]
                     self._variables.update({own: weakref.ref(p) for own, p in found})
                     strange -= {id(p) for _, p in found}
             forget_locals(each)
@@ -97,7 +100,7 @@ def _in(name: str, value: Any, depth: int) -> Iterator[tuple[str, Tensor]]:
     """The tensors and the parameters of modules in a value, by name."""
     if is_tensor(value):
         yield name, value
-    elif isinstance(value, nn.Module):
+    elif depth and isinstance(value, nn.Module):
         yield from ((f"{name}.{own}", p) for own, p in value.named_parameters())
     elif depth and type(value) in (dict, list, tuple) and len(value) > LONG:
         return

@@ -40,7 +40,7 @@ from layerstep.training_steps.steps import Stepped
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Optimizers"]
+__all__ = ["Optimizers", "Seen"]
 
 FIRST_ONES = 8
 """The parameters nearest the input. The smallest of them is asked in each step if its gradient is finite."""
@@ -53,6 +53,16 @@ TINY = 0.1
 class _Named(NamedTuple):
     name: str
     reference: weakref.ref[Tensor]
+
+
+class Seen(NamedTuple):
+    """What was seen since the step before."""
+
+    losses: tuple[LossFacts, ...]
+    forwards: tuple[ForwardFacts, ...]
+    activations: tuple[ActivationFacts, ...]
+    calls: tuple[CallFacts, ...]
+    layer_inputs: tuple[InputFacts, ...]
 
 
 class Optimizers:
@@ -72,6 +82,8 @@ class Optimizers:
         self._backward: dict[int, float] = {}
         """The norms of gradients after the last `backward()`, by the id of the parameter."""
         self._emptied = False
+        self._graded: set[int] = set()
+        """The parameters that had a gradient before the step that is looked at."""
         self._bad: tuple[str, ...] = ()
         self.born: Born | None = None
         """Where gradients that are not finite began, once that was looked for."""
@@ -207,6 +219,9 @@ class Optimizers:
             return
         with_gradient = [(name, p) for name, p in named if p.grad is not None]
         sizes = measure([p.grad for _, p in with_gradient if p.grad is not None])
+        self._graded = {
+            id(p) for _, p in self._traces.update() if p.grad is not None and bool(p.grad.detach().any())
+        }
         self._sizes = {name: None for name, _ in named}
         self._sizes.update(
             {
@@ -224,15 +239,11 @@ class Optimizers:
     def after_step(
         self,
         stepped: Stepped,
+        seen: Seen,
         *,
         deep: bool,
         training_step: int,
-        losses: tuple[LossFacts, ...],
-        forwards: tuple[ForwardFacts, ...],
         seconds: float,
-        activations: tuple[ActivationFacts, ...],
-        calls: tuple[CallFacts, ...],
-        layer_inputs: tuple[InputFacts, ...],
         graphs: LiveGraphs,
         run: RunFacts,
         shared: bool = False,
@@ -252,13 +263,13 @@ class Optimizers:
             stepped.number,
             stepped.kind,
             self._groups.facts(stepped, self._names),
-            losses,
-            forwards,
+            seen.losses,
+            seen.forwards,
             seconds,
             is_looked_at=deep,
             grad_norm=math.hypot(*(look.norm for look in looks.values())) if looks else None,
             parameters=looks,
-            activations=activations,
+            activations=seen.activations,
             kept_gradients=kept,
             untouched=untouched,
             scaler=self.schedulers.scale(),
@@ -267,11 +278,11 @@ class Optimizers:
             strangers=self._strangers(named) if deep else (),
             backward_norm=self._norm_after_backward(named) if deep else None,
             emptied=self._emptied,
-            calls=calls,
+            calls=seen.calls,
             bad_gradients=self._bad,
             bad_at=self.born.where if self.born is not None else None,
             bad_words=self.born.words if self.born is not None else "",
-            layer_inputs=layer_inputs,
+            layer_inputs=seen.layer_inputs,
             live_graphs=graphs.look(training_step),
             held_by=graphs.held_by,
             is_shared=shared,
@@ -311,6 +322,11 @@ class Optimizers:
             return ()
         return tuple(name for name, p in named if p.grad is not None and is_bad(p.grad))
 
+    def with_gradients(self) -> list[Tensor]:
+        """Every parameter that has a gradient."""
+        known = {id(p): p for p in (*(p for _, p in self.named()), *(p for _, p in self._traces.loose.variables()))}
+        return [p for p in known.values() if p.grad is not None]
+
     def named(self) -> list[tuple[str, Tensor]]:
         """Every parameter by name."""
         return [(each.name, each.parameter) for each in named_parameters(self._session)]
@@ -347,7 +363,8 @@ class Optimizers:
             (name, p)
             for name, p in self._traces.update()
             if id(p) not in data
-            and p.requires_grad and p.grad is not None and bool(p.grad.detach().any())
+            and p.requires_grad
+            and id(p) in self._graded
         ]
         untouched = tuple(name for name, p in with_gradient if self._traces.is_untouched(p))
         return untouched, tuple(name for name, p in with_gradient if id(p) not in owned)
