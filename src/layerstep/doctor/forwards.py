@@ -173,11 +173,15 @@ class Forwards:
         """Was a trained model called without gradients since the last training call?"""
         return self._evaluation is not None
 
-    def add_to_evaluation(self, call: ForwardFacts, step: int, line: Place) -> None:
+    def add_to_evaluation(
+        self, call: ForwardFacts, step: int, line: Place, overlap: tuple[int, int] | None = None
+    ) -> None:
         """A trained model is called without gradients."""
         open_ = self._evaluation
         if open_ is None or open_.model != call.model:
-            open_ = EvaluationFacts(call.model, step, 0, 0, False, call.has_modes, line=line)
+            open_ = EvaluationFacts(
+                call.model, step, 0, 0, False, call.has_modes, line=line, overlap=overlap
+            )
         self._evaluation = replace(
             open_,
             forwards=open_.forwards + 1,

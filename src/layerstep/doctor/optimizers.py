@@ -172,6 +172,8 @@ class Optimizers:
             sizes = measure([gradient for _, gradient in having])
             self._backward = {key: size.norm for (key, _), size in zip(having, sizes, strict=True)}
         self._kept.backward_ended()
+        first = (each.reference() for _, named in self._known.values() for each in named[:FIRST_ONES])
+        self._kept.note_pass(p for p in first if p is not None)
 
     # --- steps that were not watched ---
 
@@ -253,7 +255,7 @@ class Optimizers:
         looks = self._look_at(stepped, named, run) if deep else {}
         self.schedulers.tell(run)
         untouched, orphans = self._neglected() if deep else ((), ())
-        kept = self._kept.names(stepped.number)
+        kept, lost = self._kept.names(stepped.number), self._kept.take_lost()
         self._kept.keep(stepped.number, named)
         self._trained.update(id(p) for _, p in named)
         unseen, self._last[stepped.number] = self._unseen(stepped), stepped.steps
@@ -286,6 +288,7 @@ class Optimizers:
             live_graphs=graphs.look(training_step),
             held_by=graphs.held_by,
             is_shared=shared,
+            lost_passes=lost,
             unseen=unseen,
         )
 
@@ -322,10 +325,11 @@ class Optimizers:
             return ()
         return tuple(name for name, p in named if p.grad is not None and is_bad(p.grad))
 
-    def with_gradients(self) -> list[Tensor]:
-        """Every parameter that has a gradient."""
-        known = {id(p): p for p in (*(p for _, p in self.named()), *(p for _, p in self._traces.loose.variables()))}
-        return [p for p in known.values() if p.grad is not None]
+    def with_gradients(self) -> tuple[list[Tensor], bool]:
+        """Every parameter that has a gradient, and whether some of them are in no model."""
+        variables = [p for _, p in self._traces.loose.variables()]
+        known = {id(p): p for p in (*(p for _, p in self.named()), *variables)}
+        return [p for p in known.values() if p.grad is not None], bool(variables)
 
     def named(self) -> list[tuple[str, Tensor]]:
         """Every parameter by name."""

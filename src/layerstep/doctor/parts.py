@@ -17,6 +17,7 @@ from layerstep.doctor.forwards import Forwards
 from layerstep.doctor.live_graphs import LiveGraphs
 from layerstep.doctor.losses import Losses
 from layerstep.doctor.optimizers import Optimizers, Seen
+from layerstep.doctor.splits import Splits
 from layerstep.doctor.steps_by_hand import StepsByHand
 from layerstep.doctor.training_calls import TrainingCalls
 from layerstep.doctor.trials import Trials
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
 __all__ = ["Parts"]
+
+LOOK_AT_LOADERS = 5
 
 
 class Parts:
@@ -49,6 +52,7 @@ class Parts:
         self.graphs = LiveGraphs(session)
         self.trials = Trials(session)
         self.by_hand = StepsByHand()
+        self.splits = Splits()
 
     def seen(self, stepped: Stepped, *, shared: bool) -> Seen:
         """What was seen since the step before."""
@@ -74,7 +78,10 @@ class Parts:
             run=self.diagnosis.run,
         )
         if deep and not shared:
-            self.trials.look(self.training_calls.last, self.budget.looks + 1, self.diagnosis.run)
+            number = self.budget.looks + 1
+            self.trials.look(self.training_calls.last, number, self.diagnosis.run)
+            if number == LOOK_AT_LOADERS:
+                self.splits.training()
         self.diagnosis.stepped(step)
         labels = self.diagnosis.run.optimizer(stepped.number).labels
         self.losses.labels_are_alike = len(labels) == 1

@@ -8,7 +8,7 @@ passes, each of them counts as a step that does nothing: the rules say so.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -79,15 +79,19 @@ class StepsByHand:
         """Are steps taken by hand, or never?"""
         return self.has_changed or self._passes >= MANY
 
-    def ended(self, parameters: Sequence[Tensor]) -> None:
-        """The pass has ended; these parameters have a gradient."""
-        self._passes += 1
+    def ended(self, with_gradients: Callable[[], tuple[list[Tensor], bool]]) -> None:
+        """The pass has ended. Which parameters have a gradient is asked until they are known; so have tensors of
+        no model, perhaps, which passes that change nothing may be made for.
+        """
+        known = self._group
+        parameters, has_data = (known.param_groups[0]["params"], False) if known else with_gradients()
+        self._passes = 0 if has_data and not self.has_changed else self._passes + 1
         chosen = parameters[:: max(1, len(parameters) // ASKED)][:ASKED]
         self._asked = [(weakref.ref(p), version_of(p), _some(p)) for p in chosen]
         if self.is_on and self._group is None and parameters:
             self._group = _Group(parameters)
             reference: Any = weakref.ref(self._group)
-            self.stepped = Stepped(NUMBER, KIND, reference, self._passes - 1)
+            self.stepped = Stepped(NUMBER, KIND, reference, max(self._passes - 1, 0))
 
 
 def _has_changed(asked: tuple[weakref.ref[Tensor], int, Tensor]) -> bool:

@@ -207,7 +207,8 @@ class Doctor(Parts, Instrument):
                     self.training_calls.begins(module, args, kwargs, step=step, autocast=autocast)
         elif self.optimizers.trains(module):
             line = line_of(program_frame(frame))
-            self.forwards.add_to_evaluation(call, self.count, line)
+            overlap = None if self.forwards.is_evaluating else self.splits.evaluation()
+            self.forwards.add_to_evaluation(call, self.count, line, overlap)
             is_compiled = any(model.compiled for model in self.session.run.models)
             self.evaluation_losses.listen(wanted=not is_compiled)
 
@@ -278,7 +279,7 @@ class Doctor(Parts, Instrument):
 
     def _may_step_by_hand(self) -> None:
         """A pass has ended, and no optimizer has ever stepped: keep what belongs to the step, if one follows."""
-        self.by_hand.ended(self.optimizers.with_gradients())
+        self.by_hand.ended(self.optimizers.with_gradients)
         stepped = self.by_hand.stepped
         if stepped is not None:
             self._is_about_to_step(stepped)

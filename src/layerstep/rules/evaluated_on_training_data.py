@@ -15,6 +15,8 @@ __all__ = ["EvaluatedOnTrainingData"]
 ROWS = 16
 SHARE = 0.3
 """Of the samples that could be found again: only some of either are looked at."""
+LEAST = 0.02
+"""Of the rows of a dataset, where those of both are known."""
 DIFFERENT = 0.5
 """The share of different samples in an evaluation: where samples are alike, some meet by chance."""
 
@@ -25,6 +27,7 @@ class EvaluatedOnTrainingData(Rule):
 
     Why: the measured quality then says how well the model remembers, not how well it works on new samples. It
     may be meant so, to follow the training. Checksums of samples are compared, as far as they were looked at.
+    Where both are read by a `DataLoader` from parts of one dataset, the rows of the parts are compared.
 
     How to fix: hold samples back that are never trained on, and evaluate on these.
     """
@@ -33,6 +36,15 @@ class EvaluatedOnTrainingData(Rule):
     patience = 2
 
     def evaluated(self, evaluation: EvaluationFacts, run: RunFacts) -> Iterable[Sign]:
+        if evaluation.overlap is not None and evaluation.overlap[0] > LEAST * evaluation.overlap[1]:
+            yield Sign(
+                f"{evaluation.overlap[0]} of the {evaluation.overlap[1]} rows of the evaluation's dataset are among "
+                "those that are trained on",
+                Place(module=evaluation.model, file=evaluation.line.file, line=evaluation.line.line),
+                {"evaluated": evaluation.overlap[1], "trained on": evaluation.overlap[0]},
+                is_sure=True,
+            )
+            return
         rows = set(evaluation.rows)
         both = len(rows & run.trained_rows.keys())
         fewest = min(len(rows), len(run.trained_rows))
