@@ -18,7 +18,7 @@ MOST = 2000
 
 
 def leaves_of(models: Models) -> tuple[list[tuple[str, nn.Module]], list[nn.Module]]:
-    """The modules without children by their paths, and the models that they belong to; not the compiled ones."""
+    """The modules without children by their paths, and their models; not those of compiled ones."""
     plain = [model for model in models if not model.compiled]
     leaves = {
         id(module): (models.full_path(model, path), module)

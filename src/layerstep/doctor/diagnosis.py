@@ -246,7 +246,12 @@ def _cause_of(finding: Finding, findings: list[Finding]) -> Finding | None:
     ]
     return min(
         able,
-        key=lambda each: (not each.severity.rank, each.confidence != "exact", -each.severity.rank, each.first_step),
+        key=lambda each: (
+            not each.severity.rank,
+            each.confidence != "exact",
+            -each.severity.rank,
+            each.first_step,
+        ),
         default=None,
     )
 

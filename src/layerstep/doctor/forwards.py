@@ -132,8 +132,8 @@ class Forwards:
     def take_step(
         self, is_own: Callable[[nn.Module], bool], *, again: bool = False
     ) -> tuple[ForwardFacts, ...]:
-        """The calls since they were taken last; those that were taken last once more, for `again`. Whose model
-        it is matters only in evaluation mode.
+        """The calls since they were taken last; `again` gives those of the last time. Whose model it is
+        matters only in evaluation mode.
         """
         if not again:
             self._taken, self._calls = self._calls, []
@@ -179,9 +179,7 @@ class Forwards:
         """A trained model is called without gradients."""
         open_ = self._evaluation
         if open_ is None or open_.model != call.model:
-            open_ = EvaluationFacts(
-                call.model, step, 0, 0, False, call.has_modes, line=line, overlap=overlap
-            )
+            open_ = EvaluationFacts(call.model, step, 0, 0, False, call.has_modes, line=line, overlap=overlap)
         self._evaluation = replace(
             open_,
             forwards=open_.forwards + 1,

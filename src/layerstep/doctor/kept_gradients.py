@@ -95,7 +95,9 @@ class KeptGradients:
         """A pass has ended; one of the gradients that it has made is kept in mind."""
         first = next((p for p in parameters if p.grad is not None), None)
         kept = _kept("", weakref.ref(first)) if first is not None else None
-        self._last = (kept, version_of(first)) if kept is not None and not kept.is_zero and first is not None else None
+        self._last = (
+            (kept, version_of(first)) if kept is not None and not kept.is_zero and first is not None else None
+        )
 
     def take_lost(self) -> int:
         """How many passes of the step have counted for nothing."""

@@ -118,4 +118,5 @@ def _in(name: str, value: Any, depth: int) -> Iterator[tuple[str, Tensor]]:
 def _is_of_program(value: Any) -> bool:
     """Is it an object of a class of the program itself? Those of libraries may answer to any question."""
     file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
-    return bool(file) and is_program_file(file) and hasattr(value, "__dict__") and not isinstance(value, type)
+    is_own = file is not None and is_program_file(file)
+    return is_own and hasattr(value, "__dict__") and not isinstance(value, type)

@@ -7,7 +7,16 @@ from typing import Any
 
 from layerstep._torch.saved import saved_tensor, saved_word
 
-__all__ = ["MOVES", "below", "factor_of", "lowers_likelihood", "name_of", "operation", "smoothing_of", "terms_of"]
+__all__ = [
+    "MOVES",
+    "below",
+    "factor_of",
+    "lowers_likelihood",
+    "name_of",
+    "operation",
+    "smoothing_of",
+    "terms_of",
+]
 
 MOST = 200
 MOVES = frozenset(

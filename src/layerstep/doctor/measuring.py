@@ -44,8 +44,8 @@ ALONE = 20.0
 ALIKE = 8
 """Rows of a weight that are compared with the one after them, evenly spread."""
 MOST_ALIKE = 0.75
-"""Of these pairs. Where several weights lie in one, as those of the gates of a cell or of query, key and value,
-rows at their borders differ."""
+"""Of these pairs. Where several weights lie in one, as those of query, key and value, rows at their borders
+differ."""
 
 
 def _sample(tensor: Tensor, most: int = SAMPLED) -> Tensor:

@@ -108,7 +108,9 @@ def _look(batch: _Batch, name: str) -> SampleFacts | None:
     change = _change(plain.output, batch.run(batch.with_others), batch)
     order = _order(batch, plain.output) if any(map(is_attention, batch.model.modules())) else None
     if not change > LEAK or _may_be_time(batch, plain.output):
-        return SampleFacts(name, batch.size, order=order[0] if order else None, table=order[1] if order else "")
+        return SampleFacts(
+            name, batch.size, order=order[0] if order else None, table=order[1] if order else ""
+        )
     other = trace(batch.model, lambda: batch.run(batch.with_others))
     at = first_difference(plain, other, lambda one, two: _differ(one, two, batch)) or ""
     begun = next((each for each in plain.calls if each.path == at), None)
@@ -118,12 +120,14 @@ def _look(batch: _Batch, name: str) -> SampleFacts | None:
     with torch.enable_grad():
         sizes = softmax_sizes(batch.run())
     has_softmax = batch.size in sizes or (reads and not isinstance(part, nn.RNNBase))
-    return SampleFacts(name, batch.size, change=change, at=at, has_softmax=has_softmax and dims > 2, dims=dims)
+    return SampleFacts(
+        name, batch.size, change=change, at=at, has_softmax=has_softmax and dims > 2, dims=dims
+    )
 
 
 def _may_be_time(batch: _Batch, output: Any) -> bool:
-    """May the first dimension be the time? The outputs then have both dimensions of the inputs, and the labels
-    do not tell that a text is a row.
+    """May the first dimension be the time? The outputs then have both dimensions of the inputs, and no label
+    tells that a text is a row.
     """
     given = [t for t in tensors_of((batch.call.args, batch.call.kwargs)) if t.ndim >= 2]
     places = {int(t.shape[1]) for t in given if t.ndim >= 3 or not t.is_floating_point()}
@@ -174,7 +178,7 @@ def _differ(one: Tensor, other: Tensor, batch: _Batch) -> bool:
 def _order(batch: _Batch, output: Any) -> tuple[float, str] | None:
     """How much another order of the places changes the outputs, and the layer whose places were turned round.
 
-    It is the first one that makes places of data, as a patch embedding. Outputs that have places are not asked.
+    It is the first one that makes places of data, as a patch embedding. Outputs with places are not asked.
     """
     made = [t for t in tensors_of(output) if t.is_floating_point() and t.ndim]
     if not made or any(t.ndim > 2 for t in made):

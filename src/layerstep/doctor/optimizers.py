@@ -13,15 +13,7 @@ from torch import Tensor, nn
 from layerstep._torch.guards import functions_off
 from layerstep.doctor.bad_origins import Born
 from layerstep.doctor.bad_values import is_bad
-from layerstep.doctor.facts import (
-    ActivationFacts,
-    CallFacts,
-    ForwardFacts,
-    InputFacts,
-    LossFacts,
-    ParameterLook,
-    StepFacts,
-)
+from layerstep.doctor.facts import ParameterLook, StepFacts
 from layerstep.doctor.finding import Place
 from layerstep.doctor.first_parameters import FIRST, first_facts
 from layerstep.doctor.kept_gradients import KeptGradients
@@ -30,6 +22,7 @@ from layerstep.doctor.measuring import Copy, copy_of, is_readable, look_at
 from layerstep.doctor.parameter_groups import ParameterGroups
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.schedulers import Schedulers
+from layerstep.doctor.seen import Seen
 from layerstep.doctor.series import median
 from layerstep.doctor.traces import Traces
 from layerstep.gradients.no_gradient import biases_before_norms
@@ -40,7 +33,7 @@ from layerstep.training_steps.steps import Stepped
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Optimizers", "Seen"]
+__all__ = ["Optimizers"]
 
 FIRST_ONES = 8
 """The parameters nearest the input. The smallest of them is asked in each step if its gradient is finite."""
@@ -53,16 +46,6 @@ TINY = 0.1
 class _Named(NamedTuple):
     name: str
     reference: weakref.ref[Tensor]
-
-
-class Seen(NamedTuple):
-    """What was seen since the step before."""
-
-    losses: tuple[LossFacts, ...]
-    forwards: tuple[ForwardFacts, ...]
-    activations: tuple[ActivationFacts, ...]
-    calls: tuple[CallFacts, ...]
-    layer_inputs: tuple[InputFacts, ...]
 
 
 class Optimizers:
@@ -127,9 +110,7 @@ class Optimizers:
         own = [pair for each in self._session.run.training.optimizers for pair in self._parameters(each)]
         for name, parameter in (*own, *(self._traces.loose.variables() if own else ())):
             if id(parameter) not in known and name not in run.parameters:
-                run.parameters[name] = first_facts(
-                    name, parameter, optimizers=owners.get(id(parameter), ())
-                )
+                run.parameters[name] = first_facts(name, parameter, optimizers=owners.get(id(parameter), ()))
 
     def _owners(self) -> dict[int, list[int]]:
         """The numbers of the optimizers of each parameter; 0 for one that has not stepped yet."""
@@ -366,9 +347,7 @@ class Optimizers:
         with_gradient = [
             (name, p)
             for name, p in self._traces.update()
-            if id(p) not in data
-            and p.requires_grad
-            and id(p) in self._graded
+            if id(p) not in data and p.requires_grad and id(p) in self._graded
         ]
         untouched = tuple(name for name, p in with_gradient if self._traces.is_untouched(p))
         return untouched, tuple(name for name, p in with_gradient if id(p) not in owned)

@@ -16,7 +16,8 @@ from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.forwards import Forwards
 from layerstep.doctor.live_graphs import LiveGraphs
 from layerstep.doctor.losses import Losses
-from layerstep.doctor.optimizers import Optimizers, Seen
+from layerstep.doctor.optimizers import Optimizers
+from layerstep.doctor.seen import Seen
 from layerstep.doctor.splits import Splits
 from layerstep.doctor.steps_by_hand import StepsByHand
 from layerstep.doctor.training_calls import TrainingCalls

@@ -1,6 +1,6 @@
-"""Which rows of a dataset are trained on, and which an evaluation reads: told by the loaders that are at work.
+"""Which rows of a dataset are trained on, and which an evaluation reads: the loaders at work tell.
 
-Where samples are changed at random as they are read, their checksums say nothing. Their places in the dataset do.
+Where samples are changed at random as they are read, their checksums say nothing, and their rows do.
 """
 
 from __future__ import annotations

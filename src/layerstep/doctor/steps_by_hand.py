@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from layerstep._torch.tensors import version_of
-from layerstep.doctor.optimizers import Seen
+from layerstep.doctor.seen import Seen
 from layerstep.training_steps.steps import Stepped, Steps
 
 __all__ = ["KIND", "StepsByHand"]
@@ -59,9 +59,7 @@ class StepsByHand:
 
     def keep(self, seen: Seen, *, deep: bool) -> None:
         """What belongs to the step, if one follows; gradients of several passes may be added up for it."""
-        held = self._held
-        added = Seen(*(one + other for one, other in zip(held[0], seen, strict=True))) if held else seen
-        self._held = added, deep
+        self._held = (self._held[0].and_then(seen) if self._held is not None else seen), deep
 
     def take(self) -> tuple[Seen, bool] | None:
         """What was kept, once."""
@@ -80,8 +78,8 @@ class StepsByHand:
         return self.has_changed or self._passes >= MANY
 
     def ended(self, with_gradients: Callable[[], tuple[list[Tensor], bool]]) -> None:
-        """The pass has ended. Which parameters have a gradient is asked until they are known; so have tensors of
-        no model, perhaps, which passes that change nothing may be made for.
+        """The pass has ended. Which parameters have a gradient is asked until steps are known, and whether
+        tensors of no model have one: passes that change nothing may be made for these.
         """
         known = self._group
         parameters, has_data = (known.param_groups[0]["params"], False) if known else with_gradients()

@@ -278,7 +278,7 @@ class Doctor(Parts, Instrument):
     # --- steps of optimizers ---
 
     def _may_step_by_hand(self) -> None:
-        """A pass has ended, and no optimizer has ever stepped: keep what belongs to the step, if one follows."""
+        """A pass has ended, and no optimizer has ever stepped: keep what belongs to a step by hand."""
         self.by_hand.ended(self.optimizers.with_gradients)
         stepped = self.by_hand.stepped
         if stepped is not None:

@@ -60,8 +60,8 @@ class ConstantLabels(Rule):
 
 
 def _same_number(optimizer: OptimizerRun, where: Place) -> Iterable[Sign]:
-    """Targets that are no classes: each batch has one value, and all have the same. Where one part of the loss
-    wants zeros and another one ones, both are meant.
+    """Targets that are no classes: each batch has one value, and all have the same. Where one part of the
+    loss wants zeros and another one ones, both are meant.
     """
     same = [(task, value) for task in optimizer.tasks if (value := _only_value(task)) is not None]
     if len({value for _, value in same}) != 1:

@@ -36,12 +36,12 @@ class EvaluatedOnTrainingData(Rule):
     patience = 2
 
     def evaluated(self, evaluation: EvaluationFacts, run: RunFacts) -> Iterable[Sign]:
-        if evaluation.overlap is not None and evaluation.overlap[0] > LEAST * evaluation.overlap[1]:
+        both, whole = evaluation.overlap or (0, 0)
+        if both > LEAST * whole:
             yield Sign(
-                f"{evaluation.overlap[0]} of the {evaluation.overlap[1]} rows of the evaluation's dataset are among "
-                "those that are trained on",
+                f"{both} of the {whole} rows that the evaluation reads are among those that are trained on",
                 Place(module=evaluation.model, file=evaluation.line.file, line=evaluation.line.line),
-                {"evaluated": evaluation.overlap[1], "trained on": evaluation.overlap[0]},
+                {"evaluated": whole, "trained on": both},
                 is_sure=True,
             )
             return

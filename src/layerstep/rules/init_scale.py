@@ -72,7 +72,7 @@ class InitScale(Rule):
         if len(large) >= 2 and 2 * len(large) >= len(known):
             usual = median([known[name] for name in large])
             yield Sign(
-                f"{len(large)} of {len(known)} weights begin about {usual:.2g} times as large as 1 / sqrt(inputs)",
+                f"{len(large)} of {len(known)} weights begin with {usual:.2g} times 1 / sqrt(inputs)",
                 Place(tuple(large), module=run.parameters[large[0]].module),
                 {"times 1 / sqrt(inputs)": tuple(known[name] for name in large[:8])},
                 severity=Severity.INFO,

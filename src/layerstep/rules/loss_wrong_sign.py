@@ -32,8 +32,8 @@ class LossWrongSign(Rule):
     The optimizer makes the loss smaller and smaller. Of a turned sign that is the worst model; it never
     ends. An optimizer with `maximize=True` makes it larger: that is not meant. `nll_loss` of logits and
     `binary_cross_entropy_with_logits` of targets beyond 0 to 1 do the same. A sum of which one term has no
-    lowest value falls faster and faster. The log-probabilities of actions, times what they have earned, are to
-    grow: without a minus that is a note, as they may be costs.
+    lowest value falls faster and faster. The log-probabilities of actions, times what these earn, are to
+    grow: without a minus that is a note, as it may be what they cost.
 
     How to fix: remove the minus; give `nll_loss` log-probabilities; bring the targets into 0 to 1.
     """
@@ -84,7 +84,7 @@ def _of_actions(step: StepFacts) -> Iterable[Sign]:
     for loss in step.losses:
         if loss.lowers_likelihood and not step.is_climbing:
             yield Sign(
-                "the loss adds log-probabilities times what they earn: the optimizer makes good actions unlikely",
+                "the loss adds log-probabilities times what they earn: good actions become unlikely",
                 Place(file=loss.made_at.file, line=loss.made_at.line),
                 {"loss": loss.value},
                 severity=Severity.INFO,
@@ -102,9 +102,9 @@ def _without_bound(step: StepFacts, optimizer: OptimizerRun) -> Iterable[Sign]:
     falls = [before - after for before, after in itertools.pairwise(parts)]
     if parts[-1] < -FAR * max(first, 1.0) and falls[1] > falls[0] > 0:
         yield Sign(
-            f"the loss falls faster and faster, to {parts[-1]:.4g}; it began at {optimizer.loss.head(1)[0]:.4g}",
+            f"the loss falls faster and faster, to {parts[-1]:.4g}",
             Place(file=optimizer.made_at.file, line=optimizer.made_at.line),
-            {"loss": parts[-1]},
+            {"loss": parts[-1], "at first": optimizer.loss.head(1)[0]},
             severity=Severity.WARNING if parts[-1] < -10 * FAR * max(first, 1.0) else Severity.INFO,
             advice=("look for a term with the wrong sign, or one that has no lowest value",),
             is_sure=True,

@@ -77,12 +77,12 @@ class NeverUpdated(Rule):
         if self._between >= 3:
             at = step.losses[-1].backward_at
             yield Sign(
-                f"of {len(step.losses)} backward passes before a step, {step.lost_passes} are cleared before the "
-                "next one: they count for nothing",
+                f"the gradients of {step.lost_passes} of {len(step.losses)} backward passes are cleared "
+                "before the next pass: they count for nothing",
                 Place(file=at.file, line=at.line),
                 {"passes": len(step.losses), "cleared": step.lost_passes},
                 severity=Severity.WARNING,
-                advice=("call optimizer.zero_grad() once for each step, not for each batch that is added up",),
+                advice=("call optimizer.zero_grad() once for each step, not for each batch",),
             )
 
     def ended(self, run: RunFacts) -> Iterable[Sign]:

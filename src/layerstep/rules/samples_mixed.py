@@ -39,8 +39,9 @@ class SamplesMixed(Rule):
             return
         if any(call.is_same_input for call in step.forwards if call.with_grad):
             return  # all nodes of a graph, in each step
+        where = mixing.at or mixing.model
         yield Sign(
-            f"other samples in the batch change the outputs of a sample; it begins in {mixing.at or mixing.model}",
-            Place(module=mixing.at or mixing.model),
+            f"other samples in the batch change the outputs of a sample; it begins in {where}",
+            Place(module=where),
             {"change": mixing.change, "samples": mixing.samples},
         )

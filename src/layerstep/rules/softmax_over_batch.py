@@ -26,7 +26,15 @@ class SoftmaxOverBatch(Rule):
     """
 
     advice = ("take the softmax over the last dimension: dim=-1; or use cross_entropy on the logits",)
-    explains = ("not-learning", "plateau", "underfitting", "bad-initial-loss", "loss-input-is-probability", "causality-leak", "padding-attended")
+    explains = (
+        "not-learning",
+        "plateau",
+        "underfitting",
+        "bad-initial-loss",
+        "loss-input-is-probability",
+        "causality-leak",
+        "padding-attended",
+    )
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         mixing = run.mixing
