@@ -1,7 +1,7 @@
 """Do the samples of a batch act on each other, and does the order of places matter? Tried once, on a copy.
 
 In evaluation mode the output of a sample hangs on that sample alone. The other samples of the last training
-batch are replaced, and the copy is asked whether the outputs of the first ones change. A model that turns its
+batch are replaced, and the copy is asked whether the outputs of those that stay change. A model that turns its
 input round by mistake, or takes a softmax over the batch, shows itself in this way whatever its code is like.
 """
 
@@ -47,11 +47,8 @@ class _Batch:
     call: TrainingCall
     model: nn.Module
     size: int
-
-    @property
-    def kept(self) -> int:
-        """The first samples, which are left as they are."""
-        return self.size // 2
+    kept: slice
+    """The samples that are left as they are."""
 
     def run(self, change: Callable[[Tensor], Tensor] | None = None) -> Any:
         args, kwargs = self.call.arguments()
@@ -60,11 +57,12 @@ class _Batch:
         return self.model(*args, **kwargs)
 
     def with_others(self, tensor: Tensor) -> Tensor:
-        """The first samples, and the first one once more in place of each of the others."""
+        """The samples that are kept, and the first of them once more in place of each of the others."""
         if tensor.ndim < 1 or len(tensor) != self.size:
             return tensor
-        first = tensor[: self.kept]
-        return torch.cat([first, tensor[:1].expand(self.size - self.kept, *tensor.shape[1:])])
+        made = tensor[self.kept][:1].repeat(self.size, *[1] * (tensor.ndim - 1))
+        made[self.kept] = tensor[self.kept]
+        return made
 
 
 def look_at_samples(session: Session, call: TrainingCall) -> SampleFacts | None:
@@ -80,7 +78,8 @@ def look_at_samples(session: Session, call: TrainingCall) -> SampleFacts | None:
             drop_hooks(twin)
             if any(p.dtype in (torch.float16, torch.bfloat16) for p in twin.parameters()):
                 return None
-            found = _look(_Batch(call, twin, size), name)
+            halves = slice(0, size // 2), slice(size // 2, size)
+            found = _look([_Batch(call, twin, size, kept) for kept in halves], name)
     except Exception:  # the model's own code, on other inputs than it expects, or one that cannot be copied
         return None
     if found is None or model is None:
@@ -101,11 +100,15 @@ def _size_of(call: TrainingCall) -> int:
     return size if size >= FEWEST and bytes_ <= MOST_BYTES else 0
 
 
-def _look(batch: _Batch, name: str) -> SampleFacts | None:
+def _look(halves: list[_Batch], name: str) -> SampleFacts | None:
+    """Both halves are kept in turn: a recurrent layer reads what came before, not what comes."""
+    batch = halves[0]
     plain = trace(batch.model, batch.run)
     if _change(plain.output, batch.run(), batch) != 0:
         return None  # it is not the same twice: nothing can be told
-    change = _change(plain.output, batch.run(batch.with_others), batch)
+    changes = [_change(plain.output, half.run(half.with_others), half) for half in halves]
+    change = max(changes)
+    batch = halves[changes.index(change)]
     order = _order(batch, plain.output) if any(map(is_attention, batch.model.modules())) else None
     if not change > LEAK or _may_be_time(batch, plain.output):
         return SampleFacts(
@@ -149,7 +152,7 @@ def _change(one: Any, other: Any, batch: _Batch) -> float:
         is_square = mine.ndim >= 2 and mine.shape[0] == mine.shape[1]  # similarities of all with all
         if len(mine) != batch.size or is_square:
             continue
-        before, after = mine[: batch.kept].double(), theirs[: batch.kept].double()
+        before, after = mine[batch.kept].double(), theirs[batch.kept].double()
         if not bool(torch.isfinite(before).all()):
             continue
         spread = max(float(mine.double().std()), 1e-3 * float(before.abs().max()), 1e-12)
@@ -163,12 +166,13 @@ def _differ(one: Tensor, other: Tensor, batch: _Batch) -> bool:
     if one.shape != other.shape or not one.is_floating_point() or one.ndim < 1:
         return False
     if len(one) == batch.size:
-        mine, theirs = one[: batch.kept], other[: batch.kept]
+        mine, theirs = one[batch.kept], other[batch.kept]
     elif one.ndim >= 2 and one.shape[1] == batch.size:
-        mine, theirs = one[:, : batch.kept], other[:, : batch.kept]
+        mine, theirs = one[:, batch.kept], other[:, batch.kept]
     elif len(one) % batch.size == 0:
-        rows = len(one) // batch.size * batch.kept
-        mine, theirs = one[:rows], other[:rows]
+        each = len(one) // batch.size
+        rows = slice(each * batch.kept.start, each * batch.kept.stop)
+        mine, theirs = one[rows], other[rows]
     else:
         return False
     gap = (mine.double() - theirs.double()).abs().nan_to_num(nan=math.inf)
