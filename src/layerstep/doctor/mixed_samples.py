@@ -1,8 +1,8 @@
 """Do the samples of a batch act on each other, and does the order of places matter? Tried once, on a copy.
 
 In evaluation mode the output of a sample hangs on that sample alone. The other samples of the last training
-batch are replaced, and the copy is asked whether the outputs of those that stay change. A model that turns its
-input round by mistake, or takes a softmax over the batch, shows itself in this way whatever its code is like.
+batch are replaced, and the copy is asked whether the outputs of those that stay change. A model that turns
+its input round by mistake, or takes a softmax over the batch, shows itself so whatever its code is like.
 """
 
 from __future__ import annotations
