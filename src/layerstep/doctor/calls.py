@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerstep.doctor.facts import CallFacts
 from layerstep.doctor.measuring import is_readable
+from layerstep.module_paths.models import Models
 from layerstep.tensors.containers import tensors_of
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "leaves_of"]
 
 MOST = 2000
 """Calls of a step that are kept."""
+
+
+def leaves_of(models: Models) -> tuple[list[tuple[str, nn.Module]], list[nn.Module]]:
+    """The modules without children by their paths, and their models; not those of compiled ones."""
+    plain = [model for model in models if not model.compiled]
+    leaves = {
+        id(module): (models.full_path(model, path), module)
+        for model in plain
+        for path, module in model.names
+        if next(module.children(), None) is None and not isinstance(module, nn.TransformerEncoderLayer)
+    }
+    return list(leaves.values()), [model.root for model in plain if model.root is not None]
 
 
 class Calls:

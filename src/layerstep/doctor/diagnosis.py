@@ -72,9 +72,9 @@ class Diagnosis:
         self.run.add(step)
         self._unseen = step.unseen
         is_deep = step.is_looked_at or any(loss.criteria for loss in step.losses)
-        facts = (step, self.run)
+        facts, is_look = (step, self.run), step.is_looked_at and not step.is_shared
         for rule in self._asked_at("stepped" if is_deep else "watched"):
-            self._take(rule, rule.stepped, facts, step.training_step, is_look=step.is_looked_at)
+            self._take(rule, rule.stepped, facts, step.training_step, is_look=is_look)
         self._unseen = 0
 
     def evaluated(self, evaluation: EvaluationFacts) -> None:
@@ -232,7 +232,9 @@ def _below(cause: Finding, findings: list[Finding], causes: dict[int, Finding | 
 
 
 def _cause_of(finding: Finding, findings: list[Finding]) -> Finding | None:
-    """The finding that explains another: a fact before a judgement, then the earliest."""
+    """The finding that explains another: a fact before a judgement, then the earliest. A note is the cause of
+    what nothing worse explains.
+    """
     able = [
         each
         for each in findings
@@ -244,7 +246,12 @@ def _cause_of(finding: Finding, findings: list[Finding]) -> Finding | None:
     ]
     return min(
         able,
-        key=lambda each: (each.confidence != "exact", -each.severity.rank, each.first_step),
+        key=lambda each: (
+            not each.severity.rank,
+            each.confidence != "exact",
+            -each.severity.rank,
+            each.first_step,
+        ),
         default=None,
     )
 

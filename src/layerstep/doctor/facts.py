@@ -224,6 +224,8 @@ class EvaluationFacts:
     """The mean loss, where it could be seen."""
     line: Place = field(default_factory=Place)
     """The line that called the model."""
+    overlap: tuple[int, int] | None = None
+    """How many rows of its dataset are trained on, and how many it has, where loaders tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +279,10 @@ class StepFacts:
     bad_words: str = ""
     layer_inputs: tuple[InputFacts, ...] = ()
     """What layers got that are fed with data; named by the path of the layer."""
+    lost_passes: int = 0
+    """Backward passes before the step whose gradients were cleared before the next pass."""
+    is_shared: bool = False
+    """Its losses and calls are those that another optimizer has stepped on right before it."""
     unseen: int = 0
     """Steps of this optimizer right before this one that the doctor did not watch. A rule that compares a
     step with the one before it must ask."""

@@ -39,6 +39,7 @@ class Forwards:
         self._models = models
         self._modes: ByModule[list[tuple[str, nn.Module]]] = ByModule()
         self._calls: list[tuple[ForwardFacts, weakref.ref[nn.Module]]] = []
+        self._taken = self._calls
         self._tokens: list[Tensor] = []
         self._evaluation: EvaluationFacts | None = None
         self._time_first: set[str] = set()
@@ -128,9 +129,15 @@ class Forwards:
             call, reference = self._calls[-1]
             self._calls[-1] = (replace(call, output=input_facts("output", made, deep=True)), reference)
 
-    def take_step(self, is_own: Callable[[nn.Module], bool]) -> tuple[ForwardFacts, ...]:
-        """The calls since they were taken last. Whose model it is matters only in evaluation mode."""
-        taken, self._calls = self._calls, []
+    def take_step(
+        self, is_own: Callable[[nn.Module], bool], *, again: bool = False
+    ) -> tuple[ForwardFacts, ...]:
+        """The calls since they were taken last; `again` gives those of the last time. Whose model it is
+        matters only in evaluation mode.
+        """
+        if not again:
+            self._taken, self._calls = self._calls, []
+        taken = self._taken
         return tuple(
             call
             if call.is_training or ((module := reference()) is not None and is_own(module))
@@ -166,11 +173,13 @@ class Forwards:
         """Was a trained model called without gradients since the last training call?"""
         return self._evaluation is not None
 
-    def add_to_evaluation(self, call: ForwardFacts, step: int, line: Place) -> None:
+    def add_to_evaluation(
+        self, call: ForwardFacts, step: int, line: Place, overlap: tuple[int, int] | None = None
+    ) -> None:
         """A trained model is called without gradients."""
         open_ = self._evaluation
         if open_ is None or open_.model != call.model:
-            open_ = EvaluationFacts(call.model, step, 0, 0, False, call.has_modes, line=line)
+            open_ = EvaluationFacts(call.model, step, 0, 0, False, call.has_modes, line=line, overlap=overlap)
         self._evaluation = replace(
             open_,
             forwards=open_.forwards + 1,

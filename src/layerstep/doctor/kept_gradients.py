@@ -7,6 +7,7 @@ stale, though nothing clears it.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -57,6 +58,10 @@ class KeptGradients:
     def __init__(self) -> None:
         self._kept: dict[int, list[_Kept]] = {}
         self._cleared: dict[int, bool] = {}
+        self._last: tuple[_Kept, int] | None = None
+        """A gradient that the last pass of this step has made, and the version of its parameter."""
+        self.lost = 0
+        """Passes of this step whose gradients were cleared before the next pass."""
         self._added: dict[int, set[str]] = {}
         """Those that a `backward()` was seen to add to."""
 
@@ -77,9 +82,27 @@ class KeptGradients:
 
     def backward_begins(self) -> None:
         """A gradient that is another object now, was written since or is all zeros, has been cleared."""
+        if self._last is not None:
+            last, version = self._last
+            parameter = last.parameter()
+            if parameter is not None and version_of(parameter) == version:  # else a step by hand lies between
+                self.lost += last.now is None or last.is_zero
         for number, kept in self._kept.items():
             if not self._cleared[number]:
                 self._cleared[number] = any(each.has_changed or each.is_zero for each in kept)
+
+    def note_pass(self, parameters: Iterable[Tensor]) -> None:
+        """A pass has ended; one of the gradients that it has made is kept in mind."""
+        first = next((p for p in parameters if p.grad is not None), None)
+        kept = _kept("", weakref.ref(first)) if first is not None else None
+        self._last = (
+            (kept, version_of(first)) if kept is not None and not kept.is_zero and first is not None else None
+        )
+
+    def take_lost(self) -> int:
+        """How many passes of the step have counted for nothing."""
+        taken, self.lost, self._last = self.lost, 0, None
+        return taken
 
     def backward_ended(self) -> None:
         """The pass has added to the gradients. That does not count as clearing them."""

@@ -104,6 +104,8 @@ class LossFacts:
     """Is there a minus between the loss function and the loss?"""
     is_whole: bool = False
     """Is the loss the sum of these loss functions, each with its factor, and of nothing else?"""
+    lowers_likelihood: bool = False
+    """Are log-probabilities of choices, times weights of their own, added with a plus?"""
     origin: Place | None = None
     """Of a loss that is not finite: where that began, as far as the graph and the parameters tell."""
     origin_words: str = ""

@@ -16,7 +16,17 @@ from torch import Tensor
 
 from layerstep._torch.graphs import node_number, shape_of_output
 from layerstep._torch.saved import saved_tensor, saved_word
-from layerstep.doctor.loss_terms import MOVES, below, factor_of, name_of, operation, smoothing_of, terms_of
+from layerstep.doctor.loss_terms import (
+    MOVES,
+    below,
+    factor_of,
+    lowers_likelihood,
+    name_of,
+    operation,
+    smoothing_of,
+    terms_of,
+)
+from layerstep.doctor.softmax_dims import beside_classes, not_last, over_batch, signed
 
 __all__ = ["Criterion", "LossGraph", "read_graph"]
 
@@ -35,7 +45,6 @@ _CRITERIA = {
 _TURNS = {"huber": "delta", "smooth_l1": "beta"}
 _SHAPES = MOVES
 _REDUCING = _SHAPES | {"Mean", "Sum", "Neg", "Mul", "Div"}
-_ELEMENTWISE = _REDUCING | {"Add", "Sub", "Log", "Exp", "Pow", "Abs", "Clamp", "Xlogy", "KlDiv"}
 _MAKERS = {
     "Softmax": "softmax",
     "SafeSoftmax": "softmax",
@@ -101,6 +110,8 @@ class LossGraph:
     """Is there a minus between the loss function and the loss?"""
     is_whole: bool = False
     """Is the loss the sum of these loss functions, each with its factor, and of nothing else?"""
+    lowers_likelihood: bool = False
+    """Are log-probabilities of choices, times weights of their own, added with a plus?"""
 
 
 def read_graph(loss: Tensor) -> LossGraph:
@@ -108,7 +119,7 @@ def read_graph(loss: Tensor) -> LossGraph:
     scale, top = _scale(loss.grad_fn)
     nodes = list(_above_the_model(top))
     alone = _sole(top)
-    readers = (_criterion, _by_hand, _log_likelihood, _of_probabilities)
+    readers = (_criterion, _by_hand, _log_likelihood, _of_probabilities, _each_with_all)
     found: list[tuple[Any, Criterion]] = [
         (node, criterion) for read in readers for node in nodes if (criterion := read(node)) is not None
     ]
@@ -126,7 +137,8 @@ def read_graph(loss: Tensor) -> LossGraph:
             for node, each in found
         ),
         is_whole=is_whole and bool(found),
-        over_batch=_over_batch(top),
+        over_batch=over_batch(top, lambda node: name_of(node) in _CRITERIA),
+        lowers_likelihood=lowers_likelihood(top, scale),
         is_turned=scale < 0 or sum(operation(each) == "Neg" for each in alone) % 2 == 1,
     )
 
@@ -171,27 +183,6 @@ def _is_scaling(node: Any) -> bool:
         return True
     factor = saved_tensor(node, "other")
     return factor is None or factor.numel() == 1
-
-
-def _over_batch(top: Any) -> tuple[int, ...]:
-    """The shape of a matrix that the loss takes the softmax of over its first dimension.
-
-    It is looked for below operations that go element by element. A square one may be meant so: similarities
-    of pairs.
-    """
-    waiting, seen = [top] if top is not None else [], set[int]()
-    while waiting and len(seen) < MOST_NODES:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if operation(node) in ("Softmax", "LogSoftmax"):
-            shape, dim = shape_of_output(node), _signed(saved_word(node, "dim"))
-            if shape and len(shape) == 2 and dim in (0, -2) and shape[0] != shape[1] and shape[1] > 1:
-                return shape
-        elif operation(node) in _ELEMENTWISE or name_of(node) in _CRITERIA:
-            waiting += below(node)
-    return ()
 
 
 def _scale(node: Any) -> tuple[float, Any]:
@@ -258,7 +249,9 @@ def _criterion(node: Any) -> Criterion | None:
         classes = shape[1 if len(shape) > 2 else -1] if shape else 0
         if made is not None and operation(made) == "LogSoftmax":
             kind, source = "cross_entropy", (below(made) or [None])[0]
-            beside = _beside(made, given)
+            beside = beside_classes(made, given)
+    elif kind == "ctc":
+        beside = not_last(_moved(source))
     return Criterion(
         kind,
         _REDUCTIONS.get(saved_word(node, "reduction"), "none"),
@@ -267,26 +260,12 @@ def _criterion(node: Any) -> Criterion | None:
         enlarged=_enlarged(source) if kind in ("mse", "smooth_l1", "huber") else (),
         input=given,
         target=saved_tensor(node, "target"),
-        ignore_index=_signed(saved_word(node, "ignore_index")) if kind in ("nll", "cross_entropy") else None,
+        ignore_index=signed(saved_word(node, "ignore_index")) if kind in ("nll", "cross_entropy") else None,
         is_weighted=any(saved_tensor(node, each) is not None for each in ("weight", "pos_weight")),
         width=_width(source),
         beside=beside,
         turn=float(saved_word(node, _TURNS[kind]) or 0.0) if kind in _TURNS else 0.0,
     )
-
-
-def _beside(made: Any, given: Tensor | None) -> tuple[tuple[int, ...], int] | None:
-    """The shape and the dimension of a softmax that does not run over the classes of `nll_loss`.
-
-    Its input has them in the second dimension. A softmax over as many values is right, and so may be one of
-    which some classes were cut away. One over another number, with the classes in another dimension, is not.
-    """
-    shape, dim = shape_of_output(made), _signed(saved_word(made, "dim"))
-    if not shape or dim is None or given is None or given.ndim < 2:
-        return None
-    dim, classes = dim % len(shape), given.shape[1]
-    others = (size for place, size in enumerate(shape) if place != dim)
-    return (tuple(shape), dim) if shape[dim] != classes and classes in others else None
 
 
 def _width(node: Any) -> int:
@@ -296,11 +275,6 @@ def _width(node: Any) -> int:
     if not shape:
         return 0
     return shape[1] if operation(made) == "Convolution" and len(shape) > 1 else shape[-1]
-
-
-def _signed(value: Any) -> int | None:
-    """Torch gives -100 as an unsigned number of 64 bits."""
-    return None if value is None else int(value) - (1 << 64) if int(value) >= 1 << 63 else int(value)
 
 
 def _enlarged(node: Any) -> tuple[tuple[int, ...], ...]:
@@ -330,15 +304,34 @@ def _by_hand(node: Any) -> Criterion | None:
     held = saved_tensor(power, "self") if len(sides) == 1 else None
     sign = 1 if difference.next_functions[0][0] is not None else -1
     origin = _moves(sides[0]) if len(sides) == 1 else frozenset[int]()
+    is_whole = not shape_of_output(node)  # else it is a sum over the features of each sample
     return Criterion(
         kind,
-        operation(node).lower(),
+        operation(node).lower() if is_whole else "none",
         0,
         input_from=_maker(sides[0]) if sides else "",
         enlarged=enlarged or ((before, after) if is_larger and before and after else ()),
         input=None,
         target=None,
         difference=Difference(held, sign, origin) if held is not None else None,
+    )
+
+
+def _each_with_all(node: Any) -> Criterion | None:
+    """A difference of a prediction and something fixed in which broadcasting has paired each sample with all
+    others, though nothing was made wider on purpose.
+    """
+    sides = below(node) if operation(node) == "Sub" else []
+    if len(sides) != 1 or operation(sides[0]) in ("Unsqueeze", "Expand", "View", "UnsafeView"):
+        return None
+    before, after = shape_of_output(sides[0]), shape_of_output(node)
+    if not before or not after or len(before) < 2 or len(after) != len(before) + 1:
+        return None
+    is_paired = after[0] == after[1] == before[0] > 1 and after[2:] == before[1:]
+    return (
+        Criterion("difference", "none", 0, _maker(sides[0]), (before, after), None, None)
+        if is_paired
+        else None
     )
 
 

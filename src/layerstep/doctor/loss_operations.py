@@ -18,7 +18,7 @@ from torch import Tensor
 from layerstep._torch.graphs import dtype_of_output, shape_of_output
 from layerstep._torch.saved import saved_word
 
-__all__ = ["BINARY", "OPERATIONS", "Operation", "operation_of"]
+__all__ = ["BINARY", "OPERATIONS", "Operation", "operation_of", "signed"]
 
 _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 _END = 1 << 62

@@ -7,7 +7,16 @@ from typing import Any
 
 from layerstep._torch.saved import saved_tensor, saved_word
 
-__all__ = ["MOVES", "below", "factor_of", "name_of", "operation", "smoothing_of", "terms_of"]
+__all__ = [
+    "MOVES",
+    "below",
+    "factor_of",
+    "lowers_likelihood",
+    "name_of",
+    "operation",
+    "smoothing_of",
+    "terms_of",
+]
 
 MOST = 200
 MOVES = frozenset(
@@ -99,6 +108,30 @@ def _parts(node: Any, factor: float) -> list[tuple[Any, float]] | None:
     if known is not None:
         return [(under[0], factor * known)]
     return [(under[0], factor)] if kind in MOVES and len(under) == 1 else None
+
+
+def lowers_likelihood(top: Any, scale: float) -> bool:
+    """Are log-probabilities of choices, times weights of their own, added to the loss with a plus?"""
+    factors, _ = terms_of(top, _is_weighted_choice)
+    return any(factor * scale > 0 for factor in factors.values())
+
+
+def _is_weighted_choice(node: Any) -> bool:
+    """`(log_prob * advantage).mean()`, of probabilities that were picked out."""
+    product = below(node)[0] if operation(node) in ("Mean", "Sum") and below(node) else None
+    if product is None or operation(product) != "Mul" or len(below(product)) != 1:
+        return False
+    weights, picked = saved_tensor(product, "other"), below(product)[0]
+    weights = saved_tensor(product, "self") if weights is None else weights
+    if weights is None or weights.numel() < 2:
+        return False
+    while operation(picked) in ("Squeeze", "View", "Unsqueeze") and len(below(picked)) == 1:
+        picked = below(picked)[0]
+    made = below(picked)[0] if operation(picked) in ("Gather", "Index") and below(picked) else None
+    if made is None:
+        return False
+    is_normalised = operation(made) == "Sub" and any(operation(each) == "Logsumexp" for each in below(made))
+    return is_normalised or operation(made) == "LogSoftmax"
 
 
 def smoothing_of(node: Any) -> tuple[Any, float] | None:

@@ -45,15 +45,25 @@ class Losses:
         self._forwards = forwards
         self._training_calls = training_calls
         self._since: list[LossFacts] = []
+        self._taken: tuple[LossFacts, ...] = ()
+        self._takers: set[int] = set()
         self._has_seen_bad = False
         self._recent: deque[float] = deque(maxlen=RECENT)
         self.labels_are_alike = False
         """All labels so far are the same: they are then looked at in each step."""
 
-    def take(self) -> tuple[LossFacts, ...]:
-        """The losses since they were taken last."""
-        taken, self._since = tuple(self._since), []
-        return taken
+    def take(self, optimizer: int) -> tuple[LossFacts, ...]:
+        """The losses since they were taken last. Several optimizers may step on one backward pass: each gets
+        the same ones.
+        """
+        if not self.are_shared(optimizer):
+            self._taken, self._since, self._takers = tuple(self._since), [], set()
+        self._takers.add(optimizer)
+        return self._taken
+
+    def are_shared(self, optimizer: int) -> bool:
+        """Are the losses of this optimizer those that another one has stepped on before?"""
+        return not self._since and bool(self._taken) and optimizer not in self._takers
 
     @property
     def are_finite(self) -> bool:
@@ -90,6 +100,7 @@ class Losses:
             over_batch=graph.over_batch,
             is_turned=graph.is_turned,
             is_whole=graph.is_whole,
+            lowers_likelihood=graph.lowers_likelihood,
             outlier=self._outlier(graph.criteria) if jumps else None,
         )
         if not math.isfinite(value) and loss.numel() == 1:
@@ -102,7 +113,7 @@ class Losses:
         known = max(self._recent, default=math.inf)
         if math.isfinite(value):
             self._recent.append(abs(value))
-        return not value <= JUMP * known if known > 0 else False
+        return value > JUMP * known if known > 0 else False  # not one that is NaN: what made it so is asked
 
     def _outlier(self, criteria: Sequence[Criterion]) -> OutlierFacts | None:
         given = [("the target", each.target) for each in criteria if each.target is not None]

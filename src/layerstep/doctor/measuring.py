@@ -42,7 +42,10 @@ LARGEST = 1 << 22
 ALONE = 20.0
 """Times the sample after it: then it is an outlier. The heaviest tails of healthy data have less than 10."""
 ALIKE = 8
-"""Rows of a weight that are compared, evenly spread."""
+"""Rows of a weight that are compared with the one after them, evenly spread."""
+MOST_ALIKE = 0.75
+"""Of these pairs. Where several weights lie in one, as those of query, key and value, rows at their borders
+differ."""
 
 
 def _sample(tensor: Tensor, most: int = SAMPLED) -> Tensor:
@@ -114,8 +117,8 @@ def outlier_of(name: str, tensor: Tensor) -> OutlierFacts | None:
         return None
     rows = tensor.detach().reshape(len(tensor), -1).double()
     most, order = (rows - rows.median()).abs().amax(dim=1).sort(descending=True)
-    if not math.isfinite(float(most[0])) or float(most[0]) <= ALONE * float(most[1]):
-        return None
+    if not math.isfinite(float(most[0])) or float(most[0]) <= ALONE * max(float(most[1]), 1.0 / ALONE):
+        return None  # the only one among zeros is no outlier
     return OutlierFacts(name, int(order[0]), float(most[0]), max(float(most[1]), 1e-30))
 
 
@@ -267,7 +270,7 @@ def look_at(
         update=change / weight if weight else math.nan,
         moved=float((now != before.values).double().mean()),
         rows_alike=_rows_alike(parameter),
-        columns_alike=parameter.ndim == 2 and _rows_alike(parameter.t()),
+        columns_alike=parameter.ndim >= 2 and _rows_alike(parameter.movedim(-1, 0)),
         is_finite=bool(torch.isfinite(wide.sum())),
         stuck=stuck,
     )
@@ -278,7 +281,8 @@ def _rows_alike(parameter: Tensor) -> bool:
     if parameter.ndim < 2 or parameter.shape[0] < 2:
         return False
     count = parameter.shape[0]
-    chosen = sorted({at * (count - 1) // (ALIKE - 1) for at in range(ALIKE)})  # the first, the last, between
-    rows = parameter.detach()[chosen].reshape(len(chosen), -1)
-    rows = rows[:, :: max(1, -(-rows.shape[1] // 4096))]
-    return bool((rows == rows[:1]).all())
+    chosen = sorted({at * (count - 2) // (ALIKE - 1) for at in range(ALIKE)})
+    table = parameter.detach().reshape(count, -1)
+    table = table[:, :: max(1, -(-table.shape[1] // 4096))]
+    pairs = (table[chosen] == table[[at + 1 for at in chosen]]).all(dim=1)
+    return bool(pairs.float().mean() >= MOST_ALIKE)

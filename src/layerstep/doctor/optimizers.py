@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -12,31 +13,21 @@ from torch import Tensor, nn
 from layerstep._torch.guards import functions_off
 from layerstep.doctor.bad_origins import Born
 from layerstep.doctor.bad_values import is_bad
-from layerstep.doctor.facts import (
-    ActivationFacts,
-    CallFacts,
-    ForwardFacts,
-    InputFacts,
-    LossFacts,
-    ParameterFacts,
-    ParameterLook,
-    StepFacts,
-)
+from layerstep.doctor.facts import ParameterLook, StepFacts
 from layerstep.doctor.finding import Place
+from layerstep.doctor.first_parameters import FIRST, first_facts
 from layerstep.doctor.kept_gradients import KeptGradients
 from layerstep.doctor.live_graphs import LiveGraphs
 from layerstep.doctor.measuring import Copy, copy_of, is_readable, look_at
 from layerstep.doctor.parameter_groups import ParameterGroups
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.schedulers import Schedulers
+from layerstep.doctor.seen import Seen
 from layerstep.doctor.series import median
 from layerstep.doctor.traces import Traces
 from layerstep.gradients.no_gradient import biases_before_norms
 from layerstep.gradients.recorder import named_parameters
 from layerstep.gradients.sizes import is_plain, measure
-from layerstep.tensors.observing import checksum
-from layerstep.tensors.shapes import attempt, dtype_name
-from layerstep.tensors.summary import summarize
 from layerstep.training_steps.steps import Stepped
 
 if TYPE_CHECKING:
@@ -50,8 +41,6 @@ COPIED = 256 << 20
 """Bytes of parameters that are copied before a step, at most."""
 TINY = 0.1
 """A weight that begins below this share of the usual size may grow by large shares of its own."""
-FIRST = 1 << 16
-"""Elements that the statistics of an initial weight are taken from."""
 
 
 class _Named(NamedTuple):
@@ -76,6 +65,8 @@ class Optimizers:
         self._backward: dict[int, float] = {}
         """The norms of gradients after the last `backward()`, by the id of the parameter."""
         self._emptied = False
+        self._graded: set[int] = set()
+        """The parameters that had a gradient before the step that is looked at."""
         self._bad: tuple[str, ...] = ()
         self.born: Born | None = None
         """Where gradients that are not finite began, once that was looked for."""
@@ -106,24 +97,20 @@ class Optimizers:
         for each in named_parameters(self._session):
             parameter = each.parameter
             module = self._session.run.models.at(each.layer)
-            stats = summarize(parameter, limit=FIRST, brief=True).stats
-            run.parameters[each.name] = ParameterFacts(
+            run.parameters[each.name] = first_facts(
                 each.name,
-                each.layer,
-                type(module).__name__ if module is not None else "",
-                each.name.rpartition(".")[2],
-                tuple(parameter.shape),
-                dtype_name(parameter.dtype),
-                parameter.requires_grad,
-                tuple(owners.get(id(parameter), ())),
-                mean=stats.mean if stats is not None and stats.mean is not None else math.nan,
-                std=stats.std if stats is not None and stats.std is not None else math.nan,
-                checksum=checksum(parameter) if is_plain(parameter) and is_readable(parameter) else 0,
+                parameter,
+                module=each.layer,
+                kind=type(module).__name__ if module is not None else "",
                 model=models.get(id(parameter), ""),
+                optimizers=owners.get(id(parameter), ()),
                 before_norm=id(parameter) in dead,
-                memory=attempt(parameter.data_ptr, 0),
-                turned=_checksum_turned(parameter),
             )
+        known = {id(each.parameter) for each in named_parameters(self._session)}
+        own = [pair for each in self._session.run.training.optimizers for pair in self._parameters(each)]
+        for name, parameter in (*own, *(self._traces.loose.variables() if own else ())):
+            if id(parameter) not in known and name not in run.parameters:
+                run.parameters[name] = first_facts(name, parameter, optimizers=owners.get(id(parameter), ()))
 
     def _owners(self) -> dict[int, list[int]]:
         """The numbers of the optimizers of each parameter; 0 for one that has not stepped yet."""
@@ -141,7 +128,8 @@ class Optimizers:
         return list(every.values())
 
     def _look_up_names(self) -> None:
-        self._names = {id(each.parameter): each.name for each in named_parameters(self._session)}
+        self._names = {id(p): name for name, p in self._traces.loose.variables()}
+        self._names.update({id(each.parameter): each.name for each in named_parameters(self._session)})
 
     def trains(self, module: nn.Module) -> bool:
         """Does an optimizer that has stepped have parameters of this model?"""
@@ -151,11 +139,11 @@ class Optimizers:
 
     # --- are gradients cleared between steps? ---
 
-    def backward_begins(self, loss: Tensor, *, deep: bool) -> None:
+    def backward_begins(self, loss: Tensor, frame: FrameType, *, deep: bool) -> None:
         """A backward pass is about to add to gradients."""
         self._kept.backward_begins()
         if deep:
-            self._traces.look(loss)
+            self._traces.look(loss, frame)
 
     def backward_ended(self, *, deep: bool) -> None:
         """The pass has added to gradients."""
@@ -165,6 +153,8 @@ class Optimizers:
             sizes = measure([gradient for _, gradient in having])
             self._backward = {key: size.norm for (key, _), size in zip(having, sizes, strict=True)}
         self._kept.backward_ended()
+        first = (each.reference() for _, named in self._known.values() for each in named[:FIRST_ONES])
+        self._kept.note_pass(p for p in first if p is not None)
 
     # --- steps that were not watched ---
 
@@ -212,6 +202,9 @@ class Optimizers:
             return
         with_gradient = [(name, p) for name, p in named if p.grad is not None]
         sizes = measure([p.grad for _, p in with_gradient if p.grad is not None])
+        self._graded = {
+            id(p) for _, p in self._traces.update() if p.grad is not None and bool(p.grad.detach().any())
+        }
         self._sizes = {name: None for name, _ in named}
         self._sizes.update(
             {
@@ -229,24 +222,21 @@ class Optimizers:
     def after_step(
         self,
         stepped: Stepped,
+        seen: Seen,
         *,
         deep: bool,
         training_step: int,
-        losses: tuple[LossFacts, ...],
-        forwards: tuple[ForwardFacts, ...],
         seconds: float,
-        activations: tuple[ActivationFacts, ...],
-        calls: tuple[CallFacts, ...],
-        layer_inputs: tuple[InputFacts, ...],
         graphs: LiveGraphs,
         run: RunFacts,
+        shared: bool = False,
     ) -> StepFacts:
         """The step is done."""
         named = self._parameters(stepped)
         looks = self._look_at(stepped, named, run) if deep else {}
         self.schedulers.tell(run)
         untouched, orphans = self._neglected() if deep else ((), ())
-        kept = self._kept.names(stepped.number)
+        kept, lost = self._kept.names(stepped.number), self._kept.take_lost()
         self._kept.keep(stepped.number, named)
         self._trained.update(id(p) for _, p in named)
         unseen, self._last[stepped.number] = self._unseen(stepped), stepped.steps
@@ -256,13 +246,13 @@ class Optimizers:
             stepped.number,
             stepped.kind,
             self._groups.facts(stepped, self._names),
-            losses,
-            forwards,
+            seen.losses,
+            seen.forwards,
             seconds,
             is_looked_at=deep,
             grad_norm=math.hypot(*(look.norm for look in looks.values())) if looks else None,
             parameters=looks,
-            activations=activations,
+            activations=seen.activations,
             kept_gradients=kept,
             untouched=untouched,
             scaler=self.schedulers.scale(),
@@ -271,13 +261,15 @@ class Optimizers:
             strangers=self._strangers(named) if deep else (),
             backward_norm=self._norm_after_backward(named) if deep else None,
             emptied=self._emptied,
-            calls=calls,
+            calls=seen.calls,
             bad_gradients=self._bad,
             bad_at=self.born.where if self.born is not None else None,
             bad_words=self.born.words if self.born is not None else "",
-            layer_inputs=layer_inputs,
+            layer_inputs=seen.layer_inputs,
             live_graphs=graphs.look(training_step),
             held_by=graphs.held_by,
+            is_shared=shared,
+            lost_passes=lost,
             unseen=unseen,
         )
 
@@ -314,6 +306,12 @@ class Optimizers:
             return ()
         return tuple(name for name, p in named if p.grad is not None and is_bad(p.grad))
 
+    def with_gradients(self) -> tuple[list[Tensor], bool]:
+        """Every parameter that has a gradient, and whether some of them are in no model."""
+        variables = [p for _, p in self._traces.loose.variables()]
+        known = {id(p): p for p in (*(p for _, p in self.named()), *variables)}
+        return [p for p in known.values() if p.grad is not None], bool(variables)
+
     def named(self) -> list[tuple[str, Tensor]]:
         """Every parameter by name."""
         return [(each.name, each.parameter) for each in named_parameters(self._session)]
@@ -343,10 +341,13 @@ class Optimizers:
     def _neglected(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Parameters with a gradient that nothing has written to, and those that are in no optimizer."""
         owned = self._owners()
+        variables = {id(p) for _, p in self._traces.loose.variables()}
+        # Tensors of variables are data, as the points of an equation, unless an optimizer has some of them.
+        data = variables if variables.isdisjoint(owned) else set()
         with_gradient = [
             (name, p)
             for name, p in self._traces.update()
-            if p.requires_grad and p.grad is not None and bool(p.grad.detach().any())
+            if id(p) not in data and p.requires_grad and id(p) in self._graded
         ]
         untouched = tuple(name for name, p in with_gradient if self._traces.is_untouched(p))
         return untouched, tuple(name for name, p in with_gradient if id(p) not in owned)
@@ -363,12 +364,6 @@ class Optimizers:
     def last_scale(self, place: Place) -> float:
         """The factor of the loss at this line when it was last looked at; that of a scaler is asked."""
         return (self.schedulers.scale() or 1.0) * self._scales.get((place.file, place.line), 1.0)
-
-
-def _checksum_turned(parameter: Tensor) -> int:
-    if parameter.ndim != 2 or parameter.numel() > FIRST or not is_plain(parameter):
-        return 0
-    return checksum(parameter.detach().t().contiguous()) if is_readable(parameter) else 0
 
 
 def _is_random_matrix(run: RunFacts, name: str) -> bool:

@@ -16,7 +16,7 @@ from layerstep.doctor.facts import (
 )
 from layerstep.doctor.finding import Place
 from layerstep.doctor.samples import Samples
-from layerstep.doctor.sequence_facts import SequenceFacts
+from layerstep.doctor.sequence_facts import SampleFacts, SequenceFacts
 from layerstep.doctor.series import Series
 
 __all__ = ["OptimizerRun", "RunFacts", "Task"]
@@ -115,6 +115,8 @@ class RunFacts:
         self.schedulers: list[SchedulerFacts] = []
         self.sequence: SequenceFacts | None = None
         """How the model treats tokens, if it takes some; known after a few looks."""
+        self.mixing: SampleFacts | None = None
+        """Whether the samples of a batch act on each other; known after a few looks."""
 
     @property
     def criterion(self) -> str:
@@ -133,13 +135,13 @@ class RunFacts:
         run = self.optimizer(step.optimizer, step.kind)
         run.last = step
         self.training_step = step.training_step
-        if step.loss is not None:
+        if step.loss is not None and not step.is_shared:
             run.loss.add(step.number, step.loss)
         if step.grad_norm is not None:
             run.grad_norm.add(step.number, step.grad_norm)
         run.lr.add(step.number, step.lr)
         run.looks += step.is_looked_at
-        for loss in step.losses:
+        for loss in step.losses if not step.is_shared else ():
             for each in loss.criteria:
                 run.classes = max(run.classes, each.classes)
                 if each.target is not None and len(run.labels) < LABELS:
@@ -152,7 +154,7 @@ class RunFacts:
             if loss.is_looked_at:
                 run.criteria_seen, run.made_at = len(loss.criteria), loss.made_at
                 run.criterion = loss.criteria[0] if len(loss.criteria) == 1 else None
-        if step.is_looked_at:
+        if step.is_looked_at and not step.is_shared:
             self.samples.add(step)
             self._note_rows(step)
 

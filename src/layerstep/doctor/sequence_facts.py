@@ -1,12 +1,13 @@
-"""How a model treats tokens, as tried once on a copy."""
+"""How a model treats tokens and samples, as tried once on a copy."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from layerstep.doctor.finding import Place
 
-__all__ = ["LEAK", "SequenceFacts"]
+__all__ = ["LEAK", "SampleFacts", "SequenceFacts"]
 
 LEAK = 1e-4
 """Of a causal model the change is zero; those that convolve by FFT leak their rounding."""
@@ -53,3 +54,29 @@ class SequenceFacts:
     @property
     def is_causal(self) -> bool | None:
         return None if self.leak is None else self.leak <= LEAK
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFacts:
+    """How a model treats the samples of a batch, tried once on a copy in evaluation mode."""
+
+    model: str
+    samples: int
+    change: float = 0.0
+    """How much the outputs of some samples change with the other ones, as a share of their spread."""
+    at: str = ""
+    """The first module in which they do."""
+    dims: int = 0
+    """Of what that module is given."""
+    has_softmax: bool = False
+    """Does a softmax or an attention run over as many values as there are samples?"""
+    order: float | None = None
+    """How much another order of the places changes the outputs, of a model with attention."""
+    table: str = ""
+    """The layer whose places were turned round."""
+
+    def at_paths(self, full: Callable[[str], str]) -> SampleFacts:
+        """The same with whole paths."""
+        return replace(
+            self, at=full(self.at) if self.at else "", table=full(self.table) if self.table else ""
+        )

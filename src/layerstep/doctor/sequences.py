@@ -228,6 +228,7 @@ class _Look:
         self._tokens = _rows(call, tokens)
         self._width = int(self._tokens.shape[1])
         self._full_path = full_path
+        self._reads_each_other = any(map(is_attention, model.modules()))
         self._padding = padding_of(_named(call), self._name, self._tokens, model, self._labels)
         others = [
             each
@@ -247,7 +248,10 @@ class _Look:
     def add_to(self, found: SequenceFacts) -> SequenceFacts:
         """The facts with what a copy shows."""
         padding = self._padding
-        found = replace(found, name=self._name, length=self._width, shift=self._shift)
+        has_attention = found.has_attention or self._width in self._rows.softmax_sizes(0)
+        found = replace(
+            found, name=self._name, length=self._width, shift=self._shift, has_attention=has_attention
+        )
         lengths = padding.lengths if padding is not None else [self._width] * len(self._tokens)
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         if lengths[longest] >= SHORTEST:
@@ -298,11 +302,19 @@ class _Look:
         real = self._real(length)
         # What is behind can be cut off. Without what is before, the real tokens would have other positions.
         without: dict[str, Any] = {"shaken": slice(0, real.start)} if real.start else {"length": length}
-        change = change_of(plain, self._rows.run(row, **without), real)
+        try:
+            cut = self._rows.run(row, **without)
+        except Exception:  # a model of one length, whose positions do not fit fewer tokens
+            without = {"shaken": slice(real.stop, self._width)}
+            cut = self._rows.run(row, **without)
+        change = change_of(plain, cut, real)
         inner = self._rows.run(row, _with(other, slice(real.start + 1, real.stop - 1)))
         seen = change_of(plain, inner, plain.ends(real), inside=True)
-        at, is_hidden = "", plain.last is not None and seen < HIDDEN
-        if change > LEAK:
+        at, is_hidden = "", self._reads_each_other and plain.last is not None and seen < HIDDEN
+        least = LEAK * max(1.0, found.context or 0.0)  # one number for the row has no spread to compare with
+        if not plain.has_places:  # as an attention that pools makes it
+            is_hidden |= change_of(plain, self._rows.run(row, _with(other, real)), real) < HIDDEN
+        if change > least:
             traces = self._rows.traced(row), self._rows.traced(row, **without)
             at = first_difference(*traces, lambda one, two: self._differ_at(one, two, real)) or ""
             turned = self._rows.turned_mask(row, real)
@@ -313,7 +325,7 @@ class _Look:
             padding_known_by=padding.known_by,
             padding_change=change,
             padding_at=self._full_path(at) if at else "",
-            hidden=found.has_attention and is_hidden and change > LEAK,
+            hidden=found.has_attention and is_hidden and change > least,
         )
 
     def _border(self, row: int, real: slice) -> tuple[int, Tensor]:

@@ -10,13 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from layerstep._torch.graphs import shape_of_output
+from layerstep._torch.saved import saved_tensor, saved_word
+from layerstep.doctor.loss_operations import signed
+from layerstep.doctor.loss_terms import operation
 from layerstep.hooks.temporary import watching_copy
 from layerstep.tensors.containers import tensors_of
 
-__all__ = ["Trace", "Traced", "first_difference", "largest", "outputs_differ", "trace"]
+__all__ = ["Trace", "Traced", "first_difference", "largest", "outputs_differ", "softmax_sizes", "trace"]
 
 MOST_BYTES = 512 << 20
 """Of all values that one trace keeps; what comes later is left out."""
+
+
+MOST_NODES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +113,22 @@ def largest(output: Any) -> float:
     """The largest size of a number in an output."""
     sizes = [t.double().abs().nan_to_num(nan=0.0).max() for t in tensors_of(output) if t.numel()]
     return float(torch.stack(sizes).max()) if sizes else 0.0
+
+
+def softmax_sizes(output: Any) -> set[int]:
+    """Over how many values the softmaxes and attentions behind an output run, as its graph tells."""
+    waiting: list[Any] = [t.grad_fn for t in tensors_of(output)]
+    seen, sizes = set[Any](), set[int]()
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        waiting += [each for each, _ in node.next_functions]
+        shape = shape_of_output(node)
+        if operation(node) in ("Softmax", "LogSoftmax", "SafeSoftmax") and shape:
+            sizes.add(shape[signed(saved_word(node, "dim"))])
+        elif operation(node).startswith("ScaledDotProduct"):
+            key = saved_tensor(node, "key")
+            sizes.update([int(key.shape[-2])] if key is not None else [])
+    return sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -40,9 +41,9 @@ class Traces:
         self.loose = LooseParameters(session)
         self._first: dict[int, _Trace] = {}
 
-    def look(self, loss: Tensor) -> None:
+    def look(self, loss: Tensor, frame: FrameType) -> None:
         """A backward pass is about to begin: does its loss have parameters that no model knows of?"""
-        self.loose.look(loss, (each.parameter for each in named_parameters(self._session)))
+        self.loose.look(loss, (each.parameter for each in named_parameters(self._session)), frame)
 
     def update(self) -> list[tuple[str, Tensor]]:
         """Every parameter of every model, by name, and those that it does not know of; new ones are noted as
@@ -50,7 +51,7 @@ class Traces:
         """
         found = []
         named = [(each.name, each.parameter) for each in named_parameters(self._session)]
-        for name, parameter in (*named, *self.loose.named()):
+        for name, parameter in (*named, *self.loose.named(), *self.loose.variables()):
             known = self._first.get(id(parameter))
             if known is None or known.parameter() is not parameter:
                 known = self._first[id(parameter)] = _Trace(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch.tensors import is_tensor
-from layerstep.doctor.traced import Trace, trace
+from layerstep.doctor.traced import Trace, softmax_sizes, trace
 from layerstep.doctor.training_calls import TrainingCall
 from layerstep.doctor.trial import changed
 from layerstep.hooks.temporary import editing_calls, watching_copy
@@ -132,6 +132,11 @@ class Rows:
         """The same call with what each module takes and makes."""
         with self.shaking(row, shaken):
             return trace(self._model, lambda: self._call_model(row, change, length))
+
+    def softmax_sizes(self, row: int) -> set[int]:
+        """Over how many values the softmaxes of the model run."""
+        with torch.enable_grad():
+            return softmax_sizes(self._call_model(row, None, None))
 
     def turned_mask(self, row: int, real: slice) -> str:
         """The path of an attention of torch whose mask ignores exactly the real tokens of a row; or nothing.

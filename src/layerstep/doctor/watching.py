@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -18,30 +17,23 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch import is_in_backward, is_tracing
-from layerstep._torch.tensors import is_tensor
 from layerstep.calls.events import Phase
 from layerstep.calls.stack import call_depth
-from layerstep.doctor.activity import Activity
-from layerstep.doctor.bad_origins import BadOrigins
 from layerstep.doctor.budget import Attention, Budget, Level
-from layerstep.doctor.calls import Calls
+from layerstep.doctor.calls import leaves_of
 from layerstep.doctor.diagnosis import Diagnosis
-from layerstep.doctor.evaluation_losses import EvaluationLosses
 from layerstep.doctor.facts import StepFacts
 from layerstep.doctor.finding import Finding
-from layerstep.doctor.forwards import Forwards, autocast_in_use
-from layerstep.doctor.live_graphs import LiveGraphs
-from layerstep.doctor.losses import Losses
-from layerstep.doctor.optimizers import Optimizers
+from layerstep.doctor.forwards import autocast_in_use
 from layerstep.doctor.own_time import OwnTime, Piece
+from layerstep.doctor.parts import Parts
 from layerstep.doctor.rule import Rule, make_rules
-from layerstep.doctor.sequences import LOOKS_AT_TOKENS, has_padding, has_tokens, look_at_tokens
 from layerstep.doctor.source_of_loss import line_of, program_frame
-from layerstep.doctor.training_calls import TrainingCalls
 from layerstep.doctor.views import finding_view
 from layerstep.engine.instrument import Instrument
 from layerstep.errors import message_of
 from layerstep.hooks.taps import Sink, Taps
+from layerstep.tensors.containers import tensors_of
 from layerstep.tensors.observing import observing
 from layerstep.training_steps.steps import Stepped
 from layerstep.views import Notice
@@ -57,7 +49,7 @@ def doctor_of(session: Session) -> Doctor:
     return session.instruments.get(Doctor)
 
 
-class Doctor(Instrument):
+class Doctor(Parts, Instrument):
     """Watches the training of a session while it is on."""
 
     command = "doctor"
@@ -81,16 +73,8 @@ class Doctor(Instrument):
     def _start_anew(self) -> None:
         self.diagnosis = Diagnosis(make_rules(self._tell), self.silenced, self._found, self._rule_failed)
         self.budget = Budget(self.level)
-        self.forwards = Forwards(self.session.run.models)
-        self.optimizers = Optimizers(self.session)
-        self.activity = Activity()
-        self.calls = Calls()
-        self.training_calls = TrainingCalls()
-        self.origins = BadOrigins(self.session)
-        self.losses = Losses(self.optimizers, self.forwards, self.training_calls, self.origins)
-        self.evaluation_losses = EvaluationLosses(self.session.fail)
-        self.graphs = LiveGraphs(self.session)
-        self._is_looking = self._is_resting = False
+        self.make_parts(self.session)
+        self._is_looking = self._was_looking = self._is_resting = False
         self._rests_until = 0
         """The number of the step, of all optimizers, that is the last of a rest."""
         self._is_quiet = False
@@ -220,7 +204,8 @@ class Doctor(Instrument):
                     self.training_calls.begins(module, args, kwargs, step=step, autocast=autocast)
         elif self.optimizers.trains(module):
             line = line_of(program_frame(frame))
-            self.forwards.add_to_evaluation(call, self.session.run.training.count, line)
+            overlap = None if self.forwards.is_evaluating else self.splits.evaluation()
+            self.forwards.add_to_evaluation(call, self.count, line, overlap)
             is_compiled = any(model.compiled for model in self.session.run.models)
             self.evaluation_losses.listen(wanted=not is_compiled)
 
@@ -230,8 +215,9 @@ class Doctor(Instrument):
             return
         if self._is_resting:
             return
-        if is_tensor(output):
-            self.graphs.follow(output, self.session.run.training.count)
+        made = next((each for each in tensors_of(output) if each.requires_grad), None)
+        if made is not None:
+            self.graphs.follow(made, self.count)
         if self._is_looking and self._is_model(module):
             with observing():
                 self.forwards.returned(output)
@@ -272,17 +258,40 @@ class Doctor(Instrument):
     def _begins(self, losses: list[Tensor], frame: FrameType) -> None:
         if self.session.run.is_silent or not losses:
             return
+        if self.by_hand.is_asked(self.session.run.training) and self.by_hand.begins():
+            self._stepped_by_hand()
         with self._safely(), observing():
-            self.optimizers.backward_begins(losses[0], deep=self._is_looking)
+            self.optimizers.backward_begins(losses[0], frame, deep=self._is_looking)
             self.losses.begins(losses[0], program_frame(frame), deep=self._is_looking)
-            self.graphs.follow(losses[0], self.session.run.training.count)
+            self.graphs.follow(losses[0], self.count)
 
     def _has_ended(self, losses: list[Tensor], frame: FrameType) -> None:
         if not self.session.run.is_silent:
             with self._safely(), observing():
                 self.optimizers.backward_ended(deep=self._is_looking)
+                if self.by_hand.is_asked(self.session.run.training):
+                    self._may_step_by_hand()
 
     # --- steps of optimizers ---
+
+    def _may_step_by_hand(self) -> None:
+        """A pass has ended, and no optimizer has ever stepped: keep what belongs to a step by hand."""
+        self.by_hand.ended(self.optimizers.with_gradients)
+        stepped = self.by_hand.stepped
+        if stepped is not None:
+            self._is_about_to_step(stepped)
+            self.by_hand.keep(self.seen(stepped, shared=False), deep=self._is_looking)
+            self._close_step()
+
+    def _stepped_by_hand(self) -> None:
+        stepped, taken = self.by_hand.stepped, self.by_hand.take()
+        if stepped is not None and taken is not None:
+            stepped.steps += 1
+            seen, is_deep = taken
+            if not self.by_hand.has_changed:
+                self.optimizers.wake()  # gradients are added up for ever: that nothing steps is the fault
+            with self._safely(), observing():
+                self.make_step(stepped, seen, deep=is_deep, shared=False, seconds=0.0)
 
     def _is_about_to_step(self, stepped: Stepped) -> None:
         if self.session.run.is_silent or is_tracing():
@@ -292,50 +301,29 @@ class Doctor(Instrument):
                 self._has_begun = True
                 self.optimizers.begin(self.diagnosis.run)
                 self.diagnosis.begins()
-            self.optimizers.before_step(stepped, deep=self._is_looking)
+            self.optimizers.before_step(stepped, deep=self._is_deep(stepped))
             if self.optimizers.has_bad_gradients and self.losses.are_finite:
                 self.optimizers.born = self.origins.in_backward() or self.optimizers.born
 
     def _stepped(self, stepped: Stepped) -> None:
         if self.session.run.is_silent or is_tracing():
             return
+        is_shared = self.losses.are_shared(stepped.number)
         with self._safely(), observing():
-            step = self.optimizers.after_step(
-                stepped,
-                deep=self._is_looking,
-                training_step=self.session.run.training.count,
-                losses=self.losses.take(),
-                forwards=self.forwards.take_step(partial(self.optimizers.has_part_of, stepped)),
-                seconds=time.perf_counter() - self._since,
-                activations=self.activity.take(),
-                calls=self.calls.take(),
-                layer_inputs=self.activity.take_inputs(),
-                graphs=self.graphs,
-                run=self.diagnosis.run,
-            )
-            if self._is_looking:
-                self._try_sequences()
-            self.diagnosis.stepped(step)
-            labels = self.diagnosis.run.optimizer(stepped.number).labels
-            self.losses.labels_are_alike = len(labels) == 1
-            for stepper in self.steppers:
-                stepper(step)
-        self._close_step()
+            is_deep = self._is_deep(stepped)
+            seen, seconds = self.seen(stepped, shared=is_shared), time.perf_counter() - self._since
+            self.make_step(stepped, seen, deep=is_deep, shared=is_shared, seconds=seconds)
+        if not is_shared:  # what the next forward gets is decided once for each backward pass
+            self._close_step()
 
-    def _try_sequences(self) -> None:
-        """In the third look, and once more if padding comes later: how the model treats tokens."""
-        run, call = self.diagnosis.run, self.training_calls.last
-        if call is None or call.reference() is None or self.budget.looks + 1 not in LOOKS_AT_TOKENS:
-            return  # a model that is gone was made for one call: `net[:4](x)`
-        if not has_tokens(call):
-            return
-        known = run.sequence
-        if known is None or (not known.padding and not known.skipped and has_padding(call)):
-            run.sequence = look_at_tokens(self.session, call)
+    def _is_deep(self, stepped: Stepped) -> bool:
+        """Is this step looked at? Optimizers that step together are, or are not, together."""
+        return self._was_looking if self.losses.are_shared(stepped.number) else self._is_looking
 
     def _close_step(self) -> None:
         now = time.perf_counter()
         self.budget.stepped(now - self._since, self._own.take(), was_look=self._is_looking)
+        self._was_looking = self._is_looking
         self._since = now
         with self._safely():
             self._look_next()
@@ -360,22 +348,15 @@ class Doctor(Instrument):
         """Decide about the step that begins now, and put taps on the layers if it is to be looked at."""
         attention = self.budget.next()
         self._is_looking = attention is Attention.LOOK
-        if attention is Attention.REST:
+        if attention is Attention.REST and self.by_hand.stepped is None:  # it could not be woken
             self._rest()
         if not self._is_looking:
             self._layers.clear()
             self.training_calls.forget()
             return
-        models = [model for model in self.session.run.models if not model.compiled]
-        leaves = {
-            id(module): (path, module)
-            for model in models
-            for path, module in ((self.session.run.models.full_path(model, p), m) for p, m in model.names)
-            if next(module.children(), None) is None and not isinstance(module, nn.TransformerEncoderLayer)
-        }
-        self._paths = {key: path for key, (path, _) in leaves.items()}
-        roots = [model.root for model in models if model.root is not None]
-        self._layers.apply_to_leaves([module for _, module in leaves.values()], roots)
+        leaves, roots = leaves_of(self.session.run.models)
+        self._paths = {id(module): path for path, module in leaves}
+        self._layers.apply_to_leaves([module for _, module in leaves], roots)
 
     # --- what goes wrong with ourselves ---
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 
 from layerstep.doctor.dynamics import judged
-from layerstep.doctor.facts import CriterionFacts, LossFacts, StepFacts
+from layerstep.doctor.facts import CriterionFacts, StepFacts
 from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import Rule
-from layerstep.doctor.run_facts import OptimizerRun, RunFacts
+from layerstep.doctor.run_facts import OptimizerRun, RunFacts, Task
 from layerstep.registry import rule
 
 __all__ = ["ConstantLabels"]
@@ -41,8 +41,7 @@ class ConstantLabels(Rule):
         if optimizer is None or loss is None or step.number < STEPS:
             return
         where = Place(file=loss.made_at.file, line=loss.made_at.line)
-        if not optimizer.labels:
-            yield from _same_number(optimizer, loss, where)
+        yield from _same_number(optimizer, where)
         for place, task in enumerate(optimizer.tasks):
             if len(task.labels) != 1 or not _is_classifier(task.criterion):
                 continue
@@ -60,21 +59,34 @@ class ConstantLabels(Rule):
             )
 
 
-def _same_number(optimizer: OptimizerRun, loss: LossFacts, where: Place) -> Iterable[Sign]:
-    """Targets that are no classes: each batch has one value, and all have the same."""
-    means, stds = optimizer.target_mean.values(), optimizer.target_std.values()
-    target = loss.criteria[0].target if len(loss.criteria) == 1 else None
-    if target is None or not loss.criteria[0].is_alone or target.distinct != 1 or len(means) < LOOKS:
+def _same_number(optimizer: OptimizerRun, where: Place) -> Iterable[Sign]:
+    """Targets that are no classes: each batch has one value, and all have the same. Where one part of the
+    loss wants zeros and another one ones, both are meant.
+    """
+    same = [(task, value) for task in optimizer.tasks if (value := _only_value(task)) is not None]
+    if len({value for _, value in same}) != 1:
         return
-    count = len(means) * math.prod(target.shape)
-    room = 1e-6 * abs(means[0])  # the mean of equal numbers is rounded
-    if count >= FEW and max(stds) <= room and max(means) - min(means) <= room:
+    task, value = same[0]
+    target = task.criterion.target
+    count = len(task.mean) * math.prod(target.shape) if target is not None else 0
+    is_whole = len(optimizer.tasks) > 1 or task.criterion.is_alone
+    if count >= FEW and is_whole:
+        which = f" of a part of the loss, {task.criterion.kind}," if len(optimizer.tasks) > 1 else ""
         yield Sign(
-            f"all of {count} targets are {means[0]:.4g}",
+            f"all of {count} targets{which} are {value:.4g}",
             where,
-            {"targets": count, "value": means[0]},
+            {"targets": count, "value": value},
             severity=Severity.INFO,
         )
+
+
+def _only_value(task: Task) -> float | None:
+    """The number that all targets are; None if there are several, or too few looks."""
+    means, stds, target = task.mean.values(), task.std.values(), task.criterion.target
+    if task.labels or target is None or target.distinct != 1 or len(means) < LOOKS:
+        return None
+    room = 1e-6 * abs(means[0])  # the mean of equal numbers is rounded
+    return means[0] if max(stds) <= room and max(means) - min(means) <= room else None
 
 
 def _is_classifier(criterion: CriterionFacts) -> bool:

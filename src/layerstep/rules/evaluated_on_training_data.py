@@ -15,6 +15,8 @@ __all__ = ["EvaluatedOnTrainingData"]
 ROWS = 16
 SHARE = 0.3
 """Of the samples that could be found again: only some of either are looked at."""
+LEAST = 0.02
+"""Of the rows of a dataset, where those of both are known."""
 DIFFERENT = 0.5
 """The share of different samples in an evaluation: where samples are alike, some meet by chance."""
 
@@ -25,7 +27,7 @@ class EvaluatedOnTrainingData(Rule):
 
     Why: the measured quality then says how well the model remembers, not how well it works on new samples. It
     may be intended, to follow the training. The rule compares checksums of the samples that the doctor looked
-    at.
+    at. If a `DataLoader` reads both from parts of one dataset, it compares the rows of these parts.
 
     How to fix: keep some samples out of the training, and evaluate on these.
     """
@@ -34,6 +36,15 @@ class EvaluatedOnTrainingData(Rule):
     patience = 2
 
     def evaluated(self, evaluation: EvaluationFacts, run: RunFacts) -> Iterable[Sign]:
+        both, whole = evaluation.overlap or (0, 0)
+        if both > LEAST * whole:
+            yield Sign(
+                f"{both} of the {whole} rows that the evaluation reads are among those that are trained on",
+                Place(module=evaluation.model, file=evaluation.line.file, line=evaluation.line.line),
+                {"evaluated": whole, "trained on": both},
+                is_sure=True,
+            )
+            return
         rows = set(evaluation.rows)
         both = len(rows & run.trained_rows.keys())
         fewest = min(len(rows), len(run.trained_rows))

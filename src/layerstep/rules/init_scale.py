@@ -6,8 +6,8 @@ import itertools
 import math
 from collections.abc import Iterable
 
-from layerstep.doctor.facts import ActivationFacts, StepFacts
-from layerstep.doctor.finding import Place, Sign
+from layerstep.doctor.facts import ActivationFacts, ParameterFacts, StepFacts
+from layerstep.doctor.finding import Place, Severity, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.doctor.series import median
@@ -15,6 +15,9 @@ from layerstep.registry import rule
 
 __all__ = ["InitScale"]
 
+GAIN = 4.0
+"""Times 1 / sqrt(inputs): the usual initialisations have 0.5 to 2, and so have trained weights."""
+INPUTS = 8
 GROWTH = 6.0
 """A layer whose output is so much larger than its input; the usual initialisations have 0.1 to 2."""
 LARGE = 6.0
@@ -63,6 +66,19 @@ class InitScale(Rule):
     def __init__(self) -> None:
         self._is_done = False
 
+    def begins(self, run: RunFacts) -> Iterable[Sign]:
+        """Norm layers and residual branches hide large weights from the sizes of outputs, not from these."""
+        known = {each.name: _gain(each) for each in run.parameters.values() if _is_weight(each)}
+        large = [name for name, gain in known.items() if gain > GAIN]
+        if len(large) >= 2 and 2 * len(large) >= len(known):
+            usual = median([known[name] for name in large])
+            yield Sign(
+                f"{len(large)} of {len(known)} weights begin with {usual:.2g} times 1 / sqrt(inputs)",
+                Place(tuple(large), module=run.parameters[large[0]].module),
+                {"times 1 / sqrt(inputs)": tuple(known[name] for name in large[:8])},
+                severity=Severity.INFO,
+            )
+
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         if self._is_done or not step.is_looked_at or not step.activations:
             return
@@ -98,6 +114,19 @@ class InitScale(Rule):
         shrunk = [each for each in layers if each.std < 0.1 * each.given]
         if len(shrunk) >= 2 and layers[-1].given < SMALL * layers[0].given:
             yield _sign(f"the signal dies out: {_ratio(shrunk):.2g} of it passes each layer", shrunk, layers)
+
+
+def _is_weight(known: ParameterFacts) -> bool:
+    """Is it multiplied with several inputs? Tables are not, and filters of one channel may begin large."""
+    is_table = "Embedding" in known.kind or "Norm" in known.kind
+    return known.is_matrix and known.requires_grad and not is_table and min(known.shape[:2]) >= INPUTS
+
+
+def _gain(known: ParameterFacts) -> float:
+    """Its deviation times the root of its inputs. Of a matrix of the program's own they may be the rows."""
+    rows, columns = known.shape[0], math.prod(known.shape[1:])
+    inputs = columns if known.leaf.startswith(("weight", "in_proj")) else min(rows, columns)
+    return known.std * math.sqrt(inputs)
 
 
 def _builds_up(layers: list[ActivationFacts], every: list[ActivationFacts]) -> bool:

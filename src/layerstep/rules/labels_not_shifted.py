@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from layerstep.doctor.facts import StepFacts
-from layerstep.doctor.finding import Sign
+from layerstep.doctor.finding import Severity, Sign
 from layerstep.doctor.rule import Rule
 from layerstep.doctor.run_facts import RunFacts
 from layerstep.registry import rule
@@ -24,8 +24,8 @@ class LabelsNotShifted(Rule):
 
     Why: the label at each position is the token at that position or before it. A causal model has read it, so
     it learns to copy: the loss falls to almost zero within a few hundred steps, and the model has learned
-    nothing about the next token. Models that read both directions, or each token separately, are not
-    reported.
+    nothing about the next token. A model that reads each token separately is not reported. A model that reads
+    both directions gets a note: an autoencoder may want this, a masked language model does not.
 
     How to fix: compare the output at position t with token t + 1: `logits[:, :-1]` with `tokens[:, 1:]`.
     Models of transformers that are given `labels` shift them themselves.
@@ -38,6 +38,14 @@ class LabelsNotShifted(Rule):
         facts = run.sequence
         if facts is None or not step.is_looked_at or facts.shift not in _WHERE:
             return
+        if facts.is_causal is False and facts.shift == 0:
+            yield Sign(
+                "the label of a place is the token that the model reads there: it learns to copy",
+                replace(facts.made_at, module=facts.model),
+                {"shift": 0, "tokens": facts.length},
+                severity=Severity.INFO,
+                advice=("hide the tokens that are to be predicted, and ignore the labels of all others",),
+            )
         if facts.is_causal and facts.context is not None and facts.context > USED:
             yield Sign(
                 f"the label of a place is {_WHERE[facts.shift]}, which the model has read: it learns to copy",

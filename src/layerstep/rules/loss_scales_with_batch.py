@@ -40,14 +40,16 @@ class LossScalesWithBatch(Rule):
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         for loss in step.losses:
-            if any(each.reduction == "mean" for each in loss.criteria):
-                continue  # the sum is a penalty added to it
+            has_mean = any(each.reduction == "mean" for each in loss.criteria)
             if not math.isfinite(loss.value):
                 continue  # it may be divided by zero
             for each in loss.criteria:
                 if each.reduction != "sum" or each.kind == "log_likelihood" or step.samples < 2:
                     continue
-                whole = abs(loss.scale) * step.samples / max(len(step.losses), 1)
+                if has_mean and (each.target is None or each.target.shape[:1] != (step.samples,)):
+                    continue  # the sum is a penalty added to the mean
+                factor = 1.0 if math.isnan(each.factor) else each.factor
+                whole = abs(loss.scale * factor) * step.samples / max(len(step.losses), 1)
                 if 1.5 < whole < math.inf:
                     yield Sign(
                         f"{each.kind} is summed over the batch and not divided by its size",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from layerstep.doctor.facts import StepFacts
@@ -24,7 +25,7 @@ class NeverUpdated(Rule):
     Why: it stays as it was initialised while the rest of the model learns around it. Most often it is in no
     optimizer: the optimizer was made before the layer, or with only a part of the model, or the layer is in a
     plain list, where the model does not find it. Or its optimizer never steps, or its gradient is cleared
-    before the step.
+    before the step. If the program has no optimizer, passes that change nothing are a note.
 
     How to fix: give all parameters to the optimizer, and step every optimizer. If they are meant to stay as
     they are, set `requires_grad_(False)`: that also saves the time of their gradients.
@@ -39,12 +40,13 @@ class NeverUpdated(Rule):
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
-        self._emptied = 0
+        self._emptied = self._between = 0
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         if not step.is_looked_at:
             return
         yield from self._cleared_too_soon(step)
+        yield from self._cleared_between(step)
         # What the optimizer of this step holds, it has stepped: if that changed nothing, it was too little.
         still = (set(step.untouched) - _tried(step)) | _unmoved(step, run)
         self._seen = {name: self._seen.get(name, 0) + 1 for name in still}
@@ -64,6 +66,23 @@ class NeverUpdated(Rule):
                 Place(tuple(step.parameters), file=at.file, line=at.line),
                 {"gradient norm after backward": step.backward_norm or 0.0},
                 advice=("call optimizer.zero_grad() before backward(), not between backward() and step()",),
+            )
+
+    def _cleared_between(self, step: StepFacts) -> Iterable[Sign]:
+        """Passes over several batches, each of which clears what the one before it has made."""
+        calls = [call for call in step.forwards if call.with_grad]
+        lines = {(loss.backward_at.file, loss.backward_at.line) for loss in step.losses}
+        is_loop = len(lines) == 1 and len(calls) >= len(step.losses) and not step.is_shared
+        self._between = self._between + 1 if step.lost_passes and is_loop else 0
+        if self._between >= 3:
+            at = step.losses[-1].backward_at
+            yield Sign(
+                f"the gradients of {step.lost_passes} of {len(step.losses)} backward passes are cleared "
+                "before the next pass: they count for nothing",
+                Place(file=at.file, line=at.line),
+                {"passes": len(step.losses), "cleared": step.lost_passes},
+                severity=Severity.WARNING,
+                advice=("call optimizer.zero_grad() once for each step, not for each batch",),
             )
 
     def ended(self, run: RunFacts) -> Iterable[Sign]:
@@ -94,7 +113,7 @@ class NeverUpdated(Rule):
             text,
             Place(names),
             {"looks": self._seen[names[0]], "training steps": step.training_step},
-            severity=self.severity if is_loose or _is_meant_to_train(names, step, run) else Severity.INFO,
+            severity=self.severity if is_loose or _is_meant(names, step, run) else Severity.INFO,
             advice=("keep modules in nn.ModuleList or nn.ModuleDict, tensors in nn.Parameter",)
             if is_loose
             else (),
@@ -134,6 +153,12 @@ def _model(name: str, run: RunFacts) -> str:
     return known.model if known is not None else ""
 
 
+def _is_meant(names: tuple[str, ...], step: StepFacts, run: RunFacts) -> bool:
+    """Is it surely a mistake? Passes that change nothing at all may be made for their gradients."""
+    is_by_hand = math.isnan(step.lr) and set(step.parameters) <= set(names)
+    return not is_by_hand and _is_meant_to_train(names, step, run)
+
+
 def _is_meant_to_train(names: tuple[str, ...], step: StepFacts, run: RunFacts) -> bool:
     """Is it surely a mistake?
 
@@ -143,8 +168,9 @@ def _is_meant_to_train(names: tuple[str, ...], step: StepFacts, run: RunFacts) -
     if any(name in step.parameters for name in names):
         return True
     known = run.parameters.get(names[0])
-    if known is None:
-        return False
+    if known is None or not known.model:  # a tensor of the program's own, as the optimizer has others
+        own = [run.parameters[name] for name in step.parameters if name in run.parameters]
+        return known is not None and any(not each.model for each in own)
     of_model = [each for each in run.parameters.values() if each.model == known.model and each.requires_grad]
     trained = [each for each in of_model if set(each.optimizers) - {0}]
     if not trained or any(0 in run.parameters[name].optimizers for name in names if name in run.parameters):

@@ -13,6 +13,10 @@ from layerstep.registry import rule
 __all__ = ["NoGradientPath"]
 
 LOOKS = 5
+NONE = 8
+"""Looks without any gradient: an optimizer may step before its part of the loss is there."""
+ZERO = 8
+"""Looks in which a gradient is zero. A branch that begins at zero has one from the second step on."""
 
 
 @rule("R4", "no-gradient-path", severity="error", cost="look")
@@ -20,8 +24,10 @@ class NoGradientPath(Rule):
     """A parameter should be trained, but no gradient ever reaches it.
 
     Why: something cuts the graph between its module and the loss: `detach()`, `torch.no_grad()`, `.data`,
-    `.item()`, a trip through numpy, or an argmax. The optimizer has the parameter, but never changes it. If a
-    module is not called at all, or the loss does not use its output, this is only a note.
+    `.item()`, a trip through numpy, or an argmax. The optimizer has the parameter, but never changes it. A
+    loss that is made anew from its number has no graph at all. `round()`, `sign()` and comparisons have a
+    slope of zero: the gradient is there, and zero in every step. If a module is not called at all, or the
+    loss does not use its output, this is only a note.
 
     How to fix: remove what cuts the graph. If you want the cut, set `requires_grad_(False)` and leave the
     parameters out of the optimizer.
@@ -38,6 +44,8 @@ class NoGradientPath(Rule):
         self._had: dict[int, set[str]] = {}
         self._calls: dict[str, CallFacts] = {}
         self._cut: dict[str, str] = {}
+        self._zero: dict[str, int] = {}
+        """Looks in which the gradient of a parameter was zero; far below zero once it was not."""
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
         if not step.is_looked_at or step.emptied:
@@ -45,9 +53,14 @@ class NoGradientPath(Rule):
         had = self._had.setdefault(step.optimizer, set())
         had.update(name for name, look in step.parameters.items() if look.has_gradient)
         self._note_calls(step, run, had)
-        self._looks[step.optimizer] = self._looks.get(step.optimizer, 0) + 1
-        if self._looks[step.optimizer] < LOOKS or not had:
+        looks = self._looks[step.optimizer] = self._looks.get(step.optimizer, 0) + 1
+        if looks < LOOKS:
             return
+        if not had:
+            if looks >= NONE and step.losses and not (step.strangers and step.orphans):
+                yield _of_nothing(step)
+            return
+        yield from self._at_zero(step, run, had)
         without = [
             run.parameters[name]
             for name in step.parameters
@@ -66,6 +79,29 @@ class NoGradientPath(Rule):
                 severity=Severity.INFO,
                 advice=("leave them out of the optimizer, or use them",),
             )
+
+    def _at_zero(self, step: StepFacts, run: RunFacts, had: set[str]) -> Iterable[Sign]:
+        """Gradients that come, and are zero in every look: a rounding, a step or a factor of zero."""
+        for name, look in step.parameters.items():
+            known = run.parameters.get(name)
+            is_zero = look.has_gradient and look.most == 0 and not (known is not None and known.before_norm)
+            self._zero[name] = self._zero.get(name, 0) + 1 if is_zero else -(1 << 30)
+        zero = [name for name, looks in self._zero.items() if looks >= ZERO and name in step.parameters]
+        if not zero or not step.loss or _has_other_cause(zero, step, run):
+            return
+        alive = [name for name in step.parameters if name in had and name not in zero]
+        order = [call.path for call in step.calls]
+        modules = {name: run.parameters[name].module for name in (*zero, *alive) if name in run.parameters}
+        last = max((order.index(modules[n]) for n in zero if modules.get(n) in order), default=-1)
+        first = min((order.index(modules[n]) for n in alive if modules.get(n) in order), default=len(order))
+        where = f": the slope is zero in front of {order[first]}" if -1 < last < first < len(order) else ""
+        yield Sign(
+            f"the gradient of {len(zero)} parameters is zero in every step{where}",
+            Place(tuple(zero), module=order[last] if where else ""),
+            {"looks": self._zero[zero[0]], "with a gradient": len(alive)},
+            severity=None if where or not alive else Severity.INFO,
+            advice=("look for round(), sign(), a comparison or a factor of zero behind these layers",),
+        )
 
     def _note_calls(self, step: StepFacts, run: RunFacts, had: set[str]) -> None:
         """Where does the gradient end? Between a module without one and the next that has one."""
@@ -115,6 +151,25 @@ class NoGradientPath(Rule):
             Place(tuple(each.name for each in cut), module=last.module),
             {"parameters": len(cut)},
         )
+
+
+def _has_other_cause(zero: list[str], step: StepFacts, run: RunFacts) -> bool:
+    """Units that are dead, weights that begin constant, and half precision have rules of their own."""
+    known = [run.parameters[name] for name in zero if name in run.parameters]
+    is_dead = any(each.units and each.dead == each.units for each in step.activations)
+    is_constant = any(each.is_matrix and not each.std > 0 for each in run.parameters.values())
+    return is_dead or is_constant or any(each.dtype in ("f16", "bf16") for each in known)
+
+
+def _of_nothing(step: StepFacts) -> Sign:
+    """`backward()` has run, and reached none of the parameters."""
+    at = step.losses[-1].made_at
+    return Sign(
+        "backward() reaches no parameter of the optimizer: the loss does not hang on them",
+        Place(tuple(step.parameters), file=at.file, line=at.line),
+        {"parameters": len(step.parameters), "loss": step.losses[-1].value},
+        advice=("call backward() on the loss itself, not on a new tensor made of its number",),
+    )
 
 
 def _counted(parameters: list[ParameterFacts]) -> str:

@@ -33,6 +33,14 @@ class OrderIgnored(Rule):
     explains = ("not-learning", "plateau", "underfitting")
 
     def stepped(self, step: StepFacts, run: RunFacts) -> Iterable[Sign]:
+        places = run.mixing
+        if places is not None and step.is_looked_at and places.order is not None and places.order < NOTHING:
+            yield Sign(
+                f"another order of the places that {places.table} makes gives the same output: no positions "
+                "reach it",
+                Place(module=places.table or places.model),
+                {"change by order": places.order},
+            )
         facts = run.sequence
         if facts is None or not step.is_looked_at or facts.order is None or facts.context is None:
             return

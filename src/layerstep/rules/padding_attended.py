@@ -38,7 +38,7 @@ class PaddingAttended(Rule):
         facts = run.sequence
         if facts is None or not step.is_looked_at or facts.hidden or facts.padding_change is None:
             return
-        if facts.padding_change > MOVED:
+        if facts.padding_change > MOVED * max(1.0, facts.context or 0.0):
             at = f"; it begins in {facts.padding_at}" if facts.padding_at else ""
             yield Sign(
                 f"{facts.padding} padding tokens change the outputs at the real ones{at}",

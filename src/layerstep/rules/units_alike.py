@@ -88,7 +88,9 @@ class UnitsAlike(Rule):
 
 def _is_one_value(known: ParameterFacts) -> bool:
     """A weight of a layer with several inputs and units. A filter of one channel may be a mean on purpose."""
-    if known.kind not in _LAYERS or not known.leaf.startswith("weight") or not known.requires_grad:
+    if "Norm" in known.kind or "Embedding" in known.kind or not known.requires_grad:
+        return False
+    if known.kind in _LAYERS and not known.leaf.startswith("weight"):
         return False
     is_wide = known.is_matrix and known.shape[0] > 1 and math.prod(known.shape[1:]) > 1
     return is_wide and not known.std > 1e-8 * abs(known.mean) and abs(known.mean) > 0

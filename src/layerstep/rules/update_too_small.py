@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from layerstep.doctor.facts import StepFacts
@@ -40,7 +41,8 @@ class UpdateTooSmall(Rule):
             return
         highest = max(mine.lr.values())
         update = median(mine.update.tail(LOOKS))
-        if update < SMALL and step.lr > 0 and step.lr >= 0.5 * highest:
+        is_full = math.isnan(step.lr) or (step.lr > 0 and step.lr >= 0.5 * highest)
+        if update < SMALL and is_full:
             yield Sign(
                 f"a step changes the weights by {update:.2g} times their size",
                 Place(module=step.kind),
