@@ -51,7 +51,8 @@ def find_parting(
         where = _holder(mapping, moment.pair) if moment.is_input else moment.pair
         if where is None:
             continue
-        is_own = id(moment.pair) not in other_weights and _is_own_doing(moment, checks[id(moment.pair)])
+        check = checks[id(moment.pair)]
+        is_own = id(moment.pair) not in other_weights and (check.state or _is_own_doing(moment, check))
         if not is_own and _heals(moment, mapping, checks, moments):
             healed.append(moment.pair)
             continue
