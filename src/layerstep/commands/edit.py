@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from layerstep.arguments import Choice, Condition, Expr, Given, Keyword, Number, Word
+from layerstep.arguments import Choice, Condition, Expr, Given, Keyword, Number, Pattern, Word
 from layerstep.commands.break_ import condition_of
 from layerstep.commands.set_ import GRADIENT, gradient_of, split_assignment
 from layerstep.edits.acting import Reach, parse_tokens
@@ -15,7 +15,7 @@ from layerstep.views import Notice
 
 __all__ = ["REACH", "WHERE", "reach_of"]
 
-WHERE = Word("WHERE", completes="where")
+WHERE = Pattern()
 REACH = (
     Keyword("for", Number("N", least=1, default=0, name="times"), "act in so many calls only"),
     Keyword("call", Number("K", least=1, default=0), "act only in the K-th call of a forward"),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from layerstep.arguments import Expr, Flag, Given, Keyword, Rest
 from layerstep.edits.edits import Edits
-from layerstep.edits.futures import Future, futures_apart, outermost_call, run_future
+from layerstep.edits.futures import Future, about_numbers, futures_apart, outermost_call, run_future
 from layerstep.edits.stepped_futures import SteppedFuture, run_step, steps_apart
 from layerstep.edits.sweep import metric_of
 from layerstep.engine.session import Session
@@ -100,6 +100,7 @@ def _apart(session: Session, one: Future, other: Future, *, metric: str, words: 
                 f"{metric.strip()}: {before:.5g} {words[0]}, {after:.5g} {words[1]} ({after - before:+.3g})"
             )
         )
+    views += about_numbers(one)
     apart = futures_apart(one, other)
     if not apart:
         views.append(Notice("nothing changes: all outputs have the same bits", level="good"))

@@ -138,6 +138,13 @@ class RunningForward:
         except Exception as error:
             self._session.fail(error)
 
+    def turn_streams_back(self) -> bool:
+        """Put the random streams where they were at the beginning, for a rerun that leaves no trace."""
+        if self.snapshot is None:
+            return False
+        self.snapshot.turn_streams_back()
+        return True
+
     def run_again(self) -> Any:
         """The result of another run, at a stop after the end of the first."""
         self.is_over = False
