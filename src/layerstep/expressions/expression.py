@@ -36,11 +36,6 @@ PAST_NAME = "__past__"
 UNREADABLE = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
 """What Python's compiler raises for text that it cannot read; the last two where it is nested too deeply."""
 
-_OF_NUMBERS = (
-    r"[eE]\d+|[eE]?[jJ]|real|imag|conjugate|is_integer|hex|as_integer_ratio|if|else|and|or|is|in|not|for"
-)
-"""What may follow a number and a point in Python. Anything else is a path of an `nn.Sequential`: `3.bias`."""
-
 _TOKENS = re.compile(
     r"""
     (?P<skip> [rRbBfFuU]{0,2}(?:'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"
@@ -48,11 +43,12 @@ _TOKENS = re.compile(
   | (?P<result> \$(?:\$\d*|\d+|_)? )
   | (?P<past> (?<![\w.\])])[A-Za-z_]\w*(?:\.\w+)*@-\d+(?!\w|\.\d) )
   | (?P<dotted> (?<![\w.])[A-Za-z_]\w*(?:\.\w+)*\.\d+(?:\.\w+)*(?!\w)
-            | (?<![\w.\])])\d+(?:\.\d+)*\.(?!(?:%s)\b)[A-Za-z_]\w*(?:\.\w+)* )
-    """
-    % _OF_NUMBERS,
+            | (?<![\w.\])])\d+(?:\.\d+)*\.(?!(?:[eE]\d+|[eE]?[jJ]|real|imag|conjugate|hex
+            |is_integer|as_integer_ratio|if|else|and|or|is|in|not|for)\b)[A-Za-z_]\w*(?:\.\w+)* )
+    """,
     re.VERBOSE,
 )
+"""`3.bias` is a path of an `nn.Sequential`, unless a number may have that after it: `1.e5`, `2.0.real`."""
 
 
 def rewrite(text: str) -> str:
