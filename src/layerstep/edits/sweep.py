@@ -160,6 +160,10 @@ def sweep(session: Session, trials: list[Trial], *, metric: str) -> tuple[float,
     for trial in trials:
         try:
             future = run_future(session, call, [trial.edit], keep=False)
+            if not trial.edit.change.done:
+                why = trial.edit.change.why_not or "it is not called in this forward"
+                rows.append(Swept(trial.path, None, why, trial.part))
+                continue
             rows.append(Swept(trial.path, metric_of(session, future, metric), part=trial.part))
         except UserError as error:
             rows.append(Swept(trial.path, None, str(error), trial.part))
