@@ -16,7 +16,7 @@ from zoo import console_on
         ('patch "0" from torch.zeros(3, 4)', "✓ edit 2 at 0: from torch.zeros(3, 4)"),
         ("edit '0' out * 2", "✓ edit 2 at 0"),
         ("ablate '*'", "✓ edit 2 at *"),
-        ("whatif scale '0' 2", "first apart"),
+        ("whatif scale '0' 2", "differs by"),
         ("break '1'", "✓ break 2 at 1"),
         ("catch nan in '0'", "✓ catch 2 nan at 0"),
     ],

@@ -109,7 +109,7 @@ def _apart(session: Session, one: Future, other: Future, *, metric: str, words: 
     rows = tuple(
         (each.path, str(each.call) if each.call > 1 else "", f"{each.distance:.3g}") for each in apart[:most]
     )
-    columns = (Column("first apart, then", "path"), Column("call", right=True), Column("by", right=True))
+    columns = (Column("layer", "path"), Column("call", right=True), Column("differs by", right=True))
     note = f"{len(apart)} of {len(one.outputs)} calls differ"
     note += f"; {len(apart) - most:,} are not shown" if len(apart) > most else ""
     views.append(Table(columns, rows, note=note))
