@@ -37,13 +37,13 @@ def history(session: Session, given: Given) -> View:
 
     `history on` takes a checkpoint at the end of each training step: a fork of the whole process, which
     waits. `back step` goes back to one. `every N` takes one at every Nth step. `keep K` keeps at most K (8):
-    those about 1, 2, 4, 8 … back. `history` then lists them with the memory that each holds alone. It
-    works on Linux, on the CPU, in a program with one thread and without worker processes, and refuses
-    elsewhere. `history off` lets go of all.
+    those about 1, 2, 4, 8 … back. `history` then lists them, with the memory that each holds alone. This
+    works on Linux, on the CPU, in a program with one thread and without worker processes. Elsewhere it is
+    refused. `history off` lets go of all checkpoints.
 
-    With PATH: how the statistics of its output went over the forwards that `record` has kept, as sparklines
-    and as a table of the last N. Without, and with N if checkpoints are kept: the last N lines typed in this
-    session; N is 20 if it is left out.
+    `history PATH` shows how the statistics of a module's output went over the forwards that `record` has
+    kept, as sparklines and as a table of the last N. `history N` lists the last N lines typed in this
+    session. Without checkpoints, `history` lists the last 20.
     """
     checkpoints = session.instruments.get(History)
     if given.form == "on":

@@ -45,17 +45,17 @@ _INPUT = Option("input", Word("EXPR", name="input", completes="expression"))
     ),
 )
 def lockstep(session: Session, given: Given) -> View:
-    """Run two models side by side; name the layer that parts.
+    """Run two models side by side; name the layer that differs.
 
-    A and B are models (expressions or paths), or files: runs that `lockstep save` wrote, core files, tensors
-    by name. Both run once on copies of one input: what A, B or the model of this stop was called with last,
-    or `--input EXPR` (a tuple is the arguments, a dictionary those by name). The run stands still and is not
-    touched. Layers are mapped by weights, values and order, whatever their names; `--map FILE` fixes some, in
-    lines `path of A = path of B`. Weights are compared first. Shown is the first layer whose inputs agree and
-    whose output does not, the mapping, and what has no counterpart. Without `--tol`, a difference counts if
-    it is larger than other roundings make it: A runs once more to measure that. With `--tol`: if it is larger
-    than that, relative to the norm. Against a compiled model, each part is compiled by itself.
-    `save` writes what every layer of MODEL gets and returns.
+    A and B are models (expressions or paths) or files: runs that `lockstep save` wrote, core files, tensors
+    by name. Both run once on copies of one input. That is what A, B or the model of this stop was called with
+    last, or `--input EXPR` (a tuple is the arguments, a dictionary those by name). The run stands still and
+    is not touched. Layers are matched by weights, values and order, whatever their names. `--map FILE` sets
+    some of them, in lines `path of A = path of B`. Weights are compared first. The answer is the first layer
+    whose inputs agree and whose outputs differ. It also shows the layers that were matched, and those without
+    a counterpart. A difference counts if it is larger than rounding can make it: A runs once more to measure
+    that. With `--tol` it counts if it is larger than T, relative to the norm. Against a compiled model, each
+    part is compiled by itself. `save` writes what every layer of MODEL gets and returns.
     """
     if given.form == "save":
         return _save(session, given)

@@ -23,9 +23,9 @@ def whatif(session: Session, given: Given) -> View:
     """Show what an edit would change, and leave the run as it is.
 
     EDIT is a line with `edit`, `ablate`, `scale`, `steer`, `skip` or `patch`. This forward runs twice on
-    copies: as the run stands, and with the edit. The table shows the layers where the two part, and how far
-    they are apart there: the norm of the difference as a share of the norm. EXPR is a number of the model's
-    output, which is `out` in it.
+    copies: as the run stands, and with the edit. The table shows the layers where the two differ, and how far
+    they are apart there: the norm of the difference as a share of the norm. Both draw the random numbers that
+    the forward drew from its beginning on. EXPR is a number of the model's output, which is `out` in it.
     """
     line, _, metric = given.text.partition(" metric ")
     call, edits = outermost_call(session), session.instruments.get(Edits)

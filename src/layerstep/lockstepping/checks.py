@@ -45,7 +45,7 @@ class Check:
     further: str = ""
     """A further input that differs, such as a mask."""
     rest_differs: bool = False
-    """A further output differs. It may be another one, so this alone is no part."""
+    """A further output differs. It may be another one, so this alone does not count."""
     state: str = ""
     """A buffer that agrees before the call and not after it, such as a running mean."""
     with_others: tuple[Call, ...] = ()

@@ -62,7 +62,7 @@ def compare_traces(
     paths: Mapping[str, str] | None = None,
     rerun: tuple[Session, nn.Module, Arguments] | None = None,
 ) -> Lockstep:
-    """Map two runs onto each other and find where they part. `rerun` can run the first once more."""
+    """Map two runs onto each other and find where they first differ. `rerun` can run the first once more."""
     if a.raised and b.raised:
         raise UserError(f"neither can be run on this input: {a.raised}", "`--input EXPR` gives another")
     with observing():

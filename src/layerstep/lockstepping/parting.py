@@ -1,4 +1,4 @@
-"""Where two runs part: the first layer whose inputs agree and whose output does not."""
+"""Where two runs first differ: the first layer whose inputs agree and whose output does not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Moment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parting:
-    """The layer where they part, and at which pair that shows first."""
+    """The first layer where they differ, and at which pair that shows first."""
 
     where: Pair
     seen: Pair
