@@ -95,7 +95,9 @@ def test_the_result_is_short_and_has_fields() -> None:
     found = lockstep(gpt2(), mine_from_gpt2(gpt2(), "scale"), ids())
     assert found.parts and found.at is not None
     assert found.at.inputs is not None and found.at.inputs < 1e-6 < (found.at.outputs or 0)
-    assert repr(found).startswith("Lockstep(a | b: first differ in transformer.h.1.attn | layers.1.attention:")
+    assert repr(found).startswith(
+        "Lockstep(a | b: first differ in transformer.h.1.attn | layers.1.attention:"
+    )
     assert "\n" not in repr(found) and len(repr(found)) < 250
     assert "no difference" in repr(lockstep(gpt2(), gpt2(), ids()))
     assert layerstep.Lockstep is type(found)

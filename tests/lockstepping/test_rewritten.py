@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import rewritten_layers as layers
+from rewritten_flat import Blocks, Flat
 from rewritten_layers import Made
 from rewritten_lm import Lm, OtherLm
 from rewritten_sequences import (
@@ -51,6 +52,7 @@ MODELS: dict[str, Callable[..., Made]] = {
     "translator": _written_twice(Translator, OtherTranslator, words),
     "experts": _written_twice(Experts, OtherExperts, _rows),
     "graph": _written_twice(Graph, OtherGraph, graph_input),
+    "flat": _written_twice(Blocks, Flat, words),
     "language model": _written_twice(Lm, OtherLm, words),
     **{name: getattr(layers, name) for name in layers.__all__},
 }
@@ -90,6 +92,11 @@ FAULTS: list[tuple[str, str, tuple[str, str]]] = [
     *(("experts", fault, ROOT) for fault in ("not normalised", "eps")),
     *(("graph", fault, GRAPH) for fault in ("no loops", "one side")),
     ("graph", "alpha", ROOT),
+    ("flat", "eps", ("blocks.1.ln2", "b1_n2")),
+    ("flat", "weight", ("blocks.1.ff.2", "b1_down")),
+    *(("flat", fault, ("blocks.1.att", "")) for fault in ("scale", "swapped")),
+    ("flat", "relu", ("blocks.1.ff", "")),
+    ("flat", "double", ROOT),
     *(("language model", fault, MIXER) for fault in ("interleaved", "groups", "ahead", "window")),
     *(("language model", fault, NORM) for fault in ("half norm", "one plus")),
     *(("language model", fault, ("blocks.1", "h.1")) for fault in ("dropped", "quick")),

@@ -154,7 +154,7 @@ def _site(parting: Parting, checks: dict[int, Check], weights: tuple[WeightDiffe
         first = _around((seen.a[0], *parting.after.a), where.a[0])
         second = _around((seen.b[0], *parting.after.b), where.b[0])
     else:
-        first, second = (_named_part(side, own) for side in (where.a, where.b))
+        first, second = (_named_part(side, own, is_chain=where.is_chain) for side in (where.a, where.b))
     gap = shown.inputs if parting.is_handed else _output_gap(shown)
     limit = shown.input_limit if parting.is_handed else _output_limit(shown)
     return Site(
@@ -186,12 +186,18 @@ def _around(calls: tuple[Call, ...], outermost: Call) -> Call:
     return shared[0] if shared and id(shared[0]) in inside else outermost
 
 
-def _named_part(side: tuple[Call, ...], differences: list[WeightDifference]) -> Call:
-    """Of several calls on one side: the one whose weights differ, else the first."""
+def _named_part(side: tuple[Call, ...], differences: list[WeightDifference], *, is_chain: bool) -> Call:
+    """Of several calls on one side: the one whose weights differ.
+
+    Without any, it is the first of those that run side by side. Of those that run one after the other, it
+    is the module around them, because the code between them is its own.
+    """
     names = {name.rpartition(".")[0] for each in differences for name in (each.a, each.b)}
-    return next(
-        (call for call in side if any(f"{name}.".startswith(f"{call.path}.") for name in names)), side[0]
-    )
+    for call in side:
+        if any(f"{name}.".startswith(f"{call.path}.") for name in names):
+            return call
+    shared = [each for each in side[0].ancestors() if all(each in call.ancestors() for call in side)]
+    return shared[0] if is_chain and len(side) > 1 and shared else side[0]
 
 
 def _output_gap(check: Check) -> float | None:
