@@ -7,10 +7,13 @@ and without the stand-in the old graph runs again. Seen on torch 2.13.0.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from layerstep.hooks.temporary import replacing_forward
 
 __all__ = ["AffineForward"]
 
@@ -21,6 +24,7 @@ class AffineForward:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._own = module.forward
+        self._installed = contextlib.ExitStack()
         first = next(module.parameters(), None)
         device = first.device if first is not None else torch.device("cpu")
         self.factor = torch.ones((), device=device)
@@ -48,7 +52,6 @@ class AffineForward:
 
     def turn(self, on: bool) -> None:
         """Put it on the module, or take it off."""
+        self._installed.close()
         if on:
-            self._module.__dict__["forward"] = self
-        elif self.is_on:
-            del self._module.__dict__["forward"]
+            self._installed.enter_context(replacing_forward(self._module, self))
