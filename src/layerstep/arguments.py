@@ -37,6 +37,7 @@ __all__ = [
     "Number",
     "Option",
     "Path",
+    "Pattern",
     "Quoted",
     "Real",
     "Rest",
@@ -120,6 +121,17 @@ class Argument:
 @dataclass(frozen=True, slots=True)
 class Word(Argument):
     """One word without blanks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern(Word):
+    """One word that names modules: a path, a glob, a /regex/ or type:Class."""
+
+    metavar: str = "WHERE"
+    completes: Completes = "where"
+
+    def read(self, text: str, option: str = "") -> str:
+        return unquoted(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +270,7 @@ class Path(Text):
     completes: Completes = "path"
 
     def read(self, text: str, option: str = "") -> str:
+        text = unquoted(text)
         words = text.split()
         if len(words) > 1 and not re.search(r"\.\w+:\w+$", text):  # a file may have blanks in its name
             raise BadArguments(f"{' '.join(words[1:])!r} is too much")
@@ -282,7 +295,12 @@ class File(Text):
     called: ClassVar[str] = "a file"
 
     def read(self, text: str, option: str = "") -> str:
-        return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+        return unquoted(text)
+
+
+def unquoted(text: str) -> str:
+    """Without the quotes around it, which a shell would ask for and take off."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "pid", nargs="?", type=int, metavar="PID", help="the process; the only one if left out"
     )
     attaching.add_argument("--list", action="store_true", help="list the programs that listen")
-    _add_diff(commands.add_parser("diff", help="run two programs and name the layer where they part"))
+    _add_diff(commands.add_parser("diff", help="run two programs and name the layer where they differ"))
     opening = commands.add_parser("open", help="open a core file that `dump` wrote")
     _add_common(opening)
     opening.add_argument("--model", metavar="NAME", help="package.module:function that makes the model")

@@ -1,4 +1,4 @@
-"""`layerstep diff a.py b.py`: run two programs, each in its own process; name the layer where they part."""
+"""`layerstep diff a.py b.py`: run two programs, each in its own process; name the layer where they differ."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def record_program(words: Sequence[str], session: Session, path: Path, forward: 
 
 
 def diff_programs(wanted: ProgramDiff, session: Session) -> int:
-    """Run both, compare, and show; the exit code is 1 if they part."""
+    """Run both, compare, and show; the exit code is 1 if they differ."""
     paths = read_map(wanted.map) if wanted.map else None
     with tempfile.TemporaryDirectory(prefix="layerstep-") as folder:
         files = [

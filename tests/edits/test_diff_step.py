@@ -69,3 +69,25 @@ def test_without_a_loss_or_an_optimizer_it_says_so() -> None:
 def test_an_edit_that_changes_nothing_changes_no_bit_of_the_step() -> None:
     _, text = train("break 3 if forward == 2", "continue", "scale 0 1", DIFF, "continue")
     assert "all gradients and new weights have the same bits" in text
+
+
+def row_of(text: str, name: str) -> list[float]:
+    words = text.partition("after the step by")[2].partition(f"{name} ")[2].split()
+    return [float(word) for word in words[:2]]
+
+
+def test_in_the_middle_of_a_forward_the_random_numbers_are_those_of_its_beginning() -> None:
+    """The dropout has drawn when the run stops after it. Both futures must draw the same numbers again."""
+    lines = ("continue", "edit 3 out * 3", DIFF, "undo", "continue")
+    _, first = train("break Sequential enter if forward == 3", *lines)
+    state, second = train("break 3 if forward == 3", *lines)
+    assert row_of(first, "3.weight") == row_of(second, "3.weight")
+    assert "random numbers" not in second
+    bare, _ = train()
+    assert all(torch.equal(a, b) for a, b in zip(bare, state, strict=True))
+
+
+def test_it_says_so_where_the_beginning_was_not_kept() -> None:
+    sweep = "patch --sweep 0 from torch.zeros(3, 4) metric out.sum()"
+    _, text = train("back off", "break 3", "continue", "whatif scale 0 2", sweep, "delete", "continue")
+    assert text.count("these forwards draw other random numbers than the run") == 2

@@ -422,6 +422,15 @@ def test_a_sweep_finds_the_module_that_carries_the_difference() -> None:
     assert widest == "parts.3"
 
 
+def test_a_sweep_says_which_modules_are_not_called() -> None:
+    """Its row would else say that the module changes nothing."""
+    model = small()
+    model.spare = nn.Linear(4, 4)
+    model.forward = lambda x: model[2](model[1](model[0](x)))  # type: ignore[method-assign]
+    _, text = run(model, "break 2", "continue", "patch --sweep spare from torch.zeros(3, 4) metric out.sum()")
+    assert "it is not called in this forward" in text
+
+
 def test_a_sweep_by_tokens_finds_the_token_and_draws_all_of_them() -> None:
     class Sums(nn.Module):
         """Only token 2 of the second part matters."""

@@ -25,6 +25,8 @@ from layerstep.line_syntax import is_complete, joined
         ("x  # h.1", "x  # h.1"),
         ("x[0].y", "x[0].y"),
         ("1.5e3 + x1.5", "1.5e3 + __path__('x1')[5]"),
+        ("3.bias + 2.0.weight[0]", "__path__('3').bias + __path__('2')[0].weight[0]"),
+        ("1.e5 + 2.0.real + 1.j + (1.if x else 2.)", "1.e5 + 2.0.real + 1.j + (1.if x else 2.)"),
         ("f(h.0.weight, h.1.weight)", "f(__path__('h')[0].weight, __path__('h')[1].weight)"),
     ],
 )

@@ -159,3 +159,37 @@ def test_a_signal_leaves_no_process(script: Path, name: str, is_back: bool) -> N
         code = child.wait(100)  # with its input open: at the end of it the run would go on
     assert code == (-number if number is not signal.SIGINT else 130)
     wait_until_gone(mark)
+
+
+ENDLESS = TRAIN.replace("while step < 14:", "while True:")
+
+
+def test_ctrl_c_for_the_run_and_its_checkpoints_leaves_no_process(tmp_path: Path) -> None:
+    """A terminal sends it to all processes of the group: the run stops at a module, and `quit` ends it."""
+    path = tmp_path / "train.py"
+    path.write_text(ENDLESS)
+    mark = uuid.uuid4().hex
+    with subprocess.Popen(
+        [sys.executable, "-m", "layerstep", "run", str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(mark),
+        start_new_session=True,
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write("history on\ncontinue\n")
+        child.stdin.flush()
+        while "step 15 " not in (child.stdout.readline() or pytest.fail("it has ended")):
+            pass
+        assert len(processes(mark)) > 4
+        os.killpg(child.pid, signal.SIGINT)
+        while "Ctrl-C" not in (child.stdout.readline() or pytest.fail("it has ended")):
+            pass
+        os.killpg(child.pid, signal.SIGINT)  # at the prompt: nothing
+        child.stdin.write("quit\n")
+        child.stdin.flush()
+        child.stdout.read()
+        assert child.wait(100) == 130
+    wait_until_gone(mark)

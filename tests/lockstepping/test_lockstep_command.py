@@ -56,7 +56,7 @@ def typed(lines: list[str], second: nn.Module, model: nn.Module | None = None) -
 
 def test_the_prompt_names_the_layer_and_shows_the_mapping() -> None:
     told = typed(["lockstep model other"], mine_from_gpt2(gpt2(), "relu"))["lockstep model other"]
-    assert "model and other part in transformer.h.1.mlp.act | layers.1.ffn.act" in told
+    assert "model and other first differ in transformer.h.1.mlp.act | layers.1.ffn.act" in told
     assert "NewGELUActivation | ReLU" in told
     assert "transformer.h.*.mlp.c_fc" in told and "layers.*.ffn.up" in told
     assert "44 pairs of 43 and 44 calls" in told
@@ -74,7 +74,7 @@ def test_nothing_of_the_run_changes() -> None:
     played = Typed(model, ids(), ["lockstep model other", "perturbed?", "lockstep other model"])
     assert torch.equal(played.result.logits, expected)
     assert played.answers["perturbed?"].startswith("✓ no:")
-    assert "part" in played.answers["lockstep other model"]
+    assert "differ" in played.answers["lockstep other model"]
     assert all(torch.equal(x, y) for x, y in zip(before, state, strict=True))
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in second.modules())
 
@@ -95,9 +95,11 @@ def test_the_result_is_short_and_has_fields() -> None:
     found = lockstep(gpt2(), mine_from_gpt2(gpt2(), "scale"), ids())
     assert found.parts and found.at is not None
     assert found.at.inputs is not None and found.at.inputs < 1e-6 < (found.at.outputs or 0)
-    assert repr(found).startswith("Lockstep(a | b: part in transformer.h.1.attn | layers.1.attention:")
+    assert repr(found).startswith(
+        "Lockstep(a | b: first differ in transformer.h.1.attn | layers.1.attention:"
+    )
     assert "\n" not in repr(found) and len(repr(found)) < 250
-    assert "no part" in repr(lockstep(gpt2(), gpt2(), ids()))
+    assert "no difference" in repr(lockstep(gpt2(), gpt2(), ids()))
     assert layerstep.Lockstep is type(found)
 
 
@@ -105,8 +107,8 @@ def test_a_tolerance_counts_for_everything() -> None:
     second = mine_from_gpt2(gpt2(), "scale")
     lines = ["lockstep model other --tol 0.5", "lockstep model, other --tol 1e-5"]
     told = typed(lines, second)
-    assert "do not part: they agree within 0.5" in told[lines[0]]
-    assert "part in transformer.h.1.attn" in told[lines[1]]
+    assert "agree within 0.5" in told[lines[0]]
+    assert "first differ in transformer.h.1.attn" in told[lines[1]]
 
 
 def test_a_map_goes_before_what_is_found(tmp_path: Path) -> None:
@@ -261,7 +263,7 @@ def test_a_difference_before_the_compiler_is_told_first() -> None:
     second[1].act = nn.ReLU()
     found = lockstep(parts(), torch.compile(second, backend=broken), torch.randn(4, 8))
     assert found.at is not None and found.at.a == "1.act"
-    assert "they part without the compiler, too" in found.notes
+    assert "they differ without the compiler, too" in found.notes
     torch._dynamo.reset()
 
 
@@ -351,7 +353,7 @@ def test_a_model_of_complex_numbers_parts_from_one_of_real_numbers() -> None:
     found = lockstep(
         nn.Sequential(Turned(), nn.Identity()), nn.Sequential(nn.Tanh(), nn.Identity()), torch.ones(2, 4)
     )
-    assert "part in 0" in repr(found)
+    assert "first differ in 0" in repr(found)
 
 
 class NoText(Exception):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from layerstep.arguments import Choice, Condition, Given, Number, Option, Real
 from layerstep.calls.events import Phase
 from layerstep.commands.break_ import condition_of
-from layerstep.commands.edit import REACH, WHERE, reach_of
+from layerstep.commands.edit import COMPILED, REACH, WHERE, check_compiled, reach_of
 from layerstep.edits.edits import Edits
 from layerstep.edits.heads import of_head, projection_of
 from layerstep.edits.values import Value, mean_value, noise, replacing, resampled
@@ -23,6 +23,7 @@ from layerstep.views import Notice
         Option("size", Real("SIGMA")),
         Option("head", Number("H")),
         *REACH,
+        COMPILED,
         Condition(),
     ),
     examples=("ablate blocks.1.mlp", "ablate blocks.0.attn mean", "ablate blocks.1.mlp noise --size 0.1"),
@@ -37,7 +38,16 @@ def ablate(session: Session, given: Given) -> Notice:
     --tensors`), or else over this batch. Noise comes from a separate generator, so the random streams of the
     run do not advance. If the module returns several tensors, only the first floating-point one is replaced.
     With `--head`, WHERE is an attention, and only this head is ablated. The rest is as in `edit`.
+    `--compiled` is as in `scale`, for zeros only.
     """
+    if given.compiled:
+        check_compiled(given)
+        if given.kind != "zero" or given.head is not None:
+            raise BadArguments(
+                "--compiled is for zeros of a whole module", f"ablate {given.where} --compiled"
+            )
+        line = f"ablate {given.typed}"
+        return session.instruments.get(Edits).edit_compiled(given.where, factor=0.0, line=line)
     if given.size is not None and given.kind != "noise":
         raise BadArguments("--size is for noise", f"ablate {given.where} noise --size {given.size:g}")
     value, source = _value(session, given)

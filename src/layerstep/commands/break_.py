@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from layerstep.arguments import Choice, Condition, Given, Keyword, Where, Word
+from layerstep.arguments import Choice, Condition, Given, Keyword, Pattern, Where
 from layerstep.calls.events import Phase
 from layerstep.commands.info import breaks
 from layerstep.engine.point import Point
@@ -16,7 +16,7 @@ __all__ = ["PHASE", "condition_of"]
 PHASE = Choice("enter|exit|backward", default="exit", name="phase")
 _POINT = (
     Where("WHERE | FILE:LINE | op:NAME", optional=True, name="where"),
-    Keyword("in", Word("WHERE", name="inside", completes="where")),
+    Keyword("in", Pattern(name="inside")),
     PHASE,
     Condition(),
 )

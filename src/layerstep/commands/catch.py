@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from layerstep.arguments import Choice, Flag, Form, Given, Keyword, Where, Word
+from layerstep.arguments import Choice, Flag, Form, Given, Keyword, Pattern, Where, Word
 from layerstep.calls.events import Phase
 from layerstep.crashes.catch_checks import CHECKS
 from layerstep.crashes.catching import EXCEPTION, Crashes, exception_check
@@ -13,7 +13,7 @@ from layerstep.points.description import confirmation
 from layerstep.registry import command
 from layerstep.views import View
 
-_IN = Keyword("in", Word("WHERE", name="inside", completes="where"))
+_IN = Keyword("in", Pattern(name="inside"))
 _NOT_FINITE = ("nan", "inf", "nonfinite")
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from layerstep.arguments import Choice, Condition, Expr, Given, Keyword, Number, Word
+from layerstep.arguments import Choice, Condition, Expr, Flag, Given, Keyword, Number, Pattern, Word
 from layerstep.commands.break_ import condition_of
 from layerstep.commands.set_ import GRADIENT, gradient_of, split_assignment
 from layerstep.edits.acting import Reach, parse_tokens
@@ -13,14 +13,25 @@ from layerstep.points.description import confirmation
 from layerstep.registry import command
 from layerstep.views import Notice
 
-__all__ = ["REACH", "WHERE", "reach_of"]
+__all__ = ["COMPILED", "REACH", "WHERE", "check_compiled", "reach_of"]
 
-WHERE = Word("WHERE", completes="where")
+WHERE = Pattern()
 REACH = (
     Keyword("for", Number("N", least=1, default=0, name="times"), "acts in N calls only"),
     Keyword("call", Number("K", least=1, default=0), "acts only in the K-th call of a forward"),
     Keyword("tokens", Word("A:B", default="", name="tokens"), "acts only at these positions of the sequence"),
 )
+
+
+COMPILED = Flag("compiled", "act in the compiled code of a model, which stays compiled")
+
+
+def check_compiled(given: Given) -> None:
+    """Compiled code knows no calls, tokens or conditions of ours."""
+    if given.times or given.call or given.tokens or given.condition:
+        raise BadArguments(
+            "--compiled acts in every call, on all tokens", "leave for, call, tokens and if out"
+        )
 
 
 def reach_of(given: Given) -> Reach:

@@ -45,17 +45,17 @@ _INPUT = Option("input", Word("EXPR", name="input", completes="expression"))
     ),
 )
 def lockstep(session: Session, given: Given) -> View:
-    """Run two models; name the first layer where they part.
+    """Run two models side by side; name the layer that differs.
 
-    A and B are models (expressions or paths), or files: runs that `lockstep save` wrote, core files, tensors
-    by name. Both run once on copies of one input: what A, B or the model of this stop was called with last,
-    or `--input EXPR` (a tuple holds positional arguments, a dictionary keyword arguments). The run stays
-    paused and is not changed. Layers are matched by weights, values and order, not by name; `--map FILE`
-    corrects pairs, in lines `path of A = path of B`. The answer shows the first layer whose inputs agree and
-    whose output does not, weights that differ, the pairs, and the layers without a counterpart. By default a
-    difference counts if it is larger than rounding makes it; A runs once more to measure that. `--tol T`
-    counts what is larger than T, relative to the norm. In a compiled model, each part is compiled separately.
-    `save` writes what every layer of MODEL gets and returns.
+    A and B are models (expressions or paths) or files: runs that `lockstep save` wrote, core files, tensors
+    by name. Both run once on copies of one input. That is what A, B or the model of this stop was called with
+    last, or `--input EXPR` (a tuple is the arguments, a dictionary those by name). The run stands still and
+    is not touched. Layers are matched by weights, values and order, whatever their names. `--map FILE` sets
+    some of them, in lines `path of A = path of B`. Weights are compared first. The answer is the first layer
+    whose inputs agree and whose outputs differ. It also shows the layers that were matched, and those without
+    a counterpart. A difference counts if it is larger than rounding can make it: A runs once more to measure
+    that. With `--tol` it counts if it is larger than T, relative to the norm. Against a compiled model, each
+    part is compiled by itself. `save` writes what every layer of MODEL gets and returns.
     """
     if given.form == "save":
         return _save(session, given)

@@ -101,10 +101,13 @@ def _sweep(session: Session, given: Given) -> View:
         source = source_of(session, given.source)
         make = token_trials if given.by else whole_trials
         trials = make(session, paths, source, reach=reach)
-    plain, rows = sweep(session, trials, metric=given.metric)
-    if not given.by:
-        return _table(plain, rows, session.run.config.max_lines, given.metric)
-    return _grid(plain, rows, given.metric, given.by)
+    plain, rows, notices = sweep(session, trials, metric=given.metric)
+    view: View
+    if given.by:
+        view = _grid(plain, rows, given.metric, given.by)
+    else:
+        view = _table(plain, rows, session.run.config.max_lines, given.metric)
+    return Group((*notices, view)) if notices else view
 
 
 def _grid(plain: float, rows: list[Swept], metric: str, part: str) -> View:

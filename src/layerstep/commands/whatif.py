@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from layerstep.arguments import Expr, Flag, Given, Keyword, Rest
 from layerstep.edits.edits import Edits
-from layerstep.edits.futures import Future, futures_apart, outermost_call, run_future
+from layerstep.edits.futures import Future, about_numbers, futures_apart, outermost_call, run_future
 from layerstep.edits.stepped_futures import SteppedFuture, run_step, steps_apart
 from layerstep.edits.sweep import metric_of
 from layerstep.engine.session import Session
@@ -23,9 +23,9 @@ def whatif(session: Session, given: Given) -> View:
     """Show what an edit would change, and leave the run as it is.
 
     EDIT is a line with `edit`, `ablate`, `scale`, `steer`, `skip` or `patch`. This forward runs twice on
-    copies: as the run stands, and with the edit. The table shows the layers where the two part, and how far
-    they are apart there: the norm of the difference as a share of the norm. EXPR is a number of the model's
-    output, which is `out` in it.
+    copies: as the run stands, and with the edit. The table shows the layers where the two differ, and how far
+    they are apart there: the norm of the difference as a share of the norm. Both draw the random numbers that
+    the forward drew from its beginning on. EXPR is a number of the model's output, which is `out` in it.
     """
     line, _, metric = given.text.partition(" metric ")
     call, edits = outermost_call(session), session.instruments.get(Edits)
@@ -102,6 +102,7 @@ def _apart(session: Session, one: Future, other: Future, *, metric: str, words: 
                 f"{metric.strip()}: {before:.5g} {words[0]}, {after:.5g} {words[1]} ({after - before:+.3g})"
             )
         )
+    views += about_numbers(one)
     apart = futures_apart(one, other)
     if not apart:
         views.append(Notice("nothing changes: all outputs have the same bits", level="good"))
@@ -110,7 +111,7 @@ def _apart(session: Session, one: Future, other: Future, *, metric: str, words: 
     rows = tuple(
         (each.path, str(each.call) if each.call > 1 else "", f"{each.distance:.3g}") for each in apart[:most]
     )
-    columns = (Column("first apart, then", "path"), Column("call", right=True), Column("by", right=True))
+    columns = (Column("layer", "path"), Column("call", right=True), Column("differs by", right=True))
     note = f"{len(apart)} of {len(one.outputs)} calls differ"
     note += f"; {len(apart) - most:,} are not shown" if len(apart) > most else ""
     views.append(Table(columns, rows, note=note))

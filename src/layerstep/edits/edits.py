@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from layerstep.calls.events import Event, Phase
 from layerstep.calls.stack import Frame
 from layerstep.edits.acting import Acting, Make, Occasion, Reach, only_tokens
 from layerstep.edits.gradients import Gradient
 from layerstep.edits.in_backward import gradient_set, show_gradients
+from layerstep.edits.in_compiled import CompiledEdits
 from layerstep.edits.in_weights import write_weight
 from layerstep.edits.made import Made, times
 from layerstep.edits.of_gradients import parameter_gradient
@@ -38,6 +41,7 @@ class Edits(Instrument):
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._compiled = CompiledEdits(session)
         self.made: list[Made] = []
         self.why_refused = ""
         """Why no edit may be made, if so."""
@@ -95,6 +99,7 @@ class Edits(Instrument):
         """Edits at calls go with the taps. What was written into weights stays, and that must be known."""
         if self._session.run.is_attached:
             return
+        self._compiled.clear()
         written = [each for each in self.in_force if each.is_weight]
         if written and not self._is_told:
             self._is_told = True
@@ -309,6 +314,16 @@ class Edits(Instrument):
         where = f"{found.name}.grad"
         self._keep(Made(number, line, where, lambda: times(found.acted), undo, lambda: found.turn(True)))
         return Notice(f"edit {number} at {where}, before each step: {text}", level="good")
+
+    def edit_compiled(self, where: str, *, factor: float, added: Tensor | None = None, line: str) -> Notice:
+        """Edit what a module of a compiled model returns, in the compiled code."""
+        if self._tried is not None:
+            raise UserError("a rerun is eager", "leave --compiled out")
+        self.check_allowed()
+        made = self._compiled.make(where, factor=factor, added=added, line=line)
+        self._keep(made)
+        text = f"edit {made.number} at {made.where}, in the compiled code"
+        return Notice(text, "the next forward compiles the model once more", level="good")
 
     # --- back ---
 

@@ -10,6 +10,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,12 +27,15 @@ from layerstep.hooks.temporary import editing_calls, watching_outputs
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Caches, CallProgress
 from layerstep.rerun.module_call import leaving_no_trace, length_of
+from layerstep.side_effects.guard import note_before_change
+from layerstep.side_effects.random_streams import RandomState
 from layerstep.tensors.observing import observing
+from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Future", "Parting", "futures_apart", "outermost_call", "run_future"]
+__all__ = ["Future", "Parting", "about_numbers", "futures_apart", "outermost_call", "run_future"]
 
 Key = tuple[str, int]
 """The path of a module, and which of its calls it is: a ReLU may be called twice in a block."""
@@ -44,6 +48,8 @@ class Future:
     output: Any = None
     outputs: dict[Key, Tensor] = field(default_factory=dict)
     """The main tensor that each call returned, in their order."""
+    has_other_numbers: bool = False
+    """It drew random numbers, and not those of the run: where these began was not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ def run_future(
             future.outputs[path, counts[path]] = found[0][1].detach().clone()
 
     with contextlib.ExitStack() as stack:
+        note_before_change(module)
         stack.enter_context(leaving_no_trace(session, module))
         with observing():
             copies = Copies(
@@ -111,6 +118,9 @@ def run_future(
         stack.enter_context(torch.set_grad_enabled(weights is not None))
         stack.enter_context(watching_outputs(seen))
         stack.enter_context(editing_calls(_hooks(session, edits, edited)))
+        stack.callback(RandomState().restore)  # of what comes next, even if other threads have drawn
+        is_as_then = _turn_streams_back(session, call)
+        streams = RandomState()
         try:
             with function_modes_on():
                 if weights is None:
@@ -124,7 +134,30 @@ def run_future(
         except Exception as error:  # the model's own code, on values that an edit has made
             line = first_line(error)
             raise UserError(f"the forward cannot be run with it: {type(error).__name__}: {line}") from None
+        future.has_other_numbers = not is_as_then and bool(streams.changed())
     return future
+
+
+def _turn_streams_back(session: Session, call: Frame) -> bool:
+    """Begin with the random numbers that the call began with; False if they are not known."""
+    found = session.run.followers.get(get_ident())
+    follower = found() if found is not None else None
+    if follower is not None and follower.module is call.module and follower.turn_streams_back():
+        return True
+    return call.state == "entering"
+
+
+def about_numbers(future: Future) -> list[Notice]:
+    """What must be known of its random numbers."""
+    if not future.has_other_numbers:
+        return []
+    return [
+        Notice(
+            "these forwards draw other random numbers than the run: its own were not kept",
+            "`back on` keeps them from the next forward on",
+            level="warn",
+        )
+    ]
 
 
 def _has_bits(tensor: Tensor) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerstep.calls.events import Phase
 from layerstep.edits.acting import Acting, Make, Occasion, Reach
-from layerstep.edits.futures import Future, outermost_call, run_future
+from layerstep.edits.futures import Future, about_numbers, outermost_call, run_future
 from layerstep.edits.heads import head_slice, of_head, projection_of
 from layerstep.edits.sources import SourceOf, inputs_of
 from layerstep.edits.values import replacing, same_shape
@@ -18,6 +18,7 @@ from layerstep.errors import UserError
 from layerstep.expressions.scope import run_python
 from layerstep.module_paths.where import Where
 from layerstep.rerun.module_call import length_of
+from layerstep.views import Notice
 
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
@@ -146,19 +147,24 @@ def _edit(session: Session, path: str, make: Make, *, reach: Reach, phase: Phase
     return Edit(Where.parse(path), phase=phase, change=Acting(session.run, reach, make), set_by="")
 
 
-def sweep(session: Session, trials: list[Trial], *, metric: str) -> tuple[float, list[Swept]]:
-    """The metric of this forward, and with each trial by itself."""
+def sweep(session: Session, trials: list[Trial], *, metric: str) -> tuple[float, list[Swept], list[Notice]]:
+    """The metric of this forward, that with each trial by itself, and what must be known of them."""
     if len(trials) > MOST:
         raise UserError(
             f"this sweep would run {len(trials):,} forwards", f"at most {MOST:,}; name fewer modules"
         )
     call = outermost_call(session)
-    plain = metric_of(session, run_future(session, call, keep=False), metric)
+    without = run_future(session, call, keep=False)
+    plain = metric_of(session, without, metric)
     rows = []
     for trial in trials:
         try:
             future = run_future(session, call, [trial.edit], keep=False)
+            if not trial.edit.change.done:
+                why = trial.edit.change.why_not or "it is not called in this forward"
+                rows.append(Swept(trial.path, None, why, trial.part))
+                continue
             rows.append(Swept(trial.path, metric_of(session, future, metric), part=trial.part))
         except UserError as error:
             rows.append(Swept(trial.path, None, str(error), trial.part))
-    return plain, rows
+    return plain, rows, about_numbers(without)

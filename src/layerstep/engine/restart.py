@@ -69,3 +69,6 @@ class Follower(Protocol):
 
     def run_again(self) -> Any:
         """The result of another run, at a stop after the forward's own end."""
+
+    def turn_streams_back(self) -> bool:
+        """Put the random streams where they were when the forward began; False if that was not kept."""

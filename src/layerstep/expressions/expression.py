@@ -42,10 +42,13 @@ _TOKENS = re.compile(
             | '(?:\\.|[^'\\\n])*' | "(?:\\.|[^"\\\n])*") | \#[^\n]* )
   | (?P<result> \$(?:\$\d*|\d+|_)? )
   | (?P<past> (?<![\w.\])])[A-Za-z_]\w*(?:\.\w+)*@-\d+(?!\w|\.\d) )
-  | (?P<dotted> (?<![\w.])[A-Za-z_]\w*(?:\.\w+)*\.\d+(?:\.\w+)*(?!\w) )
+  | (?P<dotted> (?<![\w.])[A-Za-z_]\w*(?:\.\w+)*\.\d+(?:\.\w+)*(?!\w)
+            | (?<![\w.\])])\d+(?:\.\d+)*\.(?!(?:[eE]\d+|[eE]?[jJ]|real|imag|conjugate|hex
+            |is_integer|as_integer_ratio|if|else|and|or|is|in|not|for)\b)[A-Za-z_]\w*(?:\.\w+)* )
     """,
     re.VERBOSE,
 )
+"""`3.bias` is a path of an `nn.Sequential`, unless a number may have that after it: `1.e5`, `2.0.real`."""
 
 
 def rewrite(text: str) -> str:

@@ -29,7 +29,7 @@ __all__ = [
 
 @contextlib.contextmanager
 def replacing_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module run another forward meanwhile; for copies of a model, which the program does not call."""
+    """Let a module run another forward meanwhile: a copy that the program does not call, or an edited one."""
     module.__dict__["forward"] = forward
     try:
         yield

@@ -1,1 +1,1 @@
-"""Lockstep: two models, programs or recordings on one input, and the first layer where they part."""
+"""Lockstep: two models, programs or recordings on one input, and the first layer where they differ."""

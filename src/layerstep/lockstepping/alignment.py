@@ -12,7 +12,7 @@ import numpy.typing as npt
 from layerstep.lockstepping.trace import Call, Kept
 from layerstep.lockstepping.values import EMPTY, Sketch, sketch_of
 
-__all__ = ["Likeness", "align", "family", "words_in"]
+__all__ = ["Likeness", "align", "family", "near", "sketch_rows", "words_in"]
 
 Matrix = npt.NDArray[np.float64]
 Grid = npt.NDArray[np.bool_]
@@ -61,10 +61,10 @@ class Facts:
         biggest = [max(found, key=lambda each: each.count, default=EMPTY) for found in weights]
         return cls(
             calls,
-            _rows(biggest),
-            _rows([sum(found, EMPTY) for found in weights]),
-            _rows([_first([*call.inputs]) for call in calls]),
-            _rows([_first([*call.outputs]) for call in calls]),
+            sketch_rows(biggest),
+            sketch_rows([sum(found, EMPTY) for found in weights]),
+            sketch_rows([_first([*call.inputs]) for call in calls]),
+            sketch_rows([_first([*call.outputs]) for call in calls]),
             [call.kind for call in calls],
             [family(call.kind) for call in calls],
             [words_in(call.path) for call in calls],
@@ -76,7 +76,7 @@ def _first(values: list[Kept]) -> Sketch:
     return sketch_of(floats[0].values, floats[0].numel) if floats else EMPTY
 
 
-def _rows(sketches: Sequence[Sketch]) -> Matrix:
+def sketch_rows(sketches: Sequence[Sketch]) -> Matrix:
     return np.array([each.as_row() for each in sketches], dtype=np.float64).reshape(-1, 4)
 
 

@@ -45,7 +45,9 @@ class Check:
     further: str = ""
     """A further input that differs, such as a mask."""
     rest_differs: bool = False
-    """A further output differs. It may be another one, so this alone is no part."""
+    """A further output differs. It may be another one, so this alone does not count."""
+    state: str = ""
+    """A buffer that agrees before the call and not after it, such as a running mean."""
     with_others: tuple[Call, ...] = ()
     """Calls of one side alone that belong to the layer: a norm that the other side has folded in."""
 
@@ -59,7 +61,7 @@ class Check:
     def outputs_agree(self) -> bool | None:
         if self.with_others:
             return True
-        if self.shapes_differ:
+        if self.shapes_differ or self.state:
             return False
         if self.alone is not None:
             return self.alone <= self.alone_limit
@@ -135,14 +137,38 @@ def _checked(pair: Pair, limits: Limits, eps: float) -> Check:
         check.outputs = distance(*outputs)
         rest = others_differ(pair.a[0].outputs, pair.b[0].outputs, max(check.output_limit, 1e-3))
         check.rest_differs = bool(rest)
+        is_turned = main is not None and main[0].shape != main[1].shape
+        if is_turned and check.outputs_agree and not check.inputs_agree:
+            check.inputs = None  # patches in place of an image: the same elements in another order
     elif pair.is_leaf and check.inputs_agree and pair.a[0].outputs and pair.b[0].outputs:
         check.shapes_differ = pair.has_weights or pair.a[0].kind == pair.b[0].kind
+    if pair.is_leaf and check.inputs_agree:
+        check.state = _other_state(pair.a[0], pair.b[0], check.output_limit)
     return check
+
+
+def _other_state(one: Call, other: Call, limit: float) -> str:
+    """The name of a buffer that both have, and that the two calls do not change in the same way."""
+    for name, before in one.buffers.items():
+        theirs = other.buffers.get(name)
+        if theirs is None or theirs.shape != before.shape:
+            continue
+        starts, ends = (
+            [Kept(name, each, tuple(each.shape)) for each in values]
+            for values in ((before, theirs), (one.written.get(name, before), other.written.get(name, theirs)))
+        )
+        apart, after = distance(*starts), distance(*ends)
+        if apart is not None and after is not None and apart <= limit < after:
+            return name
+    return ""
 
 
 def _split_distance(pair: Pair, limit: float) -> float | None:
     """One result against several: as slices of it, in order; else by what does not depend on the order."""
     whole, parts = (pair.a[0], pair.b) if len(pair.a) == 1 else (pair.b[0], pair.a)
+    if pair.is_chain:
+        ends = main_pair(pair.a[-1].outputs, pair.b[-1].outputs)
+        return distance(*ends) if ends is not None else None
     big, pieces = whole.outputs[0], [part.outputs[0] for part in parts]
     if big.is_sample or any(piece.is_sample for piece in pieces):
         return None

@@ -20,6 +20,7 @@ from layerstep.lockstepping.checks import (
 )
 from layerstep.lockstepping.matching import CallMap, Pair, map_calls
 from layerstep.lockstepping.parting import Parting, find_parting, raised_in
+from layerstep.lockstepping.remarks import about_cuts, about_healed, about_unseen, other_settings
 from layerstep.lockstepping.result import Lockstep, Site
 from layerstep.lockstepping.rounding import noise_of
 from layerstep.lockstepping.running import Arguments, arguments_for, trace_of
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["compare_models", "compare_traces"]
 
-MOST_SETTINGS = 4
-UNTOLD = frozenset(("training", "inplace", "layer_idx", "in_features", "out_features", "nf", "nx"))
-"""Settings that say nothing: sizes follow from the weights."""
-
 
 def compare_models(
     session: Session,
@@ -50,6 +47,9 @@ def compare_models(
 ) -> Lockstep:
     """Run both once on copies of one input; then the first once more, to see what rounding does."""
     one = trace_of(session, a[1], given, title=a[0])
+    if one.raised:  # it may take another dtype than the input was made for
+        given = arguments_for(a[1], given)
+        one = trace_of(session, a[1], given, title=a[0])
     other = trace_of(session, b[1], arguments_for(b[1], given), title=b[0])
     return compare_traces(one, other, tolerance=tolerance, paths=paths, rerun=(session, a[1], given))
 
@@ -62,7 +62,7 @@ def compare_traces(
     paths: Mapping[str, str] | None = None,
     rerun: tuple[Session, nn.Module, Arguments] | None = None,
 ) -> Lockstep:
-    """Map two runs onto each other and find where they part. `rerun` can run the first once more."""
+    """Map two runs onto each other and find where they first differ. `rerun` can run the first once more."""
     if a.raised and b.raised:
         raise UserError(f"neither can be run on this input: {a.raised}", "`--input EXPR` gives another")
     with observing():
@@ -87,27 +87,8 @@ def compare_traces(
             made_up = differences_of(pair, weights)
             weights = tuple(each for each in weights if each not in made_up)
         answer = _answer(a, b, mapping, checks, site, weights, tolerance=tolerance)
-        return replace(answer, notes=(*answer.notes, *_about(healed), *_about_cuts(folded)))
-
-
-def _about(healed: list[Pair]) -> list[str]:
-    """Layers that differ though what follows them agrees."""
-    names = list(dict.fromkeys(pair.a[0].name for pair in healed if pair.is_leaf))
-    if not names:
-        return []
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return [f"they differ, and what follows agrees: {', '.join(names[:3])}{more}"]
-
-
-def _about_cuts(folded: list[Check]) -> list[str]:
-    told = [
-        f"{' + '.join(call.name for call in (check.pair.a[0], *check.with_others))} in the other"
-        for check in folded
-    ]
-    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
-    names = [check.pair.b[0].name for check in folded]
-    lines = [f"{name} is {text}" for name, text in zip(names, told, strict=True)]
-    return ["cut otherwise: " + ", ".join(lines[:3]) + more] if lines else []
+        notes = (*about_healed(healed), *about_cuts(folded), *about_unseen(mapping, a, b, site))
+        return replace(answer, notes=(*answer.notes, *notes))
 
 
 def _answer(
@@ -164,14 +145,16 @@ def _site(parting: Parting, checks: dict[int, Check], weights: tuple[WeightDiffe
     check = checks[id(where)]
     shown = checks[id(seen)]
     one, other = (
-        (seen.a[0].inputs, seen.b[0].inputs) if parting.is_handed else (seen.a[0].outputs, seen.b[0].outputs)
+        (seen.a[0].inputs, seen.b[0].inputs)
+        if parting.is_handed
+        else (seen.a[-1].outputs, seen.b[-1].outputs)
     )
-    own = differences_of(where, weights) if where.is_leaf else []
+    own = differences_of(where, weights) if where.is_leaf or where.is_piece else []
     if parting.is_handed and parting.after is not None:
         first = _around((seen.a[0], *parting.after.a), where.a[0])
         second = _around((seen.b[0], *parting.after.b), where.b[0])
     else:
-        first, second = (_named_part(side, own) for side in (where.a, where.b))
+        first, second = (_named_part(side, own, is_chain=where.is_chain) for side in (where.a, where.b))
     gap = shown.inputs if parting.is_handed else _output_gap(shown)
     limit = shown.input_limit if parting.is_handed else _output_limit(shown)
     return Site(
@@ -181,11 +164,17 @@ def _site(parting: Parting, checks: dict[int, Check], weights: tuple[WeightDiffe
         inputs=check.inputs,
         outputs=gap if not parting.is_handed else check.outputs,
         limit=limit,
-        words=_words(seen, one, other, further=shown.further if parting.is_handed else ""),
+        words=_words(
+            seen,
+            one,
+            other,
+            further=shown.further if parting.is_handed else "",
+            state="" if parting.is_handed else shown.state,
+        ),
         shows_at=_names(seen) if seen is not where else None,
         after=_names(parting.after) if parting.after is not None else None,
         between=tuple(f"{call.name} ({call.kind}{_state(call)})" for call in parting.alone[:4]),
-        settings=tuple(_settings(where)),
+        settings=tuple(other_settings(where)),
         weights=tuple(own),
     )
 
@@ -197,10 +186,18 @@ def _around(calls: tuple[Call, ...], outermost: Call) -> Call:
     return shared[0] if shared and id(shared[0]) in inside else outermost
 
 
-def _named_part(side: tuple[Call, ...], differences: list[WeightDifference]) -> Call:
-    """Of several calls on one side: the one whose weights differ, else the first."""
+def _named_part(side: tuple[Call, ...], differences: list[WeightDifference], *, is_chain: bool) -> Call:
+    """Of several calls on one side: the one whose weights differ.
+
+    Without any, it is the first of those that run side by side. Of those that run one after the other, it
+    is the module around them, because the code between them is its own.
+    """
     names = {name.rpartition(".")[0] for each in differences for name in (each.a, each.b)}
-    return next((call for call in side if call.path in names), side[0])
+    for call in side:
+        if any(f"{name}.".startswith(f"{call.path}.") for name in names):
+            return call
+    shared = [each for each in side[0].ancestors() if all(each in call.ancestors() for call in side)]
+    return shared[0] if is_chain and len(side) > 1 and shared else side[0]
 
 
 def _output_gap(check: Check) -> float | None:
@@ -219,10 +216,12 @@ def _state(call: Call) -> str:
     return ", in training" if family(call.kind) == "dropout" and call.settings.get("training") else ""
 
 
-def _words(pair: Pair, one: list[Kept], other: list[Kept], *, further: str) -> str:
+def _words(pair: Pair, one: list[Kept], other: list[Kept], *, further: str, state: str) -> str:
     if further:
         return f"the input {further} differs"
-    if pair.is_split:
+    if state:
+        return f"{state} is another after the call"
+    if pair.is_split and not pair.is_chain:
         return "the parts are not those of the whole"
     main = main_pair(one, other)
     if main is None:
@@ -230,21 +229,6 @@ def _words(pair: Pair, one: list[Kept], other: list[Kept], *, further: str) -> s
         return f"shapes differ: [{shapes[0]}] and [{shapes[1]}]"
     both = arranged(*main)
     return compare(*both).words if both is not None else "different"
-
-
-def _settings(pair: Pair) -> list[str]:
-    """What is set otherwise in the two modules."""
-    one, other = pair.a[0], pair.b[0]
-    told = []
-    for name, mine in one.settings.items():
-        theirs = other.settings.get(name, mine)
-        if name not in UNTOLD and theirs != mine and type(theirs) is type(mine):
-            told.append(f"{name} {mine} and {theirs}")
-    modes = [call.settings.get("training") for call in (one, other)]
-    if None not in modes and modes[0] != modes[1] and family(one.kind) in ("norm", "dropout", ""):
-        which = "first" if one.settings.get("training") else "second"
-        told.append(f"the {which} is in training mode")
-    return told[:MOST_SETTINGS]
 
 
 def _raised(mapping: CallMap, a: Trace, b: Trace, checks: dict[int, Check]) -> Site | None:
@@ -265,6 +249,6 @@ def _raised(mapping: CallMap, a: Trace, b: Trace, checks: dict[int, Check]) -> S
                 outputs=None,
                 limit=check.output_limit,
                 words=f"{trace.title} raised {trace.raised} in {inside.name}",
-                settings=tuple(_settings(pair)),
+                settings=tuple(other_settings(pair)),
             )
     return None

@@ -55,7 +55,7 @@ def compare_compiled(
     if unwrap(a[1]) is not eager:
         found = compare_models(session, a, (f"{b[0]} run eagerly", eager), given, tolerance=tolerance)
         if found.parts:
-            return replace(found, notes=(*found.notes, "they part without the compiler, too"))
+            return replace(found, notes=(*found.notes, "they differ without the compiler, too"))
     given = arguments_for(eager, given)
     trace = trace_of(session, eager, given, title=a[0])
     if trace.raised:

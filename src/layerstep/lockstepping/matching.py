@@ -9,6 +9,7 @@ import torch
 
 from layerstep.errors import UserError
 from layerstep.lockstepping.alignment import align, words_in
+from layerstep.lockstepping.pieces import pieces_of
 from layerstep.lockstepping.trace import Call, Trace
 from layerstep.lockstepping.values import EMPTY, Sketch, distance, main_pair, sketch_of
 
@@ -37,6 +38,18 @@ class Pair:
     @property
     def is_leaf(self) -> bool:
         return all(call.is_leaf for call in (*self.a, *self.b))
+
+    @property
+    def is_chain(self) -> bool:
+        """Do the calls of one side run one after the other? Else they do their parts side by side."""
+        whole, parts = (self.a[0], self.b) if len(self.a) == 1 else (self.b[0], self.a)
+        last = parts[-1].outputs
+        return self.is_split and bool(last) and last[0].numel == whole.outputs[0].numel
+
+    @property
+    def is_piece(self) -> bool:
+        """Is it one module without parts here, and a module with parts, or several, there?"""
+        return self.a[0].is_leaf != self.b[0].is_leaf or self.is_chain
 
     @property
     def has_weights(self) -> bool:
@@ -72,18 +85,20 @@ def map_calls(a: Trace, b: Trace, given: Mapping[str, str] | None = None) -> Cal
     for pair in _given_pairs(a, b, given or {}):
         found.add(pair)
     exact = EXACT[_is_wide(a) and _is_wide(b)]
+    inside = _map_pieces(found, a, b, exact)
     leaves_a, leaves_b = (
-        [call for call in side.calls if call.is_leaf and call.outputs and id(call) not in known]
+        [call for call in side.calls if call.is_leaf and call.outputs and id(call) not in {*known, *inside}]
         for side, known in ((a, found.of_a), (b, found.of_b))
     )
     root = Pair((a.calls[0],), (b.calls[0],))
     is_flat = a.calls[0].is_leaf or b.calls[0].is_leaf
-    leaves = [
-        (one, other, has_weights or _same_input(one, [other]))
-        for one, other, has_weights in (
-            align(leaves_a, leaves_b, exact=exact, loose=LOOSE) if not is_flat else ()
-        )
-    ]
+    aligned = align(leaves_a, leaves_b, exact=exact, loose=LOOSE) if not is_flat else []
+    known = {id(call) for one, other, _ in aligned for call in (one, other)}
+    leaves = []
+    for one, other, has_weights in aligned:
+        if one.weights and other.weights and not has_weights:
+            one, other = _grown(one, known), _grown(other, known)
+        leaves.append((one, other, has_weights or _same_input(one, [other])))
     for one, other, is_sure in leaves:
         if is_sure:
             found.add(Pair((one,), (other,)))
@@ -120,6 +135,32 @@ def _given_pairs(a: Trace, b: Trace, given: Mapping[str, str]) -> list[Pair]:
                 )
         pairs += [Pair((one,), (other,)) for one, other in zip(mine, theirs, strict=False)]
     return pairs
+
+
+def _map_pieces(found: CallMap, a: Trace, b: Trace, exact: float) -> set[int]:
+    """Pair what is one piece on one side only, and return the ids of the calls that this leaves alone."""
+    inside: set[int] = set()
+    pairs = [
+        *(Pair((piece,), parts) for piece, parts in pieces_of(a, b, exact=exact)),
+        *(Pair(parts, (piece,)) for piece, parts in pieces_of(b, a, exact=exact)),
+    ]
+    for pair in pairs:
+        if not any(id(call) in found.of_a or id(call) in found.of_b for call in (*pair.a, *pair.b)):
+            found.add(pair)
+            inside |= {id(each) for call in (*pair.a, *pair.b) for each in call.within()}
+    return inside
+
+
+def _grown(call: Call, known: set[int]) -> Call:
+    """The module around a layer, if no other layer with weights in it has a counterpart.
+
+    A layer with a low-rank update is a module with three layers: one alone is not its counterpart.
+    """
+    around = call.parent
+    if around is None or around.parent is None:
+        return call
+    others = [each for each in around.within() if each.is_leaf and each.weights and each is not call]
+    return around if others and not any(id(each) in known for each in others) else call
 
 
 # --- modules around leaves ---

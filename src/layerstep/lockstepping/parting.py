@@ -1,4 +1,4 @@
-"""Where two runs part: the first layer whose inputs agree and whose output does not."""
+"""Where two runs first differ: the first layer whose inputs agree and whose output does not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Moment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parting:
-    """The layer where they part, and at which pair that shows first."""
+    """The first layer where they differ, and at which pair that shows first."""
 
     where: Pair
     seen: Pair
@@ -51,7 +51,8 @@ def find_parting(
         where = _holder(mapping, moment.pair) if moment.is_input else moment.pair
         if where is None:
             continue
-        is_own = id(moment.pair) not in other_weights and _is_own_doing(moment, checks[id(moment.pair)])
+        check = checks[id(moment.pair)]
+        is_own = id(moment.pair) not in other_weights and (check.state or _is_own_doing(moment, check))
         if not is_own and _heals(moment, mapping, checks, moments):
             healed.append(moment.pair)
             continue

@@ -11,7 +11,7 @@ __all__ = ["Lockstep", "Site"]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The layer where they part."""
+    """The first layer where they differ."""
 
     a: str
     """Its path in the first; "" is the model itself."""
@@ -44,7 +44,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Lockstep:
-    """Two runs on one input. `parts` says whether they part, `at` where."""
+    """Two runs on one input. `parts` says whether they differ, `at` where first."""
 
     a: str
     b: str
@@ -60,7 +60,7 @@ class Lockstep:
     end: float | None = None
     """How far apart the results of both are."""
     drift: float = 0.0
-    """The most that values are apart before they part."""
+    """The most that values are apart before they differ."""
     tolerance: float | None = None
     """What was given; None: what rounding does."""
     notes: tuple[str, ...] = ()
@@ -72,5 +72,5 @@ class Lockstep:
     def __repr__(self) -> str:
         matched = f"{len(self.mapped)} of {self.calls[0]} and {self.calls[1]} calls mapped"
         if self.at is None:
-            return f"Lockstep({self.a} | {self.b}: no part, {matched})"
-        return f"Lockstep({self.a} | {self.b}: part in {self.at.name}: {self.at.words}; {matched})"
+            return f"Lockstep({self.a} | {self.b}: no difference, {matched})"
+        return f"Lockstep({self.a} | {self.b}: first differ in {self.at.name}: {self.at.words}; {matched})"

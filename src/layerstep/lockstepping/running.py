@@ -118,6 +118,12 @@ class _Watch:
             other = self._change(call, output) if self._change is not None else None
             call.outputs = self._keeper.keep(output if other is None else other)
             call.weights = dict(module.named_parameters(recurse=call.is_leaf))
+            now = dict(module.named_buffers(recurse=False))
+            call.written = {
+                name: now[name].clone()
+                for name, before in call.buffers.items()
+                if name in now and not torch.equal(before, now[name])
+            }
         return other
 
     def _tick(self) -> int:

@@ -64,6 +64,8 @@ class Call:
     """Its own parameters; if no part of it was called, also those of its parts."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     """Its own floats that are not trained, such as running means."""
+    written: dict[str, Tensor] = field(default_factory=dict)
+    """Those of them that the call changed, as they are after it."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Its attributes that are numbers or words: `eps`, `padding`, `training`."""
     module: nn.Module | None = None

@@ -1,4 +1,4 @@
-"""A comparison as it is shown: where they part, why, and how the layers were mapped."""
+"""A comparison as it is shown: where they differ, why, and how the layers were mapped."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def lockstep_view(found: Lockstep, *, most: int = 20, with_map: bool = True) -> 
 def _headline(found: Lockstep) -> Notice:
     names = f"{found.a} and {found.b}"
     if found.at is not None:
-        return Notice(f"{names} part in {found.at.name}", level="warn")
+        return Notice(f"{names} first differ in {found.at.name}", level="warn")
     if found.end is None:
-        return Notice(f"{names} do not part where they can be compared", level="good")
+        return Notice(f"{names} agree where they can be compared", level="good")
     within = "up to rounding" if found.tolerance is None else f"within {number(found.tolerance)}"
     apart = "to the bit" if found.end == 0 else f"{within}: their results are {number(found.end)} apart"
-    return Notice(f"{names} do not part: they agree {apart}", level="good")
+    return Notice(f"{names} agree {apart}", level="good")
 
 
 def _about(at: Site) -> Fields:

@@ -47,7 +47,7 @@ def compare_weights(mapping: CallMap) -> tuple[WeightDifference, ...]:
         for pair in mapping.pairs:
             if not pair.is_sure and pair.a[0].kind != pair.b[0].kind:
                 continue
-            if pair.is_split or pair.is_leaf or (pair.a[0].weights and pair.b[0].weights):
+            if pair.is_piece or pair.is_split or pair.is_leaf or (pair.a[0].weights and pair.b[0].weights):
                 for each in _of_pair(pair):
                     found.setdefault((each.a, each.b), each)
     return tuple(found.values())
@@ -55,7 +55,9 @@ def compare_weights(mapping: CallMap) -> tuple[WeightDifference, ...]:
 
 def differences_of(pair: Pair, among: Sequence[WeightDifference]) -> list[WeightDifference]:
     """Those of them that belong to a pair."""
-    names = {name for call in (*pair.a, *pair.b) for name in _names(call)}
+    tops = (*pair.a, *pair.b)
+    calls = [each for top in tops for each in (top.within() if pair.is_piece else (top,))]
+    names = {name for call in calls for name in _names(call)}
     return [each for each in among if each.a in names or each.b in names]
 
 
@@ -66,9 +68,17 @@ def _names(call: Call) -> Iterator[str]:
 
 def _of_pair(pair: Pair) -> Iterator[WeightDifference]:
     mine, theirs = (
-        {name: each for call in side for name, each in zip(_names(call), call.weights.values(), strict=False)}
+        {
+            name: each
+            for top in side
+            for call in (top.within() if pair.is_piece else (top,))
+            for name, each in zip(_names(call), call.weights.values(), strict=False)
+        }
         for side in (pair.a, pair.b)
     )
+    if pair.is_piece:
+        yield from _of_piece(mine, theirs)
+        return
     if pair.is_split:
         yield from _of_split(mine, theirs)
         return
@@ -80,6 +90,24 @@ def _of_pair(pair: Pair) -> Iterator[WeightDifference]:
             yield WeightDifference(left or "", right or "", "")
         elif (found := _difference(left, right, mine[left], theirs[right], same_make=same_make)) is not None:
             yield found
+
+
+def _of_piece(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> Iterator[WeightDifference]:
+    """All weights of a module with parts against those of one without: by contents alone.
+
+    What one side holds as a parameter may be a buffer or a number in the other. So a weight counts if most of
+    its values are those of a weight of the other side.
+    """
+    for left, tensor in mine.items():
+        sized = {
+            name: each for name, each in theirs.items() if each.shape in (tensor.shape, tensor.shape[::-1])
+        }
+        found = [_difference(left, name, tensor, each, same_make=False) for name, each in sized.items()]
+        apart = [each for each in found if each is not None]
+        if found and len(apart) == len(found):
+            best = min(apart, key=lambda each: each.differing)
+            if 2 * best.differing < best.count:
+                yield best
 
 
 def _of_buffers(one: Call, other: Call) -> Iterator[WeightDifference]:

@@ -37,7 +37,7 @@ from layerstep.expressions.scope import stdout_of_this_thread
 from layerstep.rerun.attributes import attributes_kept
 from layerstep.rerun.copies import Copies
 from layerstep.rerun.kv_caches import Caches, CallProgress
-from layerstep.rerun.other_ranks import waits_for_ranks
+from layerstep.rerun.other_ranks import no_collectives, waits_for_ranks
 from layerstep.rerun.weights import weights_kept
 from layerstep.side_effects.guard import undisturbed
 from layerstep.side_effects.random_streams import RandomState
@@ -142,6 +142,7 @@ def leaving_no_trace(session: Session, module: nn.Module) -> Iterator[tuple[list
         stack.enter_context(stdout_of_this_thread())
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # the program has had these warnings
+        stack.enter_context(no_collectives())
         yield grew, hooks
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from layerstep._torch.collectives import BeforeCollectives
+from layerstep.errors import UserError
+
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["about_gradients", "about_source", "has_ranks", "waits_for_ranks"]
+__all__ = ["about_gradients", "about_source", "has_ranks", "no_collectives", "waits_for_ranks"]
 
 _REDUCERS = {
     "DistributedDataParallel": "the all-reduce of gradients by DistributedDataParallel",
@@ -61,3 +65,12 @@ def waits_for_ranks(module: nn.Module) -> str:
         if names & _REDUCERS.keys() or ("SyncBatchNorm" in names and part.training):
             return type(part).__name__
     return ""
+
+
+def no_collectives() -> contextlib.AbstractContextManager[object]:
+    """Refuse a collective in a rerun before it is begun: the other ranks do not take part in it."""
+    return BeforeCollectives(_refuse) if has_ranks() else contextlib.nullcontext()
+
+
+def _refuse(name: str) -> None:
+    raise UserError(f"it cannot be rerun on one rank alone: {name} would wait for the other ranks")

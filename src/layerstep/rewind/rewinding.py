@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from layerstep._torch import is_in_backward, is_tracing
+from layerstep._torch.collectives import collectives_so_far
 from layerstep._torch.forward_swap import swap_forward
 from layerstep.calls.events import Event, Phase
 from layerstep.engine.instrument import Instrument
@@ -206,6 +207,10 @@ def _forward_at(session: Session, pause: Pause, rewind: Rewind) -> RunningForwar
         raise UserError("this forward is over, and hooks of yours have got its result", _REPLAY)
     if kind := waits_for_ranks(forward.module):
         raise UserError(f"`back` on one rank alone: {kind} would wait for the other ranks")
+    if collectives_so_far() != forward.collectives:
+        raise UserError(
+            "`back` on one rank alone: this forward has talked to other ranks, and would wait for them"
+        )
     return forward
 
 

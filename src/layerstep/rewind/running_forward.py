@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from layerstep._torch import hook_tables, modes_off
+from layerstep._torch.collectives import collectives_so_far
 from layerstep._torch.hidden_hooks import OwnHook
 from layerstep._torch.process_state import global_forward_hooks
 from layerstep.calls.events import Event, Phase
@@ -69,6 +70,8 @@ class RunningForward:
         self._arrived = arrived
         self.module = module
         self.snapshot: Snapshot | None = None
+        self.collectives = collectives_so_far()
+        """Of all ranks' groups, at its beginning."""
         self.is_over = False
         """Has its function returned? It stands at the exit of its module then, if anywhere."""
         self.route = Route()
@@ -134,6 +137,13 @@ class RunningForward:
                 self.weights.forward_ends()
         except Exception as error:
             self._session.fail(error)
+
+    def turn_streams_back(self) -> bool:
+        """Put the random streams where they were at the beginning, for a rerun that leaves no trace."""
+        if self.snapshot is None:
+            return False
+        self.snapshot.turn_streams_back()
+        return True
 
     def run_again(self) -> Any:
         """The result of another run, at a stop after the end of the first."""

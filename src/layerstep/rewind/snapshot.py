@@ -76,6 +76,10 @@ class Snapshot:
         self._state.restore()
         if self.weights is not None:
             self.weights.restore()
+        self.turn_streams_back()
+
+    def turn_streams_back(self) -> None:
+        """Put the random streams back alone."""
         self._streams.restore()
         self.generators.rewind()
 
