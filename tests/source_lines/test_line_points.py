@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from textwrap import dedent
 import pytest
 import torch
 
+import quick_python
 from layerstep import DebugConsole
 from layerstep.frontends.choose import open_session
 from layerstep.frontends.completion import complete
@@ -292,14 +292,8 @@ def test_stops_in_several_threads_leave_all_of_them_running(tmp_path: Path) -> N
     looks = ["info locals", "where", "p total", "info threads", "interact", "e = 40", "\x04"]
     steps = ["continue", "next line", "step line", "until", "continue", "next line"]
     lines = ["break work", "break prog.py:7", "continue", *[x for step in steps for x in (*looks, step)]]
-    done = subprocess.run(
-        [sys.executable, "-m", "layerstep", "run", str(file)],
-        input="\n".join([*lines, "delete", "continue"]) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    typed = "\n".join([*lines, "delete", "continue"]) + "\n"
+    done = quick_python.run(["-m", "layerstep", "run", file], input=typed)
     assert "sums 6 6 6 6" in done.stdout and done.returncode == 0, done.stdout + done.stderr
     assert "work()  break 1  thread Thread-" in done.stderr
 
