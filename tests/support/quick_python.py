@@ -131,7 +131,7 @@ def _server() -> socket.socket:
     with tempfile.TemporaryDirectory() as folder:
         compiled = py_compile.compile(str(_SERVER), str(Path(folder, "server.pyc")), "<frozen quick_python>")
         process = subprocess.Popen(
-            [sys.executable, str(compiled), str(its.fileno())],
+            [sys.executable, str(compiled), str(its.fileno()), str(_SERVER.parent)],
             pass_fds=[its.fileno()],
             stdin=subprocess.DEVNULL,
             process_group=0,  # Ctrl-C is for pytest

@@ -22,6 +22,7 @@ def imports() -> None:
     for name in ("render.screen", "render.json", "frontends.choose", "frontends.output", "wrong_lines"):
         import_module(f"layerstep.{name}")
     import_module("layerstep.registry").all_commands()
+    import_module("enough_time").give_enough_time()
 
 
 def requests(line: socket.socket) -> dict[str, Any]:
@@ -105,7 +106,9 @@ def program(words: list[str]) -> tuple[CodeType | None, dict[str, Any]]:
 if __name__ == "__main__":
     line = socket.socket(fileno=int(sys.argv[1]))
     line.send(b"!")
+    sys.path.insert(0, sys.argv[2])
     imports()
+    del sys.path[0]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     words = requests(line)["words"]
     code, names = program(words)
