@@ -34,7 +34,8 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     check: bool = False,
-) -> subprocess.CompletedProcess[str]:
+    new_session: bool = False,
+) -> Finished:
     """As `subprocess.run([sys.executable, *words])` with its output captured. Without input, it has none."""
     (out, its_out), (err, its_err) = os.pipe(), os.pipe()
     texts: dict[int, str] = {}
@@ -45,7 +46,7 @@ def run(
         its_in, typed = os.pipe()
         threads.append(threading.Thread(target=_write, args=(typed, input), daemon=True))
     given = its_in if stdin in (None, subprocess.DEVNULL) else stdin
-    started = start(words, (given, its_out, its_err), cwd=cwd, env=env)
+    started = start(words, (given, its_out, its_err), cwd=cwd, env=env, new_session=new_session)
     for file in (its_in, its_out, its_err):
         os.close(file)
     for thread in threads:
@@ -53,7 +54,8 @@ def run(
     code = started.wait()
     for thread in threads:
         thread.join(SECONDS)
-    done = subprocess.CompletedProcess([*map(str, words)], code, texts[out], texts[err])
+    done = Finished([*map(str, words)], code, texts[out], texts[err])
+    done.pid = started.pid
     if check:
         done.check_returncode()
     return done
@@ -70,6 +72,12 @@ def _write(file: int, text: str) -> None:
             stream.write(text)
     except BrokenPipeError:
         pass
+
+
+class Finished(subprocess.CompletedProcess[str]):
+    """A process that is over."""
+
+    pid: int
 
 
 class Started:
@@ -109,14 +117,16 @@ def start(
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    new_session: bool = False,
     on_terminal: bool = False,
 ) -> Started:
-    """Start Python with these files as 0, 1 and 2. `on_terminal`: the first is its terminal."""
+    """Start Python with these files as 0, 1 and 2. `on_terminal`: the first is that of its new session."""
     status, its_status = os.pipe()
     asked = {
         "words": [*map(str, words)],
         "cwd": str(cwd or Path.cwd()),
         "env": dict(os.environ if env is None else env),
+        "new_session": new_session or on_terminal,
         "on_terminal": on_terminal,
     }
     socket.send_fds(_server(), [json.dumps(asked).encode()], [*files, its_status])
@@ -135,7 +145,8 @@ def _server() -> socket.socket:
             pass_fds=[its.fileno()],
             stdin=subprocess.DEVNULL,
             process_group=0,  # Ctrl-C is for pytest
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"},
+            # threads that spin while they wait are slow on a busy machine
+            env=os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONUTF8": "1"},
         )
         its.close()
         ours.recv(1)  # it has read the file

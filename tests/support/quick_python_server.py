@@ -47,11 +47,12 @@ def requests(line: socket.socket) -> dict[str, Any]:
 
 
 def prepared(asked: dict[str, Any], files: list[int]) -> dict[str, Any]:
+    if asked["new_session"]:
+        os.setsid()
     if asked["on_terminal"]:
         import fcntl
         import termios
 
-        os.setsid()
         fcntl.ioctl(files[0], termios.TIOCSCTTY, 0)
     for number, file in enumerate(files[:3]):
         os.dup2(file, number)
@@ -60,6 +61,8 @@ def prepared(asked: dict[str, Any], files: list[int]) -> dict[str, Any]:
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
+    if (threads := os.environ.get("OMP_NUM_THREADS", "1")) != "1":
+        sys.modules["torch"].set_num_threads(int(threads))
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = opened(number, f"<{name}>")
         setattr(sys, name, stream)
