@@ -373,7 +373,7 @@ def through_sh(redirection: str, argv: Sequence[str]) -> list[str]:
 def test_a_full_disk_is_no_reason_for_the_run_to_end(script):
     given = ("--json", "/dev/full", "-e", "break act", "-e", "continue")
     argv = layerstep_run("run", "--batch", *given, script(THREE_TIMES))
-    done = run(through_sh("2>/dev/full", argv))
+    done = run(through_sh("2>/dev/full", argv), fresh=True)
     assert (done.returncode, done.stdout) == (0, OUTPUT)
 
 
@@ -381,7 +381,7 @@ def test_a_full_disk_is_no_reason_for_the_run_to_end(script):
 @pytest.mark.long
 def test_without_a_stderr_stdout_still_is_the_programs_own(script):
     argv = layerstep_run("run", "--batch", "-e", "break act", "-e", "continue", script(THREE_TIMES))
-    done = run(through_sh("2>&-", argv))
+    done = run(through_sh("2>&-", argv), fresh=True)
     assert (done.returncode, done.stdout) == (0, OUTPUT)
 
 
