@@ -39,6 +39,13 @@ def _ctrl_c() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _enough_time() -> None:
+    from enough_time import give_enough_time
+
+    give_enough_time()
+
+
 @pytest.fixture(scope="session")
 def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """New folders. `mktemp` would list all earlier ones to number the next: 10 ms after 6,000."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -14,9 +16,18 @@ from pathlib import Path
 import pytest
 
 import layerstep
+from layerstep.errors import MissingExtra
 
 SOURCE = Path(layerstep.__file__).parent
-TREES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+PATHS = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+Trees = dict[str, ast.Module]
+pytestmark = pytest.mark.xdist_group("house")  # one process parses the sources, which takes 2 s
+
+
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    return {path: ast.parse((SOURCE / path).read_text()) for path in PATHS}
+
 
 BY_CONVENTION = {
     # The tables of a module, which every tool reads: `named_parameters()` is slower and leaves out aliases.
@@ -109,12 +120,14 @@ def defined(tree: ast.AST) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", [path for path in TREES if not path.startswith("_torch/")])
-def test_a_file_uses_no_private_name_that_it_does_not_define(path: str) -> None:
+def test_a_file_uses_no_private_name_that_it_does_not_define(trees: Trees) -> None:
     """So private names of torch occur in `_torch/` only, where each has its fallback."""
-    allowed = BY_CONVENTION | ELSEWHERE.get(path, set()) | defined(TREES[path]) | {"_torch"}
-    found = [f"line {line}: {name}" for line, name in private_uses(TREES[path]) if name not in allowed]
-    assert not found, found
+    found = []
+    for path in (path for path in PATHS if not path.startswith("_torch/")):
+        if uses := list(private_uses(trees[path])):
+            allowed = BY_CONVENTION | ELSEWHERE.get(path, set()) | defined(trees[path]) | {"_torch"}
+            found += [f"{path}:{line}: {name}" for line, name in uses if name not in allowed]
+    assert not found, "\n".join(found)
 
 
 REGISTERS = ("register_forward_", "register_full_backward_", "register_backward_hook", "register_module_")
@@ -141,36 +154,33 @@ def is_forward(node: ast.Subscript) -> bool:
     return dotted(node.value).endswith("__dict__") and getattr(node.slice, "value", "") == "forward"
 
 
-@pytest.mark.parametrize("path", TREES)
-def test_only_taps_put_anything_on_a_module(path: str) -> None:
+def test_only_taps_put_anything_on_a_module(trees: Trees) -> None:
     """`_torch/` may look into the tables of hooks, but registers none."""
-    found = [
-        f"line {line}: {name}"
-        for line, name in put_on_modules(TREES[path])
+    found = {
+        (path, line): name
+        for path in PATHS
+        for line, name in put_on_modules(trees[path])
         if not (path.startswith("_torch/") and name in TABLES)
-    ]
-    if path in ("hooks/taps.py", "hooks/temporary.py"):
-        assert found
-    else:
-        assert not found, found
+    }
+    assert {path for path, _ in found} == {"hooks/taps.py", "hooks/temporary.py"}, found
 
 
 @pytest.mark.parametrize("package", ["views", "render"])
 def test_views_are_rendered_without_torch(package: str) -> None:
     """A front end in another process needs no torch, which takes a second to import."""
-    files = [path for path in TREES if path.split("/")[0].removesuffix(".py") == package]
+    files = [path for path in PATHS if path.split("/")[0].removesuffix(".py") == package]
     names = ["layerstep." + path.removesuffix(".py").replace("/", ".") for path in files]
     script = f"import {', '.join(names)}, sys; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-@pytest.mark.parametrize("path", [path for path in TREES if path.startswith("tensors/")])
-def test_tensors_are_measured_without_a_session(path: str) -> None:
+def test_tensors_are_measured_without_a_session(trees: Trees) -> None:
     """What measures tensors knows neither the debugger nor a feature, so that anything may call it."""
     below = {"_torch", "views", "errors", "visible", "files", "config", "documentation", "imports", "tensors"}
-    named = [node.module or "" for node in ast.walk(TREES[path]) if isinstance(node, ast.ImportFrom)]
-    ours = {name.split(".")[1] for name in named if name.startswith("layerstep.")}
-    assert ours <= below
+    for path in (path for path in PATHS if path.startswith("tensors/")):
+        named = [node.module or "" for node in ast.walk(trees[path]) if isinstance(node, ast.ImportFrom)]
+        ours = {name.split(".")[1] for name in named if name.startswith("layerstep.")}
+        assert ours <= below, path
 
 
 def module_of(path: str) -> str:
@@ -189,12 +199,12 @@ def imported(tree: ast.AST) -> set[str]:
     return names & MODULES_OF_OURS
 
 
-MODULES_OF_OURS = {module_of(path) for path in TREES}
+MODULES_OF_OURS = {module_of(path) for path in PATHS}
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
+def test_no_files_import_each_other_in_a_circle(trees: Trees) -> None:
     """An import for types counts too: two files that name each other can only be understood together."""
-    graph = {module_of(path): imported(tree) - {module_of(path)} for path, tree in TREES.items()}
+    graph = {module_of(path): imported(tree) - {module_of(path)} for path, tree in trees.items()}
     assert graph["layerstep.engine.session"] > {"layerstep.engine.run", "layerstep.engine.points"}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
@@ -204,21 +214,54 @@ def test_every_folder_has_a_place_in_the_order_of_imports() -> None:
     project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())
     layers, no_screen, apart = project["tool"]["importlinter"]["contracts"]
     levels = [re.findall(r"layerstep\.(\w+)", level) for level in layers["layers"]]
-    folders = {path.split("/")[0] for path in TREES if "/" in path}
+    folders = {path.split("/")[0] for path in PATHS if "/" in path}
     assert folders <= {room for level in levels for room in level}, "add it to `layers` in pyproject.toml"
     features = next({f"layerstep.{room}" for room in level} for level in levels if "watchpoints" in level)
     assert features == set(apart["modules"]) and features <= set(no_screen["source_modules"])
 
 
-def test_the_parts_of_the_engine_do_not_know_the_session() -> None:
+def test_the_parts_of_the_engine_do_not_know_the_session(trees: Trees) -> None:
     """They are given what they need; the session is where they are put together."""
-    users = [path for path, tree in TREES.items() if "layerstep.engine.session" in imported(tree)]
+    users = [path for path, tree in trees.items() if "layerstep.engine.session" in imported(tree)]
     assert users and not [path for path in users if path.startswith("engine/")]
 
 
-@pytest.mark.parametrize("path", TREES)
-def test_no_frame_is_found_by_counting_calls(path: str) -> None:
+def test_no_frame_is_found_by_counting_calls(trees: Trees) -> None:
     """A function may ask for its own frame or its caller's. Others change when a function is extracted."""
-    calls = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.Call) and node.args]
-    depths = [call.args[0] for call in calls if dotted(call.func).rpartition(".")[2] == "_getframe"]
-    assert [each.value for each in depths if not (isinstance(each, ast.Constant) and each.value <= 1)] == []
+    for path, tree in trees.items():
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+        depths = [call.args[0] for call in calls if dotted(call.func).rpartition(".")[2] == "_getframe"]
+        far = [each for each in depths if not (isinstance(each, ast.Constant) and each.value <= 1)]
+        assert not far, (path, far[0].lineno)
+
+
+def test_files_are_small_and_name_what_is_public(trees: Trees) -> None:
+    for name, tree in trees.items():
+        path = Path(name)
+        assert len((SOURCE / path).read_text().splitlines()) <= 400, f"split {path} along a real seam"
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        long = [f.name for f in functions if f.end_lineno - f.lineno > 60]  # type: ignore[operator]
+        assert not long, path
+        if path.parent.name != "commands" and path.name not in ("__init__.py", "__main__.py", "script.py"):
+            try:
+                module = importlib.import_module(module_of(name))
+            except MissingExtra:
+                continue
+            assert all(hasattr(module, each) for each in module.__all__), path
+            assert inspect.getdoc(module), path
+
+
+def test_a_name_that_a_module_gives_out_is_used(trees: Trees) -> None:
+    """Vulture, in `make lint`, finds the other names that are used nowhere."""
+    used, given = set(layerstep.__all__), []
+    for path, tree in trees.items():
+        # registered by their decorators, or imported by programs and pytest
+        exports = Path(path).parent.name in ("exports", "rules", "probes", "integrations")
+        for node in ast.walk(tree):
+            match node:
+                case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name):
+                    used.add(name)
+                case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=names)) if not exports:
+                    given += [(path, ast.literal_eval(name)) for name in names]
+    assert len(given) > 500
+    assert [each for each in given if each[1] not in used] == []

@@ -9,8 +9,10 @@ import logging
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,8 +36,10 @@ from layerstep import (
     WebhookSink,
     debug_session,
 )
+from layerstep.automation import running
 from layerstep.automation.hook import Hook
 from layerstep.render.screen import to_text
+from play import Clock
 
 
 def network() -> nn.Sequential:
@@ -259,8 +263,10 @@ def test_a_wrong_hook_is_refused(build: Callable[[], object]) -> None:
         build()
 
 
-def test_pause_stops_at_the_prompt() -> None:
-    model, screen = network(), io.StringIO()
+def test_pause_stops_at_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, screen, clock = network(), io.StringIO(), Clock()
+    monkeypatch.setattr(running, "time", SimpleNamespace(perf_counter=lambda: clock() / 1e9))
+    monkeypatch.setattr(time, "sleep", clock.sleep)
     lines = ["continue", "p step", "hooks", "__import__('time').sleep(0.5)", "continue"]
     console = DebugConsole(model, commands=lines, output=screen)
     hook = built(HookTrigger.step_range(2, 2), HookAction.pause())
@@ -406,8 +412,33 @@ def test_a_webhook_posts_alerts(endpoint: tuple[str, list[Any]]) -> None:
     sink = WebhookSink(url)
     for step in (1, 5):
         sink.send(alert(step))
-    sink.close(20)
+    sink.close(200)
     assert [each["step"] for each in got] == [1, 5] and sink.sent == 2
+
+
+def test_a_webhook_with_a_full_queue_ends_when_the_last_alert_is_sent(
+    endpoint: tuple[str, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, got = endpoint
+    begun, go_on = threading.Event(), threading.Event()
+    real = urllib.request.urlopen
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        begun.set()
+        go_on.wait(100)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(urllib.request, "urlopen", slow)
+    sink = WebhookSink(url, most=1)
+    sink.send(alert(1))
+    assert begun.wait(100)
+    sink.send(alert(2))
+    closing = threading.Thread(target=sink.close, args=(1000,), daemon=True)
+    closing.start()
+    closing.join(0.2)  # the end of the queue does not fit in yet
+    go_on.set()
+    closing.join(100)
+    assert not closing.is_alive() and [each["step"] for each in got] == [1, 2]
 
 
 def test_a_dead_endpoint_costs_nothing() -> None:
@@ -416,7 +447,7 @@ def test_a_dead_endpoint_costs_nothing() -> None:
     for step in range(10_000):
         sink.send(alert(step))
     assert time.perf_counter() - begun < 60
-    sink.close(20)
+    sink.close(200)
     assert sink.sent == 0 and sink.dropped > 0 and sink.failed > 0
     with pytest.raises(UserError):
         WebhookSink("file:///etc/passwd")

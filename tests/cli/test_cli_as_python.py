@@ -59,9 +59,9 @@ def folder(tmp_path):
     ids=["a script", "a link to a script", "a module"],
 )
 def test_the_script_sees_what_python_shows_it(words, folder):
-    by_python = run([sys.executable, *words], cwd=folder)
+    by_python = run([sys.executable, *words], cwd=folder, fresh=True)
     assert by_python.returncode == 0, by_python.stderr
-    ours = run(layerstep_run("run", "--batch", *words), cwd=folder)
+    ours = run(layerstep_run("run", "--batch", *words), cwd=folder, fresh=True)
     assert (ours.returncode, ours.stderr) == (0, "")
     assert json.loads(ours.stdout) == json.loads(by_python.stdout)
 
@@ -70,8 +70,8 @@ def test_the_installed_command_does_the_same(folder):
     command = Path(sys.executable).with_name("layerstep")
     if not command.exists():
         pytest.skip("layerstep is not installed beside this python")
-    by_python = run([sys.executable, "-m", "package", "a"], cwd=folder)
-    ours = run([str(command), "run", "--batch", "-m", "package", "a"], cwd=folder)
+    by_python = run([sys.executable, "-m", "package", "a"], cwd=folder, fresh=True)
+    ours = run([str(command), "run", "--batch", "-m", "package", "a"], cwd=folder, fresh=True)
     assert (ours.returncode, ours.stderr) == (0, "")
     assert json.loads(ours.stdout) == json.loads(by_python.stdout)
 
@@ -83,6 +83,6 @@ def test_a_safe_path_stays_as_it_is(folder):
     script.write_text("import helper\nprint(helper.__name__)\n")
     path = filter(None, (str(folder / "elsewhere"), os.environ.get("PYTHONPATH")))
     env = {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(path)}
-    assert run([sys.executable, str(script)], **env).stdout == "helper\n"
-    ours = run(layerstep_run("run", "--batch", script), **env)
+    assert run([sys.executable, str(script)], fresh=True, **env).stdout == "helper\n"
+    ours = run(layerstep_run("run", "--batch", script), fresh=True, **env)
     assert (ours.returncode, ours.stdout) == (0, "helper\n")

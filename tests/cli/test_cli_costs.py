@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import quick_python
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "costs" / "item_sync.py"
 REPORT, MEMORY, LEAKS = "own ms", "autograd held", "nothing piles up"
@@ -15,10 +15,8 @@ REPORT, MEMORY, LEAKS = "own ms", "autograd held", "nothing piles up"
 
 def batch(*lines: str) -> str:
     options = [word for line in lines for word in ("-e", line)]
-    done = subprocess.run(
-        [sys.executable, "-m", "layerstep", "run", "--batch", *options, str(SCRIPT)],
-        capture_output=True,
-        encoding="utf-8",
+    done = quick_python.run(
+        ["-m", "layerstep", "run", "--batch", *options, SCRIPT],
         check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "COLUMNS": "120"},
     )

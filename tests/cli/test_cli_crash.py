@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import layerstep
+import quick_python
 
 OURS = str(Path(layerstep.__file__).parent)
-SECONDS = 250
 NET = """\
 import torch
 from torch import nn
@@ -43,12 +42,9 @@ def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         script = tmp_path / "script.py"
         script.write_text(text)
         clean = {k: v for k, v in os.environ.items() if k not in ("CI", "TERM")}
-        return subprocess.run(
-            [sys.executable, "-m", "layerstep", "run", *options, str(script)],
+        return quick_python.run(
+            ["-m", "layerstep", "run", *options, script],
             input=typed,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=SECONDS,
             env={**clean, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "COLUMNS": "120"},
         )
 

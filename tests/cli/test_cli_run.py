@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import layerstep
+import quick_python
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 OURS = str(Path(layerstep.__file__).parent)
@@ -49,23 +50,23 @@ def run(
     typed: str | None = "",
     stdin: int | None = None,
     cwd: Path | None = None,
+    fresh: bool = False,
     **env: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with pipes; `typed` is its whole input, `stdin` an open file instead.
 
-    A pipe never gets escape codes, whatever is run, unless they are asked for.
+    A pipe never gets escape codes, whatever is run, unless they are asked for. `fresh`: Python itself starts.
     """
     clean = {k: v for k, v in os.environ.items() if k not in ("CI", "PYTHONBREAKPOINT", "TERM")}
     given = {"stdin": stdin} if stdin is not None else {"input": typed}
-    done = subprocess.run(
-        argv,
-        **given,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=SECONDS,
-        cwd=cwd,
-        env={**clean, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1", **env},
-    )
+    env = {**clean, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1", **env}
+    if fresh:
+        done = subprocess.run(
+            argv, **given, capture_output=True, encoding="utf-8", timeout=SECONDS, cwd=cwd, env=env
+        )
+    else:
+        assert argv[0] == sys.executable
+        done = quick_python.run(argv[1:], **given, cwd=cwd, env=env)
     if "FORCE_COLOR" not in env:
         assert "\x1b" not in done.stdout + done.stderr
     return done
@@ -351,7 +352,7 @@ def test_a_script_without_any_model(tmp_path):
 
 def test_switched_off_it_leaves_no_trace(script):
     given = ("-e", "break fc1", "-e", "quit")
-    done = run(layerstep_run("run", *given, script(THREE_TIMES)), typed="quit\n", LAYERSTEP="0")
+    done = run(layerstep_run("run", *given, script(THREE_TIMES)), typed="quit\n", fresh=True, LAYERSTEP="0")
     assert (done.returncode, done.stdout, done.stderr) == (0, OUTPUT, "")
 
 
@@ -372,7 +373,7 @@ def through_sh(redirection: str, argv: Sequence[str]) -> list[str]:
 def test_a_full_disk_is_no_reason_for_the_run_to_end(script):
     given = ("--json", "/dev/full", "-e", "break act", "-e", "continue")
     argv = layerstep_run("run", "--batch", *given, script(THREE_TIMES))
-    done = run(through_sh("2>/dev/full", argv))
+    done = run(through_sh("2>/dev/full", argv), fresh=True)
     assert (done.returncode, done.stdout) == (0, OUTPUT)
 
 
@@ -380,7 +381,7 @@ def test_a_full_disk_is_no_reason_for_the_run_to_end(script):
 @pytest.mark.long
 def test_without_a_stderr_stdout_still_is_the_programs_own(script):
     argv = layerstep_run("run", "--batch", "-e", "break act", "-e", "continue", script(THREE_TIMES))
-    done = run(through_sh("2>&-", argv))
+    done = run(through_sh("2>&-", argv), fresh=True)
     assert (done.returncode, done.stdout) == (0, OUTPUT)
 
 
@@ -390,6 +391,7 @@ def test_files_are_utf_8_where_the_locale_is_not(script, tmp_path):
     commands.write_text(f"transcript {transcript}\nprint 'é → μ'\n", encoding="utf-8")
     done = run(
         layerstep_run("run", "--batch", "-x", commands, "--json", report, script(THREE_TIMES)),
+        fresh=True,
         LC_ALL="C",
         PYTHONUTF8="0",
         PYTHONCOERCECLOCALE="0",

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import quick_python
+
 TRAINING = """\
 import sys, torch
 from torch import nn
@@ -39,22 +41,17 @@ if "--fail" in sys.argv:
 def doctor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(TRAINING)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-    return subprocess.run(
-        [sys.executable, "-m", "layerstep", "doctor", *words],
-        capture_output=True,
-        text=True,
+    return quick_python.run(
+        ["-m", "layerstep", "doctor", *words],
         cwd=folder,
         env=environment,
-        check=False,
     )
 
 
 def test_a_healthy_program_runs_as_it_is_and_exits_0(tmp_path: Path) -> None:
     watched = doctor(tmp_path, "--html", "report.html", "train.py", "60")
-    bare = subprocess.run(
-        [sys.executable, "train.py", "60"],
-        capture_output=True,
-        text=True,
+    bare = quick_python.run(
+        ["train.py", "60"],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,

@@ -41,7 +41,7 @@ def run(path: Path, *lines: str) -> str:
         [sys.executable, *launch, "-m", "layerstep", "run", "--batch", "--allow-edits", *given, str(script)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
         check=False,
     )
     return " ".join((done.stdout + done.stderr).split())

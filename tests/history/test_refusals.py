@@ -123,6 +123,20 @@ def test_a_fork_that_hangs(alone: None, session: Session, monkeypatch: pytest.Mo
         torch.set_num_threads(threads)
 
 
+def test_a_fork_that_waits_for_its_turn_on_a_busy_machine(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compute() -> bytes:
+        until = time.process_time() + 0.3
+        while time.process_time() < until:
+            pass
+        return b"done"
+
+    monkeypatch.setattr(refusals, "TRIAL_SECONDS", 0.05)
+    monkeypatch.setattr(refusals, "_computed", compute)
+    assert trial() == ""
+
+
 def test_a_fork_with_other_bits(alone: None, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusals, "_computed", lambda: str(os.getpid()).encode())
     assert "computed other bits" in refused(session)

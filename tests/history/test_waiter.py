@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,13 @@ _end_like(wait_for_run(first, int(sys.argv[1])))
 """
 
 
+def wait_for_state(process: int, state: str) -> None:
+    end = time.monotonic() + 100
+    while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != state:
+        assert time.monotonic() < end, f"it is not in state {state}"
+        time.sleep(0.01)
+
+
 @pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="back step is for Linux")
 def test_a_signal_reaches_the_run_that_has_just_followed_another() -> None:
     """The waiter stands still meanwhile, so that it learns of all at once, as on a busy machine."""
@@ -39,14 +47,15 @@ def test_a_signal_reaches_the_run_that_has_just_followed_another() -> None:
         assert process.stdout is not None
         first, second = map(int, process.stdout.readline().split())
         try:
-            time.sleep(0.3)  # by then it sleeps, and does not read who is the run before it wakes
+            wait_for_state(process.pid, "S")  # it does not read who is the run before it wakes
             os.kill(process.pid, signal.SIGSTOP)
+            wait_for_state(process.pid, "T")
             os.write(its, waiter.MESSAGE.pack(second))
             os.kill(first, signal.SIGKILL)
             os.kill(process.pid, signal.SIGTERM)
             os.kill(process.pid, signal.SIGCONT)
             os.close(its)
-            assert process.wait(60) == -signal.SIGTERM
+            assert process.wait(100) == -signal.SIGTERM
         finally:
             for each in (second, process.pid):
                 with contextlib.suppress(ProcessLookupError):

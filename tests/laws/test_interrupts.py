@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+import quick_python
 from layerstep import DebugConsole
 from layerstep.process import interrupts
 
@@ -171,9 +171,7 @@ print(followed())
 
 def test_a_program_that_is_traced_goes_on_after_a_line_in_another_thread() -> None:
     """Python 3.11 hung there: it looked for an exception that nobody had sent, at the same instruction."""
-    done = subprocess.run(
-        [sys.executable, "-c", FOLLOWED_AFTERWARDS], capture_output=True, text=True, timeout=SECONDS
-    )
+    done = quick_python.run(["-c", FOLLOWED_AFTERWARDS])
     assert "42" in done.stdout and "and the program goes on" in done.stdout, done.stderr
 
 
@@ -341,9 +339,7 @@ def test_quit_in_another_thread_ends_the_program_whatever_it_does_about_ctrl_c(
     handler: str, wait: str
 ) -> None:
     code = QUITTING.format(handler=f"signal.signal(signal.SIGINT, {handler})", wait=wait)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS * 3, check=False
-    )
+    done = quick_python.run(["-c", code])
     assert done.returncode == 130, done.stderr
 
 

@@ -9,6 +9,8 @@ from textwrap import dedent
 
 import pytest
 
+import quick_python
+
 SHORT_LIVED = """
     import gc, weakref, torch
     alive = []
@@ -26,8 +28,8 @@ def run(path: Path, text: str, *lines: str) -> subprocess.CompletedProcess[str]:
     script = path / "train.py"
     script.write_text(dedent(text))
     given = [part for line in lines for part in ("-e", line)]
-    command = [sys.executable, "-m", "layerstep", "run", "--batch", *given, "-e", "continue", str(script)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=path)
+    words = ["-m", "layerstep", "run", "--batch", *given, "-e", "continue", script]
+    return quick_python.run(words, cwd=path)
 
 
 @pytest.mark.parametrize("line", ["catch nonfinite", pytest.param("memory on", marks=pytest.mark.long)])

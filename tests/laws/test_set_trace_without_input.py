@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import quick_python
 
 PROGRAM = """
 import layerstep
@@ -14,9 +13,7 @@ for number in range(3):
 
 
 def test_set_trace_without_a_terminal_goes_on() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250
-    )
+    done = quick_python.run(["-c", PROGRAM])
     assert done.returncode == 0 and done.stdout.count("went on") == 3
     assert done.stderr.count("no terminal to ask at, so the run goes on") == 1
     assert "Traceback" not in done.stderr

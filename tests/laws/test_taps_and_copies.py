@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import quick_python
 from layerstep import DebugConsole
 
 
@@ -176,8 +177,7 @@ def test_a_program_under_run_prints_as_without_us(name: str, tmp_path: Path) -> 
     code, typed, printed, shown = PROGRAMS[name]
     script = tmp_path / "program.py"
     script.write_text(code)
-    run = [sys.executable, "-m", "layerstep", "run", str(script)]
-    seen = subprocess.run(run, input=typed, capture_output=True, text=True, timeout=250)
+    seen = quick_python.run(["-m", "layerstep", "run", script], input=typed)
     assert seen.stdout.strip() == printed
     assert shown in seen.stderr and "bug in" not in seen.stderr
 
@@ -231,8 +231,7 @@ def test_a_model_that_is_first_called_by_a_trace_is_traced_as_bare(tmp_path: Pat
         "net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())\n"
         "print(torch.jit.trace(net, torch.ones(2, 4))(torch.ones(2, 4)).shape)\n"
     )
-    run = [sys.executable, "-m", "layerstep", "run", "--batch", "-e", "profile 5", str(script)]
-    seen = subprocess.run(run, capture_output=True, text=True, timeout=250)
+    seen = quick_python.run(["-m", "layerstep", "run", "--batch", "-e", "profile 5", script])
     assert seen.stdout.strip() == "torch.Size([2, 4])", seen.stderr
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import quick_python
 from layerstep import DebugConsole
 
 NAN = float("nan")
@@ -74,9 +73,7 @@ def in_a_process(code: str, folder: Any) -> None:
     """Run a program that may die of a segmentation fault."""
     looks = [look.format(folder=folder) for look in LOOKS]
     text = PROLOGUE + f"armed, looks = {ARMED!r}, {looks!r}\n" + textwrap.dedent(code)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", text], capture_output=True, text=True, timeout=250, check=False
-    )
+    done = quick_python.run(["-W", "ignore", "-c", text])
     assert (done.returncode, done.stdout[-6:]) == (0, "alive\n"), done.stderr[-1500:] + done.stdout[-500:]
 
 

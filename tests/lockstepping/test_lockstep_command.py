@@ -7,7 +7,6 @@ import functools
 import io
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from test_planted import ids, image, net
 from torch import Tensor, nn
 
 import layerstep
+import quick_python
 from layerstep import DebugConsole, UserError, lockstep
 from layerstep.cli import main
 from layerstep.render.screen import to_text
@@ -283,8 +283,7 @@ def test_a_model_that_lockstep_ran_first_is_found_later(tmp_path: Path) -> None:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "layerstep", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250)
+    return quick_python.run(["-m", "layerstep", *words])
 
 
 PROGRAM = """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 from typing import Any
 
@@ -12,6 +10,7 @@ import psutil
 import pytest
 import torch
 
+import quick_python
 from layerstep.memory.devices import Device, accelerators, devices, processor
 from layerstep.memory.views import device_lines
 from layerstep.views import Text
@@ -50,7 +49,7 @@ def on_a_stand_in(functions: str) -> list[Any]:
     script = textwrap.dedent(STAND_IN).replace(
         "{functions}", textwrap.dedent(functions).strip().replace("\n", "\n    ")
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = quick_python.run(["-c", script])
     assert done.returncode == 0, done.stderr
     answer: list[Any] = json.loads(done.stdout)
     return answer

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import layerstep
+import quick_python
 from layerstep import DebugConsole
 from layerstep.nonfinite.catching import search_of
 from nan_cases import LogOfZero, Net, SlopeOfSqrt
@@ -304,8 +303,8 @@ def test_batch_work_ends_with_3(tmp_path: Path) -> None:
             """
         )
     )
-    command = [sys.executable, "-m", "layerstep", "run", "--batch", "-e", "catch nonfinite", "-e", "continue"]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    command = ["-m", "layerstep", "run", "--batch", "-e", "catch nonfinite", "-e", "continue"]
+    done = quick_python.run([*command, script])
     assert done.returncode == 3, done.stderr
     assert done.stdout == "done\n"
     assert "born in log" in done.stderr
@@ -337,13 +336,13 @@ def test_a_core_of_what_was_caught_runs_again_bit_for_bit(tmp_path: Path) -> Non
             """
         )
     )
-    layerstep_ = [sys.executable, "-m", "layerstep"]
+    layerstep_ = ["-m", "layerstep"]
     core = tmp_path / "x.lscore"
     run = ["run", "--batch", "--dump", str(core), "-e", "catch nonfinite", "-e", "continue", str(script)]
-    done = subprocess.run([*layerstep_, *run], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = quick_python.run([*layerstep_, *run])
     assert done.returncode == 3, done.stderr
     again = ["open", "--batch", "-e", "again", "--model", f"{script}:Net", str(core)]
-    done = subprocess.run([*layerstep_, *again], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = quick_python.run([*layerstep_, *again])
     assert "gave the same output again, bit for bit" in done.stderr, done.stderr
     assert "born in log" in " ".join(done.stderr.split())
 
@@ -479,8 +478,8 @@ def test_a_recomputed_block_is_no_model(tmp_path: Path) -> None:
             """
         )
     )
-    command = [sys.executable, "-m", "layerstep", "run", "--batch", "-e", "break blocks.0", "-e", "continue"]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    command = ["-m", "layerstep", "run", "--batch", "-e", "break blocks.0", "-e", "continue"]
+    done = quick_python.run([*command, script])
     assert done.stderr.count("found") == 1, done.stderr
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+import quick_python
 
 TOY = Path(__file__).parents[1] / "support" / "toy"
 BEGIN = f"""
@@ -59,9 +60,7 @@ def guard(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def on_toy(script: str) -> dict[str, Any]:
     """The answer that a script prints as its last line."""
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + textwrap.dedent(script)], capture_output=True, text=True, check=False
-    )
+    done = quick_python.run(["-c", BEGIN + textwrap.dedent(script)])
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer

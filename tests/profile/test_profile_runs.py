@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import layerstep
+import quick_python
 from layerstep.profile.report import Measured
 from layerstep.profile.state import ProfileState, state_of
 from layerstep.profile.timed_modules import timeable_modules
@@ -413,6 +412,6 @@ def test_torchs_profiler_writes_no_lines_of_its_own(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text(SCRIPT)
     command = ["-m", "layerstep", "run", "--batch", "-e", "profile ops 2", "-e", "continue", str(script)]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+    done = quick_python.run(command, check=True)
     assert "2 forwards timed" in done.stderr
     assert "profiler_start" not in done.stderr and "profiler_start" not in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from textwrap import dedent
 import pytest
 import torch
 
+import quick_python
 from layerstep import DebugConsole
 from layerstep.frontends.choose import open_session
 from layerstep.frontends.completion import complete
@@ -292,14 +292,8 @@ def test_stops_in_several_threads_leave_all_of_them_running(tmp_path: Path) -> N
     looks = ["info locals", "where", "p total", "info threads", "interact", "e = 40", "\x04"]
     steps = ["continue", "next line", "step line", "until", "continue", "next line"]
     lines = ["break work", "break prog.py:7", "continue", *[x for step in steps for x in (*looks, step)]]
-    done = subprocess.run(
-        [sys.executable, "-m", "layerstep", "run", str(file)],
-        input="\n".join([*lines, "delete", "continue"]) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    typed = "\n".join([*lines, "delete", "continue"]) + "\n"
+    done = quick_python.run(["-m", "layerstep", "run", file], input=typed)
     assert "sums 6 6 6 6" in done.stdout and done.returncode == 0, done.stdout + done.stderr
     assert "work()  break 1  thread Thread-" in done.stderr
 
@@ -312,18 +306,19 @@ def test_a_thread_that_ran_before_the_point_is_left_alone_and_the_point_says_so(
         def work():
             go.wait()
             late()
+            called.set()
             end.wait()
 
         def late():
             return 1
 
-        go, end = threading.Event(), threading.Event()
+        go, called, end = threading.Event(), threading.Event(), threading.Event()
         thread = threading.Thread(target=work, daemon=True)
         model = torch.nn.Linear(1, 1)
         thread.start()
         model(torch.ones(1, 1))
         go.set()
-        thread.join(0.2)
+        called.wait(100)
         model(torch.ones(1, 1))
         end.set()
         thread.join()
@@ -364,18 +359,18 @@ def test_a_step_by_lines_goes_on_in_any_thread_that_has_stopped(tmp_path: Path, 
 
 def test_a_step_stays_in_its_thread(tmp_path: Path) -> None:
     source = """\
-        import threading, time
+        import threading
 
         def busy():
-            for _ in range(200):
-                time.sleep(0.0005)
-
+            while not over.wait(0.0005):
+                turns.release()
+        over, turns = threading.Event(), threading.Semaphore(0)
         thread = threading.Thread(target=busy)
         thread.start()
         a = 1
-        time.sleep(0.05)
+        turns.acquire(), turns.acquire()
         b = 2
-        thread.join()
+        over.set(), thread.join()
         print("joined")
     """
     screen = played(tmp_path, source, "break prog.py:9", "continue", *["step line"] * 3, "continue")
@@ -439,7 +434,7 @@ def test_closures_keep_what_another_thread_wrote_during_a_stop(tmp_path: Path) -
 
         main()
     """
-    lines = ["break prog.py:13", "continue", "!(go.set(), thread.join(2))[0]", "continue"]
+    lines = ["break prog.py:13", "continue", "!(go.set(), thread.join(100))[0]", "continue"]
     assert "count 5" in played(tmp_path, source, *lines)
 
 

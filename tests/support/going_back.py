@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import subprocess
-import sys
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import quick_python
 
 TRAIN = """\
 import hashlib
@@ -98,33 +98,39 @@ def environment(mark: str, threads: int = 2) -> dict[str, str]:
 
 def run(script: Path, lines: Sequence[str] | None, *options: str) -> Done:
     """Run a script bare, or under the debugger with these lines in a pipe. No process may be left."""
-    mark = uuid.uuid4().hex
-    words = [sys.executable] + ([] if lines is None else ["-m", "layerstep", "run", *options])
-    done = subprocess.run(
-        [*words, str(script)],
-        input="\n".join(lines or ()) + "\n",
-        capture_output=True,
-        text=True,
-        env=environment(mark),
-        timeout=250,
-        check=False,
+    words = [] if lines is None else ["-m", "layerstep", "run", *options]
+    done = quick_python.run(
+        [*words, script], input="\n".join(lines or ()) + "\n", env=environment(""), new_session=True
     )
-    assert not processes(mark), "processes are left"
+    assert not in_session(done.pid), "processes are left"
     return Done(done.stdout, done.stderr, done.returncode)
 
 
 def processes(mark: str) -> list[int]:
     """All that carry the mark and are no zombies."""
-    return [number for number in map(int, filter(str.isdigit, os.listdir("/proc"))) if _has(number, mark)]
+    return [number for number in _alive() if _has(number, mark)]
+
+
+def in_session(session: int) -> list[int]:
+    """All of a session that are no zombies."""
+    return [number for number, its in _alive().items() if its == session]
+
+
+def _alive() -> dict[int, int]:
+    """The session of each process that is no zombie."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+            if state != "Z":
+                found[int(path.parent.name)] = int(session)
+    return found
 
 
 def _has(number: int, mark: str) -> bool:
-    try:
-        if f"{MARK}={mark}".encode() not in Path(f"/proc/{number}/environ").read_bytes().split(b"\0"):
-            return False
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    with contextlib.suppress(OSError):
+        return f"{MARK}={mark}".encode() in Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
+    return False
 
 
 def wait_until_gone(mark: str, seconds: float = 100) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,30 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(str(item.path)))  # one worker starts the process
             if REPORTS not in os.environ:
                 item.add_marker(pytest.mark.timeout(0), append=False)  # the first waits for the whole file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """xdist 3.8 writes groups into names that pytest 9.2 does not read, so that they have no effect.
+
+    Each worker then started the process of a file, and ran all its tests.
+    """
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group_of(config.rootpath / nodeid.partition("::")[0]) or super()._split_scope(nodeid)
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@functools.cache
+def _group_of(file: Path) -> str:
+    """The group of all tests of a file, if it has one."""
+    marks = file.read_text().partition("pytestmark = ")[2].partition("\n\n")[0]
+    if f"mark.{MARKER}" in marks:
+        return str(file)
+    found = re.search(r'mark\.xdist_group\("(\w+)"\)', marks)
+    return found[1] if found else ""
 
 
 @pytest.hookimpl(tryfirst=True)

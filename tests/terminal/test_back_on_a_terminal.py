@@ -29,7 +29,7 @@ def script(tmp_path: Path) -> Path:
 
 def test_the_prompt_goes_back_and_ctrl_c_stops_the_run(open_terminal: Open, script: Path):  # noqa: F811
     mark = uuid.uuid4().hex
-    terminal = open_terminal("run", script, "for ever", **{MARK: mark})
+    terminal = open_terminal("run", script, "for ever", fresh=True, **{MARK: mark})
     terminal.until_prompt()
     terminal.ask("history on")
     terminal.ask("until step 9")
@@ -52,7 +52,7 @@ def test_the_prompt_goes_back_and_ctrl_c_stops_the_run(open_terminal: Open, scri
 @pytest.mark.long
 def test_the_end_is_that_of_the_bare_run(open_terminal: Open, script: Path):  # noqa: F811
     mark = uuid.uuid4().hex
-    terminal = open_terminal("run", script, OMP_NUM_THREADS="2", **{MARK: mark})
+    terminal = open_terminal("run", script, OMP_NUM_THREADS="2", fresh=True, **{MARK: mark})
     terminal.until_prompt()
     terminal.ask("history on keep 6")
     terminal.ask("until step 11")
@@ -69,7 +69,7 @@ def test_the_end_is_that_of_the_bare_run(open_terminal: Open, script: Path):  # 
 @pytest.mark.long
 def test_closing_the_terminal_leaves_no_process(open_terminal: Open, script: Path):  # noqa: F811
     mark = uuid.uuid4().hex
-    terminal = open_terminal("run", script, "for ever", **{MARK: mark})
+    terminal = open_terminal("run", script, "for ever", fresh=True, **{MARK: mark})
     terminal.until_prompt()
     terminal.ask("history on")
     terminal.ask("until step 5")

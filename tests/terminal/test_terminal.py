@@ -14,6 +14,7 @@ import pexpect
 import pytest
 
 import layerstep
+from quick_terminal import QuickSpawn
 
 pytestmark = [
     pytest.mark.xdist_group("terminal"),
@@ -71,20 +72,19 @@ def shown(raw: str) -> str:
 class Terminal:
     """A program on a pseudo-terminal of 30 lines and 80 columns, and somebody who types."""
 
-    def __init__(self, argv: list[str], prompt: str, **env: str) -> None:
+    def __init__(
+        self, words: list[str], prompt: str, *, stdout: Path | None, fresh: bool, **env: str
+    ) -> None:
         unwanted = ("CI", "PYTHONBREAKPOINT", "PAGER", "LINES", "COLUMNS")
         clean = {key: value for key, value in os.environ.items() if key not in unwanted}
         clean |= {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
         self.prompt = prompt
-        self.child = pexpect.spawn(
-            argv[0],
-            argv[1:],
-            dimensions=(30, 80),
-            encoding="utf-8",
-            codec_errors="replace",
-            timeout=SECONDS,
-            env={**clean, "PAGER": "cat", **env},
-        )
+        env = {**clean, "PAGER": "cat", **env}
+        how = {"encoding": "utf-8", "codec_errors": "replace", "timeout": SECONDS, "dimensions": (30, 80)}
+        if fresh:
+            self.child = pexpect.spawn(sys.executable, words, env=env, **how)
+        else:
+            self.child = QuickSpawn(words, env=env, stdout=stdout, **how)
 
     def until(self, pattern: str) -> str:
         """Wait for it; what was shown before, and it."""
@@ -140,12 +140,16 @@ def open_terminal() -> Iterator[Open]:
     opened: list[Terminal] = []
 
     def open_(
-        *words: object, prompt: str = PROMPT, python: bool = False, stdout: Path | None = None, **env: str
+        *words: object,
+        prompt: str = PROMPT,
+        python: bool = False,
+        stdout: Path | None = None,
+        fresh: bool = False,
+        **env: str,
     ) -> Terminal:
-        argv = [sys.executable, *(() if python else ("-m", "layerstep")), *map(str, words)]
-        if stdout is not None:
-            argv = ["sh", "-c", 'out=$1; shift; exec "$@" >"$out"', "sh", str(stdout), *argv]
-        opened.append(Terminal(argv, prompt, **env))
+        """`fresh`: Python itself starts, and its environment is that of all its processes."""
+        given = [*(() if python else ("-m", "layerstep")), *map(str, words)]
+        opened.append(Terminal(given, prompt, stdout=stdout, fresh=fresh, **env))
         return opened[-1]
 
     yield open_

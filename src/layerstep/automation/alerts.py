@@ -7,6 +7,7 @@ import json
 import logging
 import queue
 import threading
+import time
 import urllib.request
 from collections import deque
 from collections.abc import Callable
@@ -171,9 +172,10 @@ class WebhookSink:
     def close(self, timeout: float = 2.0) -> None:
         """Wait for what is on its way, but not for long."""
         if self._thread is not None:
+            end = time.monotonic() + timeout
             with contextlib.suppress(queue.Full):
-                self._queue.put_nowait(None)
-            self._thread.join(timeout)
+                self._queue.put(None, timeout=timeout)
+            self._thread.join(max(end - time.monotonic(), 0))
             self._thread = None
 
     def _post_all(self) -> None:

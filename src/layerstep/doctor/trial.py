@@ -45,13 +45,11 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 class Trial:
     """A training call to be repeated on copies."""
 
-    def __init__(
-        self, call: TrainingCall, optimizers: Sequence[Optimizer] = (), *, seconds: float = SECONDS
-    ) -> None:
+    def __init__(self, call: TrainingCall, optimizers: Sequence[Optimizer] = ()) -> None:
         self.call = call
         self.optimizers = optimizers
         """Those of the run. They are read, never stepped."""
-        self._until = time.monotonic() + seconds
+        self._until = time.monotonic() + SECONDS
         self.is_out_of_time = False
 
     @property
