@@ -15,28 +15,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
-from layerstep.dispatch import expand_alias, find
 from layerstep.engine.messages import Message
 from layerstep.engine.point import Point, PointKind
 from layerstep.engine.session import Session
-from layerstep.errors import UserError, message_of
-from layerstep.frontends.completion import complete
+from layerstep.errors import message_of
 from layerstep.frontends.remote.connection import Connection
 from layerstep.frontends.remote.framing import PROTOCOL, WireError, encode
 from layerstep.frontends.remote.metrics import Metrics
+from layerstep.frontends.remote.requests import Requests
 from layerstep.frontends.remote.sockets import (
     facts_of_this_process,
     open_socket,
     peer_is_allowed,
     remove_socket,
 )
-from layerstep.line_syntax import is_complete
 from layerstep.process.forks import keeps_session
 from layerstep.render import wire
-from layerstep.views import Notice, View
+from layerstep.views import Notice
 
 __all__ = ["Hub"]
 
@@ -65,6 +62,7 @@ class Hub:
         self._is_alone = is_alone
         """Is there no other front end that holds a pause?"""
         self.metrics = Metrics(session)
+        self._requests = Requests(session, self.metrics, self._post)
         self._clients: list[Connection] = []
         self._kept: deque[dict[str, Any]] = deque(maxlen=MOST_KEPT)
         self._news: deque[Callable[[], None]] = deque()
@@ -242,28 +240,12 @@ class Hub:
                 raise WireError("the first line must be `hello`")
             self._hello(client, number, params)
             return
-        handlers = {
-            "submit": self._submit,
-            "complete": self._complete,
-            "interrupt": self._interrupt,
-            "metrics": self._metrics,
-            "bye": self._bye,
-        }
-        handler = handlers.get(method)
-        if handler is None:
-            if method == "hello":
-                raise WireError("`hello` was said before")
-            client.reply(number, error={"code": -32601, "message": f"there is no method {method[:40]!r}"})
-            return
-        try:
-            handler(client, number, params)
-        except UserError as error:
-            _refuse(client, number, error)
-        except Exception as error:
-            client.reply(
-                number,
-                error={"code": -32603, "message": f"{type(error).__name__}: {message_of(error)[:500]}"},
-            )
+        if method == "hello":
+            raise WireError("`hello` was said before")
+        if method == "bye":
+            self._bye(client, number)
+        else:
+            self._requests.answer(client, number, method, params)
 
     def _hello(self, client: Connection, number: Any, params: dict[str, Any]) -> None:
         if params.get("protocol") != PROTOCOL:
@@ -271,7 +253,7 @@ class Hub:
         mode = params.get("mode", "full")
         if mode not in ("full", "view"):
             raise WireError("the mode is `full` or `view`")
-        client.name = _text(params, "client", "a client")[:40] or "a client"
+        client.name = str(params.get("client") or "a client")[:40]
         client.may_only_look = mode == "view"
         if not client.may_only_look:
             self._wake_points()
@@ -290,44 +272,7 @@ class Hub:
         }
         client.reply(number, result=facts)
 
-    def _submit(self, client: Connection, number: Any, params: dict[str, Any]) -> None:
-        line = _text(params, "line")
-        stop, frame = _number(params, "stop"), _number(params, "frame")
-        command, _ = find(self._session, expand_alias(self._session, line.strip()))
-        if client.may_only_look and (command is None or not command.only_looks or line.lstrip()[:1] == "!"):
-            raise UserError(
-                "this client may only look", "`where`, `tree`, `list`, `info`, `findings`, `health`"
-            )
-        prompt = self._session.prompt
-        if self._session.run.pause is not None or stop is not None or (command and command.at_once):
-            answer = prompt.submit(line, stop=stop, frame=frame, origin=client.name)
-        else:
-            answer = prompt.peeks.ask(line, origin=client.name)
-        answer.add_done_callback(lambda done: self._post(lambda: _answer(client, number, done)))
-
-    def _complete(self, client: Connection, number: Any, params: dict[str, Any]) -> None:
-        line = _text(params, "line")
-        found = complete(self._session, line) if params.get("candidates", True) else []
-        rows = [{"text": c.text, "length": c.length, "note": c.note, "shown": c.shown} for c in found]
-        typed = f"!{line}" if self._session.prompt.interacting and line.strip() else line
-        client.reply(number, result={"candidates": rows, "is_complete": is_complete(typed)})
-
-    def _interrupt(self, client: Connection, number: Any, params: dict[str, Any]) -> None:
-        if client.may_only_look:
-            raise UserError("this client may only look")
-        if not self._session.run.is_attached:
-            raise UserError("the debugger is detached")
-        if self._session.run.pause is None:
-            self._session.standstill.stop_soon()
-        else:
-            self._session.interrupts.cancel()
-        client.reply(number, result={})
-
-    def _metrics(self, client: Connection, number: Any, params: dict[str, Any]) -> None:
-        rows = self.metrics.rows(_number(params, "from") or 0, min(_number(params, "most") or 1_000, 10_000))
-        client.reply(number, result={"rows": rows, "last": self.metrics.last})
-
-    def _bye(self, client: Connection, number: Any, params: dict[str, Any]) -> None:
+    def _bye(self, client: Connection, number: Any) -> None:
         """The client leaves on purpose. What it leaves paused goes on at once, unless it is to be held."""
         client.reply(number, result={})
         client.write()
@@ -420,35 +365,3 @@ class Hub:
         if self._paused_at and self._is_alone:
             self._paused_at = 0.0
             self._session.prompt.leave(self._stop_number, "no client is attached")
-
-
-def _refuse(client: Connection, number: Any, error: UserError) -> None:
-    client.reply(number, error={"code": 1, "message": error.message, "data": {"hint": error.hint}})
-
-
-def _answer(client: Connection, number: Any, done: Future[View | None]) -> None:
-    """Send what a line was answered."""
-    error = done.exception()
-    if isinstance(error, UserError):
-        _refuse(client, number, error)
-    elif error is not None:
-        client.reply(
-            number, error={"code": -32603, "message": f"{type(error).__name__}: {message_of(error)}"}
-        )
-    else:
-        view = done.result()
-        client.reply(number, result={"view": wire.encode(view) if view is not None else None})
-
-
-def _text(params: dict[str, Any], name: str, default: str | None = None) -> str:
-    found = params.get(name, default)
-    if not isinstance(found, str):
-        raise UserError(f"{name} is a text")
-    return found
-
-
-def _number(params: dict[str, Any], name: str) -> int | None:
-    found = params.get(name)
-    if found is not None and (not isinstance(found, int) or isinstance(found, bool)):
-        raise UserError(f"{name} is a number")
-    return found
