@@ -10,7 +10,6 @@ from layerstep.argument_parsing import parse, pieces_of
 from layerstep.arguments import (
     Choice,
     Condition,
-    Declared,
     Expr,
     File,
     Flag,
@@ -25,10 +24,9 @@ from layerstep.arguments import (
     Text,
     Where,
     Word,
-    forms_of,
-    usage_of,
 )
 from layerstep.errors import BadArguments
+from layerstep.forms import Declared, forms_of, usage_of
 from layerstep.registry import find_command
 
 X = Expr("X", optional=True)

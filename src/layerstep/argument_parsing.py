@@ -27,9 +27,9 @@ from layerstep.arguments import (
     Number,
     Option,
     Rest,
-    usage_of,
 )
 from layerstep.errors import BadArguments
+from layerstep.forms import usage_of
 
 __all__ = ["chosen_form", "hint_of", "parse", "pieces_of"]
 

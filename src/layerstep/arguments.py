@@ -27,12 +27,12 @@ __all__ = [
     "Choice",
     "Completes",
     "Condition",
-    "Declared",
     "Expr",
     "File",
     "Flag",
     "Form",
     "Given",
+    "Item",
     "Keyword",
     "Number",
     "Option",
@@ -44,8 +44,6 @@ __all__ = [
     "Text",
     "Where",
     "Word",
-    "forms_of",
-    "usage_of",
 ]
 
 Completes = str | Callable[[Any], Iterable[str]]
@@ -397,22 +395,3 @@ class Form:
     @property
     def usage(self) -> str:
         return " ".join(["|".join(self.names), *(item.usage for item in self.items)]).strip()
-
-
-Declared = Item | Form | Sequence[Item | Form]
-
-
-def forms_of(declared: Declared) -> tuple[Form, ...]:
-    """The ways to use a command; what stands outside of every form is one without a word."""
-    items = declared if isinstance(declared, Sequence) else (declared,)
-    plain = [item for item in items if not isinstance(item, Form)]
-    forms = [item for item in items if isinstance(item, Form)]
-    return tuple(forms) if forms and not plain else (Form("", *plain), *forms)
-
-
-def usage_of(forms: Sequence[Form]) -> str:
-    """`[X] | flow | record [every N]`."""
-    ways = [form.usage for form in forms if form.usage]
-    can_be_left_out = len(ways) < len(forms)
-    text = " | ".join(ways)
-    return f"[{text}]" if can_be_left_out and ways else text

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from layerstep.argument_parsing import hint_of, parse
-from layerstep.arguments import Declared, Form, Given, forms_of, usage_of
+from layerstep.arguments import Form, Given
 from layerstep.documentation import documentation
 from layerstep.errors import MissingExtra, UnknownCommand, first_line
 from layerstep.files import replacing
+from layerstep.forms import Declared, forms_of, usage_of
 from layerstep.imports import installed_entry_points, our_imports
 
 __all__ = [

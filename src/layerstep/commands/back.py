@@ -9,8 +9,8 @@ from layerstep.engine.session import Session
 from layerstep.errors import BadArguments, UserError
 from layerstep.history.history import History
 from layerstep.registry import command
+from layerstep.rewind.goal import Goal
 from layerstep.rewind.rewinding import go_back
-from layerstep.rewind.running_forward import Goal
 from layerstep.views import Notice
 
 

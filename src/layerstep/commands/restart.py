@@ -4,8 +4,8 @@ from layerstep.arguments import Given
 from layerstep.engine.resume import Resume
 from layerstep.engine.session import Session
 from layerstep.registry import command
+from layerstep.rewind.goal import Goal
 from layerstep.rewind.rewinding import go_back
-from layerstep.rewind.running_forward import Goal
 from layerstep.views import Notice
 
 

@@ -22,8 +22,9 @@ from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.stepper import Reach
 from layerstep.errors import UserError
 from layerstep.rerun.other_ranks import waits_for_ranks
+from layerstep.rewind.goal import Goal
 from layerstep.rewind.route import Place
-from layerstep.rewind.running_forward import Goal, RunningForward
+from layerstep.rewind.running_forward import RunningForward
 from layerstep.rewind.views import arrival
 from layerstep.rewind.weights import WeightWriters
 from layerstep.side_effects.guard import state_of

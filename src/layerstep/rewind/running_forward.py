@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -18,6 +17,7 @@ from layerstep.calls.stack import build_stack
 from layerstep.engine.causes import AtModule
 from layerstep.engine.points import Counts, Edit
 from layerstep.engine.restart import Restart
+from layerstep.rewind.goal import Goal
 from layerstep.rewind.outputs import Comparison, KeptOutput, keep_output
 from layerstep.rewind.route import Boundary, Clock, Key, Place, Route, Search, find_call
 from layerstep.rewind.silence import Silence
@@ -27,32 +27,10 @@ from layerstep.rewind.weights import KeptWeights, WeightWriters
 if TYPE_CHECKING:
     from layerstep.engine.session import Session
 
-__all__ = ["Goal", "RunningForward"]
+__all__ = ["RunningForward"]
 
 KEEP_BYTES = 64 << 20
 """Copies of outputs, to say where one differs. Of the others there is a checksum."""
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """Where to go back to: so many boundaries, to the last call of a module, or to the entry."""
-
-    count: int = 0
-    module: int = 0
-    """The id of a module."""
-    phase: Phase = Phase.EXIT
-    name: str = ""
-    """What the user calls it."""
-
-    def number(self, boundaries: list[Boundary], here: int) -> int | None:
-        """The number of that boundary, seen from the one that the run stands at; None if there is none."""
-        if not self.module:
-            return max(here - self.count, 0) if self.count else 0
-        for phase in dict.fromkeys((self.phase, Phase.ENTER)):  # it may be running
-            for number in range(min(here, len(boundaries)) - 1, -1, -1):
-                if boundaries[number].key == (self.module, phase):
-                    return number
-        return None
 
 
 class RunningForward:
