@@ -7,6 +7,7 @@ import io
 import pickle
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 
 from layerstep import Quit, UserError, api
 from layerstep.integrations.training import TrainingDebug
+from layerstep.sinks.sink import Sink
 
 
 def make_model() -> nn.Module:
@@ -65,6 +67,30 @@ def test_a_training_stays_the_same_and_nothing_is_left(
     assert all(map(torch.equal, after, bare))
     assert said in output.getvalue() and "a bug in layerstep" not in output.getvalue()
     assert not hooks_on(model) and api._current is None and debug.console is None
+
+
+class Losses(Sink):
+    """Keeps the losses of a training, and that it is told of the end."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.is_closed = False
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        self.steps += [step] if "loss" in values else []
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_what_is_recorded_goes_to_sinks() -> None:
+    losses = Losses()
+    debug, _ = debugged(doctor="basic", sinks=[losses])
+    model = make_model()
+    debug.begin(model)
+    train(model)
+    debug.end()
+    assert losses.steps == [1, 2, 3, 4] and losses.is_closed
 
 
 def test_nothing_is_armed_without_a_point() -> None:

@@ -33,8 +33,9 @@ class StepCallback(_callback()):  # type: ignore[misc]  # one of two classes
         trainer.fit(module, loader)
 
     `breakpoints` are what follows `break` at the prompt; `commands` are lines, as `DebugConsole` takes them;
-    `doctor` is the level at which the doctor watches. After `fit`, or an exception in it, nothing is left on
-    the model. Checkpoints hold nothing of it.
+    `doctor` is the level at which the doctor watches; `sinks` get what is recorded, as in
+    `["tensorboard=runs/a"]`. After `fit`, or an exception in it, nothing is left on the model. Checkpoints
+    hold nothing of it.
     """
 
     def __init__(
@@ -42,10 +43,13 @@ class StepCallback(_callback()):  # type: ignore[misc]  # one of two classes
         *breakpoints: str,
         commands: Iterable[str] = (),
         doctor: str = "",
+        sinks: Iterable[str] = (),
         input: Any = None,
         output: IO[str] | None = None,
     ) -> None:
-        self._debug = TrainingDebug(breakpoints, commands=commands, doctor=doctor, input=input, output=output)
+        self._debug = TrainingDebug(
+            breakpoints, commands=commands, doctor=doctor, sinks=sinks, input=input, output=output
+        )
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self._debug.begin(pl_module, is_first_process=trainer.is_global_zero)

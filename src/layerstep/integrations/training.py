@@ -14,6 +14,7 @@ from layerstep.doctor.budget import Level
 from layerstep.doctor.watching import Doctor
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
+from layerstep.sinks.sink import Sink
 from layerstep.wrong_lines import check_lines
 
 __all__ = ["TrainingDebug"]
@@ -32,6 +33,7 @@ class TrainingDebug:
         *,
         commands: Iterable[str] = (),
         doctor: str = "",
+        sinks: Iterable[str | Sink] = (),
         input: Any = None,
         output: IO[str] | None = None,
     ) -> None:
@@ -40,6 +42,7 @@ class TrainingDebug:
         watch = [f"doctor on {Level.parse(doctor)}"] if doctor else []
         self._lines = (*(f"break {each}" for each in breakpoints), *watch, *commands)
         check_lines(self._lines)
+        self._sinks = tuple(sinks)
         self._input = input
         self._output = output
         self._console: DebugConsole | None = None
@@ -54,7 +57,9 @@ class TrainingDebug:
         self.drop()  # an exception may have ended the training before
         if is_disabled() or not is_first_process:
             return
-        self._console = DebugConsole(model, commands=self._lines, input=self._input, output=self._output)
+        self._console = DebugConsole(
+            model, commands=self._lines, sinks=self._sinks, input=self._input, output=self._output
+        )
         self._console.attach()
 
     def end(self) -> None:

@@ -26,9 +26,10 @@ class StepCallback(TrainerCallback):
             trainer.train()
 
     `breakpoints` are what follows `break` at the prompt; `commands` are lines, as `DebugConsole` takes them;
-    `doctor` is the level at which the doctor watches. The `with` block explains an exception of the training
-    and removes everything after it. Without the block, the next training or `detach()` does that:
-    transformers does not tell a callback about an exception.
+    `doctor` is the level at which the doctor watches; `sinks` get what is recorded, as in
+    `["tensorboard=runs/a"]`. The `with` block explains an exception of the training and removes everything
+    after it. Without the block, the next training or `detach()` does that: transformers does not tell a
+    callback about an exception.
     """
 
     def __init__(
@@ -36,10 +37,13 @@ class StepCallback(TrainerCallback):
         *breakpoints: str,
         commands: Iterable[str] = (),
         doctor: str = "",
+        sinks: Iterable[str] = (),
         input: Any = None,
         output: IO[str] | None = None,
     ) -> None:
-        self._debug = TrainingDebug(breakpoints, commands=commands, doctor=doctor, input=input, output=output)
+        self._debug = TrainingDebug(
+            breakpoints, commands=commands, doctor=doctor, sinks=sinks, input=input, output=output
+        )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
         self._debug.begin(model, is_first_process=state.is_world_process_zero)
