@@ -269,7 +269,7 @@ def test_a_mistake_is_one_line() -> None:
         ("attention --head x", "--head takes a number from 0"),
         ("record ** every 0", "every takes a number from 1"),
         ("save-tensor out x.foo", ".safetensors or .npy"),
-        ("export x.foo", "there are .csv"),
+        ("export x.foo", "there are .attention.html, .csv"),
     ],
 )
 def test_a_mistake_names_a_way_on(line: str, words: str) -> None:

@@ -195,9 +195,12 @@ def test_the_losses_are_those_of_a_run_without_clients(training: Training) -> No
     training.listen()
     talk = Talk()
     training.start()
-    talk.stop_at("tbreak 2")
-    for line in ("stats out", "print model[0].weight.sum()", "step", "where", "continue"):
-        talk.say(line)
+    first = talk.stop_at("tbreak 2")["stop"]
+    for line in ("stats out", "print model[0].weight.sum()", "step"):
+        talk.say(line, stop=first)
+    second = talk.next_stop(first)["stop"]
+    for line in ("where", "continue"):
+        talk.say(line, stop=second)
     training.join()
     assert training.losses == bare.losses
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from layerstep._torch import is_in_backward, is_tracing
+from layerstep._torch.guards import functions_off
 from layerstep.calls.events import Phase
 from layerstep.calls.stack import call_depth
 from layerstep.doctor.budget import Attention, Budget, Level
@@ -215,7 +216,8 @@ class Doctor(Parts, Instrument):
             return
         if self._is_resting:
             return
-        made = next((each for each in tensors_of(output) if each.requires_grad), None)
+        with functions_off():  # a mode of the program sees attributes, too
+            made = next((each for each in tensors_of(output) if each.requires_grad), None)
         if made is not None:
             self.graphs.follow(made, self.count)
         if self._is_looking and self._is_model(module):

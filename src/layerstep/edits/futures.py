@@ -86,12 +86,7 @@ def run_future(
     With `weights` in place of the module's own, autograd follows it. `then` is given the output while the
     edits are still there, because a backward pass may run calls again.
     """
-    module = call.module
-    assert module is not None
-    if is_transforming():
-        raise UserError(
-            "this forward cannot run again in a transform of torch.func", "stop at a module outside it"
-        )
+    module = _module_to_run(call)
     future, counts = Future(), Counter[str]()
     models = session.run.models
 
@@ -136,6 +131,15 @@ def run_future(
             raise UserError(f"the forward cannot be run with it: {type(error).__name__}: {line}") from None
         future.has_other_numbers = not is_as_then and bool(streams.changed())
     return future
+
+
+def _module_to_run(call: Frame) -> nn.Module:
+    """The module of a call that can run again."""
+    if is_transforming():
+        what = "this forward cannot run again in a transform of torch.func"
+        raise UserError(what, "stop at a module outside it")
+    assert call.module is not None
+    return call.module
 
 
 def _turn_streams_back(session: Session, call: Frame) -> bool:
