@@ -156,6 +156,7 @@ class Hub:
         try:
             while not self._is_over:
                 self._turn(TICK_SECONDS if self._clients or self._paused_at else None)
+            self._turn(0)  # what was said last may have come after the last turn
             until = time.monotonic() + 1.0
             while any(each.has_output for each in self._clients) and time.monotonic() < until:
                 self._turn(0.05)
