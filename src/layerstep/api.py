@@ -61,7 +61,7 @@ class DebugConsole:
     then at each stop; when they run out and there is no terminal, the console detaches.
     `input` is a text stream of lines, `output` where the text goes (stderr).
     `sinks` get what is recorded while the console is attached: `["tensorboard=runs/a", "wandb"]`, or
-    objects of a class of `layerstep.sinks.sink.Sink`.
+    objects of a class of `layerstep.sinks.sink.Sink`. Each attachment opens them, and its end closes them.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class DebugConsole:
         self.session, _ = open_session(commands=commands or (), input=input, output=output)
         self.session.add_model(model)
         self._sinks = tuple(sinks)
+        self._has_open_sinks = False
 
     @property
     def hooks(self) -> Hooks:
@@ -119,8 +120,9 @@ class DebugConsole:
     def attach(self) -> Self:
         """Let the points take effect until `detach()`."""
         if not is_disabled():
-            sinks, self._sinks = self._sinks, ()
-            open_sinks(self.session, sinks)
+            if not self._has_open_sinks:
+                open_sinks(self.session, self._sinks)
+                self._has_open_sinks = True
             use_session(self.session)
             self.session.attach()
             if self.session.prompt.script:
@@ -131,6 +133,7 @@ class DebugConsole:
         """Take everything off the model."""
         self.session.detach()
         close_sinks(self.session)
+        self._has_open_sinks = False
         if _current is self.session:
             use_session(None)
 

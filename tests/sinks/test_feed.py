@@ -154,6 +154,31 @@ def test_times_plots_the_graph_and_files_are_handed_on(tmp_path: Path) -> None:
     assert [call.path for call in sink.graphs[0].calls][1:] == ["0", "1", "2"] and len(sink.graphs) == 1
 
 
+def test_a_second_attachment_opens_the_sink_again() -> None:
+    class Counting(Memory):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[str] = []
+
+        def open(self) -> None:
+            self.calls.append("open")
+
+        def close(self) -> None:
+            self.calls.append("close")
+
+    sink, model = Counting(), model_of()
+    console, seen = console_on(model, [], sinks=[sink])
+    console.execute("record 0")
+    for _ in range(2):
+        console.attach().attach()
+        model(torch.ones(1, 4))
+        console.detach()
+        console.detach()
+    assert sink.calls == ["open", "close"] * 2 and seen.bugs == []
+    assert len(sink.values["output_mean/0"]) == 2
+    assert " ".join(seen.text.split()).count("1 record is in Counting") == 2
+
+
 def test_without_a_training_the_steps_are_forwards() -> None:
     sink, model = Memory(), model_of()
     console, _ = console_on(model, ["record 0", "continue"], sinks=[sink])

@@ -91,7 +91,8 @@ class Feed(Instrument):
             hint = "`record WHERE`, `grad record`, `profile` and `doctor on` record"
             self._session.say(Notice(f"nothing was recorded for {box.name}", hint, level="warn"))
         else:
-            self._session.say(Notice(f"{box.sent:,} records are in {box.name}", level="good"))
+            count = "1 record is" if box.sent == 1 else f"{box.sent:,} records are"
+            self._session.say(Notice(f"{count} in {box.name}", level="good"))
 
     # --- what happens in the run ---
 

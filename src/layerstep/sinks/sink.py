@@ -39,7 +39,7 @@ class Sink:
     """
 
     def open(self) -> None:
-        """Begin: make a run, connect. It is called first."""
+        """Begin: make a run, connect. It is called first, and once more if a console is attached again."""
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Numbers of one step, by name: `loss`, `gradient_norm/encoder.0`."""
