@@ -102,6 +102,48 @@ def test_edits_act_again_in_steps_that_are_run_silently(script: Path) -> None:
     assert all(len(different) == 1 for different in done.losses.values()), done.losses
 
 
+HANDS_ON = TRAIN.replace(
+    "step = 0\n",
+    """\
+from layerstep import attach
+from layerstep.sinks.sink import Sink
+
+
+class Lines(Sink):
+    def write(self, text):
+        with open("records.txt", "a") as file:
+            file.write(text + " ")
+
+    def open(self):
+        self.write("open")
+
+    def scalars(self, values, step):
+        self.write(str(step))
+
+    def close(self):
+        self.write("close")
+
+
+lines = ["grad record", "history on", "until step 6", "back step 2", "info cost", "until step 8"]
+attach(net, commands=[*lines, "back step 1", "continue"], sinks=[Lines()])
+step = 0
+""",
+)
+
+
+def test_trackers_get_what_was_recorded_before_and_a_line_says_that_no_more_comes(
+    tmp_path: Path, bare: Done, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(HANDS_ON)
+    monkeypatch.chdir(tmp_path)
+    done = run(path, None)
+    assert done.end == bare.end and done.losses == bare.losses, done.screen
+    assert (tmp_path / "records.txt").read_text() == "open 1 2 3 4 5 6 close "
+    assert done.screen.count("the run goes back: no more records go to Lines") == 1
+    assert done.screen.count("records are in Lines") == 1 and "instrument  records go to" not in done.screen
+
+
 CRASHES = TRAIN.replace("        step += 1\n", "        step += 1\n        assert step != 9, 'too far'\n")
 
 

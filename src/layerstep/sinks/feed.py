@@ -18,6 +18,8 @@ from layerstep.doctor.health import health_of
 from layerstep.doctor.watching import Doctor
 from layerstep.engine.instrument import Instrument
 from layerstep.engine.messages import Message
+from layerstep.engine.pause import Pause
+from layerstep.engine.resume import Kind, Resume
 from layerstep.engine.session import Session
 from layerstep.exports.doctor import doctor_page
 from layerstep.expressions.recordings import Recorded
@@ -65,7 +67,16 @@ class Feed(Instrument):
             self._session.listen(self._heard)
 
     def cost(self) -> list[str]:
-        return [f"records go to {', '.join(box.name for box in self._boxes)}"] if self._boxes else []
+        return [f"records go to {self._names()}"] if self._names() else []
+
+    def _names(self) -> str:
+        return ", ".join(box.name for box in self._boxes if box.is_here)
+
+    def resuming(self, pause: Pause, resume: Resume) -> None:
+        """The run goes back to a checkpoint, which is another process: what it records is not handed on."""
+        if resume.kind is Kind.BACK_STEP and (names := self._names()):
+            self.stop()
+            self._session.say(Notice(f"the run goes back: no more records go to {names}", level="warn"))
 
     def stop(self) -> None:
         """The run is over: hand on what is left, wait a bounded time, and say what was lost."""
@@ -82,7 +93,8 @@ class Feed(Instrument):
                 self._session.fail(error)
             boxes, self._boxes = self._boxes, []
             for box in boxes:
-                self._say_of(box, box.close())
+                if box.is_here:
+                    self._say_of(box, box.close())
 
     def _say_of(self, box: Outbox, trouble: str) -> None:
         if trouble:

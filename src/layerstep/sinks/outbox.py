@@ -42,9 +42,14 @@ class Outbox:
         self._thread = threading.Thread(target=self._work, name=f"layerstep {name}", daemon=True)
         self._thread.start()
 
+    @property
+    def is_here(self) -> bool:
+        """Is this the process that made it? A fork has none of our threads."""
+        return os.getpid() == self._process
+
     def put(self, work: Work) -> None:
         """Hand in a call. It never waits and never raises."""
-        if self._given_up or os.getpid() != self._process:  # a fork has none of our threads
+        if self._given_up or not self.is_here:
             self.dropped += 1
             return
         try:
@@ -61,7 +66,7 @@ class Outbox:
 
     def close(self, *, patience: float = PATIENCE, longest: float = LONGEST) -> str:
         """Send what waits, as long as the tracker takes it; what there is to say about it."""
-        if os.getpid() != self._process:
+        if not self.is_here:
             return ""
         end = time.monotonic() + longest
         try:
