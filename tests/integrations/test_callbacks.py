@@ -7,6 +7,7 @@ import io
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -86,11 +87,12 @@ class Losses(Sink):
 def test_what_is_recorded_goes_to_sinks() -> None:
     losses = Losses()
     debug, _ = debugged(doctor="basic", sinks=[losses])
-    model = make_model()
-    debug.begin(model)
-    train(model)
-    debug.end()
-    assert losses.steps == [1, 2, 3, 4] and losses.is_closed
+    for _ in range(2):
+        model = make_model()
+        debug.begin(model)
+        train(model)
+        debug.end()
+    assert losses.steps == [1, 2, 3, 4] * 2 and losses.is_closed
 
 
 def test_nothing_is_armed_without_a_point() -> None:
@@ -134,6 +136,18 @@ def test_it_is_copied_and_pickled_without_its_console() -> None:
     debug.end()
 
 
+class Connected(Losses):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_a_copy_has_the_sinks_that_have_names() -> None:
+    """Another one may hold a file or a connection, which a checkpoint cannot."""
+    debug, _ = debugged(sinks=[Connected(), "mlflow=http://127.0.0.1:9"])
+    assert pickle.loads(pickle.dumps(debug))._sinks == ("mlflow=http://127.0.0.1:9",)
+
+
 def test_other_processes_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (debug, _) = make_model(), debugged("0")
     debug.begin(model, is_first_process=False)
@@ -148,6 +162,8 @@ def test_other_processes_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
     [
         ({"doctor": "hard"}, "no level 'hard'; there are basic, advanced, extreme"),
         ({"commands": ["contineu 3 4"]}, "did you mean continue"),
+        ({"sinks": ["tensorbord=a"]}, "no sink 'tensorbord'"),
+        ({"sinks": "wandb"}, r"sinks is a list; sinks=\['wandb'\]"),
         ({"commands": "continue"}, r"commands is a list of lines; commands=\['continue'\]"),
     ],
 )

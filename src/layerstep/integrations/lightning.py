@@ -9,6 +9,7 @@ from typing import IO, Any
 
 from layerstep.errors import MissingExtra
 from layerstep.integrations.training import TrainingDebug
+from layerstep.sinks.sink import Sink
 
 __all__ = ["StepCallback"]
 
@@ -43,7 +44,7 @@ class StepCallback(_callback()):  # type: ignore[misc]  # one of two classes
         *breakpoints: str,
         commands: Iterable[str] = (),
         doctor: str = "",
-        sinks: Iterable[str] = (),
+        sinks: Iterable[str | Sink] = (),
         input: Any = None,
         output: IO[str] | None = None,
     ) -> None:

@@ -14,6 +14,7 @@ from layerstep.doctor.budget import Level
 from layerstep.doctor.watching import Doctor
 from layerstep.engine.session import Session
 from layerstep.errors import UserError
+from layerstep.sinks.opening import check_sinks
 from layerstep.sinks.sink import Sink
 from layerstep.wrong_lines import check_lines
 
@@ -42,7 +43,10 @@ class TrainingDebug:
         watch = [f"doctor on {Level.parse(doctor)}"] if doctor else []
         self._lines = (*(f"break {each}" for each in breakpoints), *watch, *commands)
         check_lines(self._lines)
+        if isinstance(sinks, str):
+            raise UserError("sinks is a list", f"sinks=[{sinks!r}]")
         self._sinks = tuple(sinks)
+        check_sinks(self._sinks)
         self._input = input
         self._output = output
         self._console: DebugConsole | None = None
@@ -91,7 +95,8 @@ class TrainingDebug:
         self.end() if error is None else self.fail(error)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_console": None, "_input": None, "_output": None}
+        named = tuple(each for each in self._sinks if isinstance(each, str))
+        return {**vars(self), "_console": None, "_input": None, "_output": None, "_sinks": named}
 
 
 def _tell(session: Session) -> None:

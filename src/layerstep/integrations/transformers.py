@@ -8,6 +8,7 @@ from typing import IO, Any, Self
 
 from layerstep.errors import MissingExtra
 from layerstep.integrations.training import TrainingDebug
+from layerstep.sinks.sink import Sink
 
 try:
     from transformers.trainer_callback import TrainerCallback
@@ -37,7 +38,7 @@ class StepCallback(TrainerCallback):
         *breakpoints: str,
         commands: Iterable[str] = (),
         doctor: str = "",
-        sinks: Iterable[str] = (),
+        sinks: Iterable[str | Sink] = (),
         input: Any = None,
         output: IO[str] | None = None,
     ) -> None:

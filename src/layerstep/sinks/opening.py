@@ -11,7 +11,14 @@ from layerstep.side_effects.random_streams import RandomState
 from layerstep.sinks.feed import Feed
 from layerstep.sinks.sink import Sink
 
-__all__ = ["close_sinks", "open_sinks"]
+__all__ = ["check_sinks", "close_sinks", "open_sinks"]
+
+
+def check_sinks(wanted: Iterable[str | Sink]) -> None:
+    """A `UserError` if one of them cannot be opened; none is opened."""
+    for each in wanted:
+        if not isinstance(each, Sink):
+            _made(each)
 
 
 def open_sinks(session: Session, wanted: Iterable[str | Sink]) -> None:
