@@ -1,4 +1,4 @@
-"""The reference of commands, rules and exports as Markdown: ours, or those of a package that adds to them.
+"""The reference of commands, rules, exports and sinks as Markdown: ours, or those that a package adds.
 
 python -m layerstep.reference layerstep-norms > reference.md
 """
@@ -14,9 +14,11 @@ from layerstep.registry import (
     Command,
     Export,
     RuleEntry,
+    SinkEntry,
     all_commands,
     all_exports,
     all_rules,
+    all_sinks,
     plugin_of,
     untold_troubles,
 )
@@ -41,6 +43,7 @@ def reference_of(package: str) -> str:
         "Commands": "".join(commands_of(group, package) for group in GROUPS),
         "Rules": rules_of(package),
         "Exports": "".join(_export(each) for each in all_exports() if plugin_of(each) == package),
+        "Sinks": "".join(_sink(each) for each in all_sinks().values() if plugin_of(each) == package),
     }
     if not any(parts.values()):
         trouble = next((each for each in untold_troubles() if f" of {package} " in each), "")
@@ -67,6 +70,11 @@ def _rule(rule: RuleEntry) -> str:
 
 def _export(export: Export) -> str:
     return f"### `{export.suffix}`\n\n{documentation(export.function)}\n\n"
+
+
+def _sink(sink: SinkEntry) -> str:
+    usage = "=".join(filter(None, (sink.name, sink.takes)))
+    return f"### `--sink {usage}`\n\n{documentation(sink.kind)}\n\n"
 
 
 def main() -> int:

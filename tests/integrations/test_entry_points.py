@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -22,7 +23,8 @@ import nosuch_library_at_all
 """
 FAILING = """
 from layerstep.doctor.rule import Rule
-from layerstep.registry import export, rule
+from layerstep.registry import export, rule, sink
+from layerstep.sinks.sink import Sink
 
 @export(".odd")
 def write(view, path):
@@ -33,6 +35,11 @@ class NeverMade(Rule):
     "It cannot be made."
     def __init__(self):
         raise ValueError("no\\nway")
+
+@sink("unwilling")
+class Unwilling(Sink):
+    def __init__(self, where):
+        raise ValueError("not\\ntoday")
 """
 TRAINING = """
 import torch
@@ -103,8 +110,8 @@ class Environment:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     made = Environment(tmp_path_factory.mktemp("plugins"))
     made.install(ROOT / "examples" / "plugin")
-    made.add("layerstep-broken", BROKEN)
-    made.add("layerstep-failing", FAILING, "exports rules")
+    made.add("layerstep-broken", BROKEN, "commands sinks")
+    made.add("layerstep-failing", FAILING, "exports rules sinks")
     return made
 
 
@@ -139,6 +146,28 @@ def test_rules_of_a_package(environment: Environment) -> None:
     assert "raise the batch size" in said and "layerstep-norms" in said
 
 
+def test_sinks_of_a_package(environment: Environment) -> None:
+    lines = ("-e", "grad record", "-e", "continue", "train.py")
+    done = environment.run("-m", "layerstep", "run", "--batch", "--sink", "lines=a.jsonl", *lines)
+    assert "trained" in done.stdout and "8 records are in lines" in done.stderr, done.stderr
+    rows = [json.loads(line) for line in (environment.folder / "a.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 9)) and rows[0]["gradient_norm/2"] > 0
+    assert done.stderr.count("the plugin layerstep-broken of layerstep-broken is left out") >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("lines", "lines needs a place; lines=FILE"),
+        ("unwilling", "the sink unwilling of layerstep-failing failed: ValueError: not\n"),
+        ("half", "no sink 'half'; there are lines, mlflow"),
+    ],
+)
+def test_a_sink_that_cannot_be_made_is_one_line(environment: Environment, name: str, said: str) -> None:
+    done = environment.run("-m", "layerstep", "run", "--batch", "--sink", name, "train.py")
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
 def test_completion_and_reference_know_it(environment: Environment) -> None:
     code = (
         "import io; from torch import nn; from layerstep import DebugConsole\n"
@@ -154,7 +183,13 @@ def test_completion_and_reference_know_it(environment: Environment) -> None:
     done = environment.run("-m", "layerstep.reference", "layerstep-norms")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("# layerstep-norms\n\n## Commands\n\n### `norms`\n")
-    for text in ("norms [PATH] [--most N] [--largest]", "NORMS1 batch-of-one", "### `.md`", "norms blocks.0"):
+    for text in (
+        "norms [PATH] [--most N] [--largest]",
+        "NORMS1 batch-of-one",
+        "### `.md`",
+        "norms blocks.0",
+        "`--sink lines=FILE`",
+    ):
         assert text in done.stdout
     assert "`step`" not in done.stdout
     wrong = environment.run("-m", "layerstep.reference", "layerstep-broken")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from layerstep.engine.session import Session
-from layerstep.errors import MissingExtra, UserError
-from layerstep.registry import all_sinks, near
+from layerstep.errors import MissingExtra, UserError, first_line
+from layerstep.registry import all_sinks, near, plugin_of, untold_troubles
 from layerstep.side_effects.random_streams import RandomState
 from layerstep.sinks.feed import Feed
 from layerstep.sinks.sink import Sink
+from layerstep.views import Notice
 
 __all__ = ["check_sinks", "close_sinks", "open_sinks"]
 
@@ -26,7 +27,11 @@ def open_sinks(session: Session, wanted: Iterable[str | Sink]) -> None:
 
     A `UserError` if a name is unknown or its package is missing. Each gets a thread of its own.
     """
-    made = [(type(each).__name__, each) if isinstance(each, Sink) else _made(each) for each in wanted]
+    try:
+        made = [(type(each).__name__, each) if isinstance(each, Sink) else _made(each) for each in wanted]
+    finally:
+        for trouble in untold_troubles():
+            session.say(Notice(trouble, level="warn"))
     session.instruments.get(Feed).start(made)
 
 
@@ -50,6 +55,11 @@ def _made(text: str) -> tuple[str, Sink]:
         sink: Sink = entry.make(where)
     except MissingExtra as missing:
         raise UserError(f"{name}: {missing}") from None
+    except UserError:
+        raise
+    except Exception as error:  # the class may be of another package
+        of = f" of {home}" if (home := plugin_of(entry)) else ""
+        raise UserError(f"the sink {name}{of} failed: {type(error).__name__}: {first_line(error)}") from None
     finally:
         streams.restore()  # a package may draw while it is imported
     return name, sink
