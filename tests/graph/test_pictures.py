@@ -100,6 +100,17 @@ def test_one_level_fits_a_screen(name: str) -> None:
     assert 5 < len(shown) < 24 and max(map(len, shown)) <= 80, text
 
 
+def test_ten_thousand_modules_are_all_there_and_one_row() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)) for _ in range(2500)))
+    graph = DebugConsole(model, commands=[]).graph(torch.zeros(1, 2))
+    assert len(graph.calls) == 10_001
+    assert rows(picture_of(graph, depth=1)) == [
+        ("●", "input", ""),
+        ("●", "0…2499", "2500 × Sequential"),
+        ("●", "output", ""),
+    ]
+
+
 def test_parallel_experts_are_one_row() -> None:
     found = picture(RoutedExperts(), torch.randn(32, 6))
     (box,) = [box for box in found.boxes if box.repeats > 1]
