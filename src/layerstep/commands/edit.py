@@ -5,7 +5,7 @@ from layerstep.commands.break_ import condition_of
 from layerstep.commands.set_ import GRADIENT, gradient_of, split_assignment
 from layerstep.edits.acting import Reach, parse_tokens
 from layerstep.edits.edits import Edits
-from layerstep.edits.of_gradients import at_output
+from layerstep.edits.of_gradients import at_output, parameter_gradient
 from layerstep.edits.target import Target
 from layerstep.engine.session import Session
 from layerstep.errors import BadArguments
@@ -64,8 +64,8 @@ def edit(session: Session, given: Given) -> Notice:
     all calls, also if you add `always`. `if EXPR` limits it to calls where that holds. If a call runs twice,
     as in activation checkpointing or after `back`, the edit acts in both, and the call counts once.
     `edit PATH.grad EXPR` replaces the gradient of the module's output when it arrives in the backward pass.
-    `edit PATH.weight.grad EXPR` replaces the gradient of a parameter before each step of its optimizer. In
-    both, `grad` is the old gradient.
+    `edit PATH.weight.grad EXPR` replaces the gradient of a parameter before each step of its optimizer, and
+    with `for N` before N steps. In both, `grad` is the old gradient.
     An edit is a point: `info breaks` says how often it acted, `disable` and `undo` take it back. `perturbed?`
     lists all edits.
     """
@@ -97,15 +97,25 @@ def edit(session: Session, given: Given) -> Notice:
 
 
 def _gradient(session: Session, given: Given, path: str) -> Notice:
-    edits, line = session.instruments.get(Edits), f"edit {given.typed}"
-    told = edits.edit_gradient(path, given.text, line=line)
-    if told is not None:
-        return told
+    edits, line, reach = session.instruments.get(Edits), f"edit {given.typed}", reach_of(given)
+    condition = condition_of(given)
+    if given.through or given.cut:
+        raise BadArguments("--through and --cut are for values, and this is a gradient")
+    found = parameter_gradient(session, path, given.text, most=reach.most, condition=condition)
+    if edits.is_trying:
+        hint = f"`{line}`, then `diff --step` compares gradients" if found is None else ""
+        raise BadArguments("an edit of a gradient changes no output", hint)
+    if found is not None:
+        if reach.call or reach.tokens is not None:
+            raise BadArguments(
+                f"{found.name} is a parameter: call and tokens are for modules", "for N is a number of steps"
+            )
+        return edits.edit_gradient(found, line=line)
     point = edits.add(
         path,
-        at_output(session, given.text),
+        at_output(session, given.text, reach=reach),
         line=line,
-        reach=reach_of(given),
-        condition=condition_of(given),
+        reach=reach,
+        condition=condition,
     )
     return confirmation(point, f": the gradient of what it returns is {given.text}")

@@ -7,6 +7,7 @@ from layerstep.commands.edit import REACH, WHERE, reach_of
 from layerstep.edits.edits import Edits
 from layerstep.edits.skipping import dropping_result, without_running
 from layerstep.engine.session import Session
+from layerstep.errors import BadArguments
 from layerstep.points.description import confirmation
 from layerstep.registry import command
 from layerstep.views import Notice
@@ -25,6 +26,8 @@ def skip(session: Session, given: Given) -> Notice:
     edit, and the rest of the run can be compared. With `--bare` it does not run. Its input must have the
     shape of its output. The rest is as in `edit`.
     """
+    if given.bare and given.tokens:
+        raise BadArguments("--bare skips whole calls", "leave tokens or --bare out")
     edits, reach = session.instruments.get(Edits), reach_of(given)
     point = edits.add(
         given.where,

@@ -17,7 +17,7 @@ from layerstep.edits.in_backward import gradient_set, show_gradients
 from layerstep.edits.in_compiled import CompiledEdits
 from layerstep.edits.in_weights import write_weight
 from layerstep.edits.made import Made, times
-from layerstep.edits.of_gradients import parameter_gradient
+from layerstep.edits.of_gradients import ParameterGradient
 from layerstep.edits.other_holders import kept_elsewhere
 from layerstep.edits.same_call import SameCall
 from layerstep.edits.target import Target
@@ -162,6 +162,10 @@ class Edits(Instrument):
         self._keep(Made(point.number, line, where, state, undo, redo))
         return point
 
+    @property
+    def is_trying(self) -> bool:
+        return self._tried is not None
+
     @contextlib.contextmanager
     def trying(self) -> Iterator[list[Edit]]:
         """Meanwhile edits are collected, and none takes effect in the run."""
@@ -298,11 +302,8 @@ class Edits(Instrument):
         self._keep(made)
         return told
 
-    def edit_gradient(self, name: str, text: str, *, line: str) -> Notice | None:
-        """Edit the gradient of a parameter before each step; None if there is no parameter of that name."""
-        found = parameter_gradient(self._session, name, text)
-        if found is None:
-            return None
+    def edit_gradient(self, found: ParameterGradient, *, line: str) -> Notice:
+        """Edit the gradient of a parameter before each step."""
         self.check_allowed()
         found.turn(True)
         number = self._session.points.next_number()
@@ -313,7 +314,7 @@ class Edits(Instrument):
 
         where = f"{found.name}.grad"
         self._keep(Made(number, line, where, lambda: times(found.acted), undo, lambda: found.turn(True)))
-        return Notice(f"edit {number} at {where}, before each step: {text}", level="good")
+        return Notice(f"edit {number} at {where}, before each step: {found.text}", level="good")
 
     def edit_compiled(self, where: str, *, factor: float, added: Tensor | None = None, line: str) -> Notice:
         """Edit what a module of a compiled model returns, in the compiled code."""
