@@ -18,6 +18,7 @@ from typing import Any
 from layerstep import __version__
 from layerstep.api import tell_silent_points, tell_unread, use_session
 from layerstep.crashes.catching import Crashes
+from layerstep.edits.edits import Edits
 from layerstep.engine.causes import AtLine
 from layerstep.engine.pause import Pause
 from layerstep.engine.point import PointKind
@@ -63,6 +64,8 @@ def debug(program: Program, session: Session, *, stay: Stay = Stay.NEVER) -> int
         if session.run.is_attached or session.prompt.frontend is None:  # batch work ends by detaching
             tell_silent_points(session)
             tell_unread(session)
+            if (edited := session.instruments.get(Edits).ended()) is not None:
+                session.say(edited)
         if stay is Stay.ALWAYS or (stay is Stay.IF_SILENT and _was_silent(session)):
             _stay(program, session, code)
         return code if session.prompt.frontend is not None else _batch_code(session, code)

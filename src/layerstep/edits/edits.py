@@ -80,11 +80,12 @@ class Edits(Instrument):
         edits = self.in_force
         if not edits:
             return []
-        words = "; ".join(f"{each.number} at {each.where} ({each.state()})" for each in edits[:3])
-        more = f"; {len(edits) - 3} more" if len(edits) > 3 else ""
-        return [
-            Notice(f"edited: {words}{more}", "`perturbed?` lists them, `undo` takes them back", level="warn")
-        ]
+        return [Notice(_listed(edits, 3), "`perturbed?` lists them, `undo` takes them back", level="warn")]
+
+    def ended(self) -> Notice | None:
+        """What is said at the end of the program: a run without stops tells nothing of its edits before."""
+        edits = [each for each in self.in_force if not each.state().startswith("not yet")]
+        return Notice(_listed(edits, 10), self.past, level="warn") if edits else None
 
     def _forget_old_calls(self) -> None:
         """A `set` in a call that cannot run again needs no tap any more."""
@@ -368,6 +369,11 @@ class Edits(Instrument):
 
     def _keep(self, made: Made) -> None:
         self.made.append(made)
+
+
+def _listed(edits: list[Made], most: int) -> str:
+    words = "; ".join(f"{each.number} at {each.where} ({each.state()})" for each in edits[:most])
+    return f"edited: {words}" + (f"; {len(edits) - most} more" if len(edits) > most else "")
 
 
 def _show(frame: Frame, event: Event) -> None:
