@@ -15,7 +15,7 @@ from layerstep.edits.exchange import floating_tensors
 from torch_layers import LAYERS
 from zoo import console_on, differences, taps_on
 
-LINES = ("edit ** out", "edit ** out = out.clone() if torch.is_tensor(out) else out", "edit ** inp = inp")
+LINES = ("edit ** out", "edit ** out = (out.clone() if torch.is_tensor(out) else out)", "edit ** inp = inp")
 
 
 class Framed(nn.Module):
@@ -38,6 +38,8 @@ def stepped(model: nn.Module, call: Callable[[nn.Module], Any], line: str = "") 
     if line:
         with console:
             outputs = _step(model, call, optimizer)
+            (point,) = console.session.points
+            assert point.enabled and point.hits, seen.text
     else:
         outputs = _step(model, call, optimizer)
     assert not seen.bugs and "failed" not in seen.text and not taps_on(model), seen.text
@@ -107,7 +109,7 @@ def check_family(family: str, training: bool) -> None:
         return model(**given)
 
     bare = stepped(families.build(family).train(training), call)[0]
-    for line in LINES[:1]:
+    for line in ("edit ** out", "scale ** 1"):  # the second puts a new tensor in place of each
         edited, text = stepped(families.build(family).train(training), call, line=line)
         assert not differences(bare, edited), text
 

@@ -83,3 +83,12 @@ def test_the_end_of_a_script_is_the_same(tmp_path: Path) -> None:
     ]
     screen = _screen(tmp_path, *lines, "continue", "restart", "delete", "continue")
     assert _end(screen) == _end(bare) and screen.count("came back to the same bits") == 2
+
+
+def test_after_the_forward_one_line_offers_replay(tmp_path: Path) -> None:
+    bare = _screen(tmp_path, "config catch_exceptions off", "continue")
+    at = next(at for at, line in enumerate(PROGRAM.splitlines(), 1) if "loss.backward()" in line)
+    lines = ["config catch_exceptions off", f"break prog.py:{at}", "continue", "back", "back 1.lin", "delete"]
+    screen = _screen(tmp_path, *lines, "continue")
+    assert f"prog.py:{at}  loss.backward()" in screen and _end(screen) == _end(bare)
+    assert screen.count("no forward is running here; `replay` runs one that is over again, on copies") == 2
