@@ -225,6 +225,14 @@ def test_through_passes_the_gradient_as_if_nothing_was_replaced() -> None:
     assert torch.allclose(found, wanted, rtol=1e-4)
 
 
+@pytest.mark.parametrize("line", ["ablate 1", "patch 1 from torch.zeros(3, 4)"])
+def test_what_is_ablated_or_patched_has_the_gradient_that_is_asked_for(line: str) -> None:
+    stopped, through, cut = (gradients(small(), f"{line}{how}")[0] for how in ("", " --through", " --cut"))
+    wanted = gradients(small(), "edit 1 0 --through")[0]
+    assert stopped is not None and not stopped.any() and cut is None
+    assert through is not None and wanted is not None and through.any() and torch.equal(through, wanted)
+
+
 def test_cut_gives_none() -> None:
     weight, bias, *rest = gradients(small(), "edit 1 0.5 --cut")
     assert weight is None and bias is None and all(each is not None for each in rest)
@@ -479,3 +487,16 @@ def test_heads_are_patched_one_by_one() -> None:
     _, text = run(model, "break 0.qkv", "continue", sweep, x=x)
     rows = [row.split() for row in text.splitlines() if row.startswith("0  ") and len(row.split()) == 4]
     assert [row[1] for row in rows] == ["1", "0"] and rows[1][3] in ("+0", "0"), text
+
+
+def test_one_head_is_ablated() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Heads()), torch.randn(2, 5, 4)
+    seen, text = run(model, "ablate 0 --head 1", x=x)
+    assert not seen.any() and "head 1 of 2" in text
+    untouched, _ = run(model, "ablate 0 --head 0", x=x)
+    assert torch.equal(untouched, model(x))
+    part, _ = run(model, "ablate 0 --head 1 tokens 3", x=x)
+    assert not part[:, 3].any() and torch.equal(part[:, :3], model(x)[:, :3])
+    refused, text = run(model, "ablate 0 --head 1 --cut", x=x)
+    assert torch.equal(refused, model(x)) and "--cut would cut all heads" in text

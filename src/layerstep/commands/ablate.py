@@ -4,6 +4,7 @@ from layerstep.arguments import Choice, Condition, Given, Number, Option, Real
 from layerstep.calls.events import Phase
 from layerstep.commands.break_ import condition_of
 from layerstep.commands.edit import COMPILED, REACH, WHERE, check_compiled, reach_of
+from layerstep.commands.set_ import GRADIENT, gradient_of
 from layerstep.edits.edits import Edits
 from layerstep.edits.heads import of_head, projection_of
 from layerstep.edits.values import Value, mean_value, noise, replacing, resampled
@@ -24,6 +25,7 @@ from layerstep.views import Notice
         Option("head", Number("H")),
         *REACH,
         COMPILED,
+        *GRADIENT,
         Condition(),
     ),
     examples=("ablate blocks.1.mlp", "ablate blocks.0.attn mean", "ablate blocks.1.mlp noise --size 0.1"),
@@ -42,7 +44,7 @@ def ablate(session: Session, given: Given) -> Notice:
     """
     if given.compiled:
         check_compiled(given)
-        if given.kind != "zero" or given.head is not None:
+        if given.kind != "zero" or given.head is not None or given.through or given.cut:
             raise BadArguments(
                 "--compiled is for zeros of a whole module", f"ablate {given.where} --compiled"
             )
@@ -50,6 +52,8 @@ def ablate(session: Session, given: Given) -> Notice:
         return session.instruments.get(Edits).edit_compiled(given.where, factor=0.0, line=line)
     if given.size is not None and given.kind != "noise":
         raise BadArguments("--size is for noise", f"ablate {given.where} noise --size {given.size:g}")
+    if given.head is not None and given.cut:
+        raise BadArguments("--cut would cut all heads", "--through, or neither")
     value, source = _value(session, given)
     where, base, heads = given.where, "out", 0
     if given.head is not None:
@@ -58,7 +62,7 @@ def ablate(session: Session, given: Given) -> Notice:
     edits, reach = session.instruments.get(Edits), reach_of(given)
     point = edits.add(
         where,
-        replacing(value, reach=reach, base=base),
+        replacing(value, reach=reach, gradient=gradient_of(given), base=base),
         line=f"ablate {given.typed}",
         phase=Phase.ENTER if base == "inp" else Phase.EXIT,
         reach=reach,

@@ -4,6 +4,7 @@ from layerstep.arguments import Choice, Condition, Expr, Flag, Given, Keyword, N
 from layerstep.calls.events import Phase
 from layerstep.commands.break_ import condition_of
 from layerstep.commands.edit import REACH, WHERE, reach_of
+from layerstep.commands.set_ import GRADIENT, gradient_of
 from layerstep.edits.edits import Edits
 from layerstep.edits.heads import projection_of
 from layerstep.edits.sources import inputs_of, source_of
@@ -38,6 +39,7 @@ MOST_SHOWN = 8
         Option("by", Choice("token|head", default="", name="by")),
         Option("head", Number("H")),
         *REACH,
+        *GRADIENT,
         Condition(),
     ),
     examples=("patch blocks.1.mlp from torch.zeros(2, 12, 32)",),
@@ -65,7 +67,7 @@ def patch(session: Session, given: Given) -> View:
     source, reach = source_of(session, given.source), reach_of(given)
     point = session.instruments.get(Edits).add(
         given.where,
-        patched(given.where, source, reach=reach),
+        patched(given.where, source, reach=reach, gradient=gradient_of(given)),
         line=f"patch {given.typed}",
         reach=reach,
         condition=condition_of(given),
@@ -74,13 +76,15 @@ def patch(session: Session, given: Given) -> View:
 
 
 def _patch_head(session: Session, given: Given) -> Notice:
+    if given.cut:
+        raise BadArguments("--cut would cut all heads", "--through, or neither")
     where, heads = projection_of(session.run.models, given.where)
     if not given.head < heads:
         raise BadArguments(f"no head {given.head}", f"there are heads 0 to {heads - 1}")
     source, reach = inputs_of(session, given.source, [where]), reach_of(given)
     point = session.instruments.get(Edits).add(
         where,
-        head_patched(source, given.head, heads, reach=reach),
+        head_patched(source, given.head, heads, reach=reach, gradient=gradient_of(given)),
         line=f"patch {given.typed}",
         phase=Phase.ENTER,
         reach=reach,
@@ -92,6 +96,8 @@ def _patch_head(session: Session, given: Given) -> Notice:
 def _sweep(session: Session, given: Given) -> View:
     if not given.metric:
         raise BadArguments("a sweep needs `metric EXPR`", "patch --sweep h.* from out@-1 metric out.mean()")
+    if given.through or given.cut:
+        raise BadArguments("a sweep runs no backward pass", "leave --through and --cut out")
     if given.head is not None:
         raise BadArguments("a sweep takes all heads", "--by head in place of --head")
     paths, reach = modules_meant(session, given.where), reach_of(given)

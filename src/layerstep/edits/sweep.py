@@ -10,6 +10,7 @@ from torch import Tensor
 from layerstep.calls.events import Phase
 from layerstep.edits.acting import Acting, Make, Occasion, Reach
 from layerstep.edits.futures import Future, about_numbers, outermost_call, run_future
+from layerstep.edits.gradients import Gradient
 from layerstep.edits.heads import head_slice, of_head, projection_of
 from layerstep.edits.sources import SourceOf, inputs_of
 from layerstep.edits.values import replacing, same_shape
@@ -61,16 +62,18 @@ class Trial:
     part: int | None = None
 
 
-def patched(path: str, source: SourceOf, *, reach: Reach) -> Make:
+def patched(path: str, source: SourceOf, *, reach: Reach, gradient: Gradient = "stop") -> Make:
     """Puts the value of another run in place of what a module returns."""
 
     def value(old: Tensor, occasion: Occasion) -> Tensor:
         return same_shape(source(occasion.place.path.partition("|")[0]), old, path)
 
-    return replacing(value, reach=reach)
+    return replacing(value, reach=reach, gradient=gradient)
 
 
-def head_patched(source: SourceOf, head: int, heads: int, *, reach: Reach) -> Make:
+def head_patched(
+    source: SourceOf, head: int, heads: int, *, reach: Reach, gradient: Gradient = "stop"
+) -> Make:
     """Puts one head of another run in place of that of an attention, where its projection is given it."""
 
     def value(old: Tensor, occasion: Occasion) -> Tensor:
@@ -84,7 +87,7 @@ def head_patched(source: SourceOf, head: int, heads: int, *, reach: Reach) -> Ma
         part: Tensor = whole[..., head_slice(whole, head, heads)].to(old)
         return part
 
-    return replacing(of_head(value, head, heads), reach=reach, base="inp")
+    return replacing(of_head(value, head, heads), reach=reach, gradient=gradient, base="inp")
 
 
 def value_of(session: Session, output: Any, text: str) -> Any:
