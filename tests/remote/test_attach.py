@@ -129,10 +129,9 @@ def test_a_killed_client_leaves_the_run_alone(folder: Path, runtime_dir: Path) -
         layerstep("attach", str(pid)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert client.stdin is not None and client.stdout is not None
-    client.stdin.write("break 0\ninterrupt\nstep\n")
+    client.stdin.write("interrupt\n")
     client.stdin.flush()
-    while "ReLU" not in client.stdout.readline():
-        pass
+    assert any("forward" in line for line in iter(client.stdout.readline, ""))  # it stands at a stop
     client.kill()
     client.communicate()
     before = steps_of(folder)
