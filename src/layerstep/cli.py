@@ -217,7 +217,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
     with _json_file(options.json) as json:
         session, _ = open_session(batch=True)
-        open_sinks(session, _sinks(options))
+        open_sinks(session, _sinks(options), program=program.script)
         wanted = Checkup(Level(options.level), options.steps, json, page, tuple(options.off))
         return diagnose(program, session, wanted)
 
@@ -261,7 +261,7 @@ def _run(options: argparse.Namespace) -> int:
             screen.only_notices = session.prompt.frontend is None  # the rest is for those who attach
             _listen(session, options)
         session.prompt.dump_to = dump_to
-        open_sinks(session, _sinks(options))
+        open_sinks(session, _sinks(options), program=program.script)
         if options.batch and not options.allow_edits:
             session.instruments.get(Edits).why_refused = "edits change the run, and this is batch work"
         if options.post_mortem:

@@ -151,7 +151,8 @@ def test_lightning_that_fails_is_explained(tmp_path: Path) -> None:
 
 
 def test_lightning_in_two_processes(tmp_path: Path) -> None:
-    options = {"devices": 2, "strategy": "ddp_spawn", "enable_checkpointing": False, "epochs": 1}
+    """Forked: a new process would import torchvision, whose operators a CPU torch does not load."""
+    options = {"devices": 2, "strategy": "ddp_fork", "enable_checkpointing": False, "epochs": 1}
     bare = fitted(tmp_path, **options)
     callback = in_lightning.StepCallback("body.0 if step == 1", commands=["continue", "where", "continue"])
     assert are_equal(state(fitted(tmp_path, callback, **options))[:-1], state(bare)[:-1])

@@ -52,7 +52,7 @@ class Mlflow(Sink):
 
     def open(self) -> None:
         experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or "layerstep")
-        wanted = {"experiment_id": experiment, "start_time": _now(), "run_name": _run_name()}
+        wanted = {"experiment_id": experiment, "start_time": _now(), "run_name": self.program or "python"}
         made = self._post("runs/create", wanted)["run"]["info"]
         self._run, self._artifacts = made["run_id"], made["artifact_uri"]
 
@@ -133,12 +133,6 @@ def _authorization() -> dict[str, str]:
         return {"Authorization": f"Basic {both}"}
     token = os.environ.get("MLFLOW_TRACKING_TOKEN")
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _run_name() -> str:
-    import sys
-
-    return os.path.basename(sys.argv[0] or "python") if sys.argv else "python"
 
 
 def _key(name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 
 from layerstep.engine.session import Session
@@ -22,16 +24,19 @@ def check_sinks(wanted: Iterable[str | Sink]) -> None:
             _made(each)
 
 
-def open_sinks(session: Session, wanted: Iterable[str | Sink]) -> None:
+def open_sinks(session: Session, wanted: Iterable[str | Sink], *, program: str = "") -> None:
     """Hand on what the session records: to trackers by name, with `=` and a place, or to sinks.
 
-    A `UserError` if a name is unknown or its package is missing. Each gets a thread of its own.
+    `program` is the script that runs, if that is not what Python was started with. A `UserError` if a name is
+    unknown or its package is missing. Each gets a thread of its own.
     """
     try:
         made = [(type(each).__name__, each) if isinstance(each, Sink) else _made(each) for each in wanted]
     finally:
         for trouble in untold_troubles():
             session.say(Notice(trouble, level="warn"))
+    for _, sink in made:
+        sink.program = os.path.basename(program or (sys.argv[0] if sys.argv else ""))
     session.instruments.get(Feed).start(made)
 
 

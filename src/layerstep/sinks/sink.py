@@ -38,6 +38,9 @@ class Sink:
     methods are called in one thread of their own, so they may be slow, and may raise.
     """
 
+    program = ""
+    """The name of the script, set before `open`."""
+
     def open(self) -> None:
         """Begin: make a run, connect. It is called first, and once more if a console is attached again."""
 
