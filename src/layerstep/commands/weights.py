@@ -88,7 +88,7 @@ def weights(session: Session, given: Given) -> Table:
     WHERE is as in `break`, or the name of a parameter; without it, the whole model. `dead` counts rows
     (units) whose values are all below a millionth of the largest weight. `init` names the usual
     initialisations that fit: their std is within 4 standard errors, and the values have their distribution.
-    Weights that fit none are marked as trained, which is no fault. A `!` marks a fault: NaN, all zero or
+    Weights that fit none are marked as trained. That is fine. A `!` marks a fault: NaN, all zero or
     constant, a std above 3 times He's or below a hundredth of it. COLUMN is size, mean, std, max, zero, dead
     or init.
     """

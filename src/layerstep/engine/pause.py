@@ -206,8 +206,8 @@ class Inbox:
     ) -> Resume | None:
         """Answer lines until one of them resumes (its resume) or `until` says so (None).
 
-        `leaving` is called before whoever sent that line hears of it, so that it does not ask again. A line
-        that is refused by a `UserError` has that one for an answer.
+        `leaving` is called before the sender of that line gets its answer: it must not ask again. A line that
+        raises a `UserError` is answered with that error.
         """
         while not until():
             try:

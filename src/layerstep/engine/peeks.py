@@ -16,7 +16,7 @@ __all__ = ["Peeks"]
 
 
 class Peeks:
-    """Waits with each line until the program's thread comes by; then that thread answers, and goes on.
+    """Keeps each line until the program's own thread is between two steps; that thread answers, and goes on.
 
     Another thread must not read tensors that are being written. Nothing is installed while no line waits.
     """
@@ -51,7 +51,7 @@ class Peeks:
                 future.set_result(view)
 
     def refuse(self, reason: str) -> None:
-        """No thread will come by any more."""
+        """Refuse all lines that wait: the program will not answer them."""
         while (next_one := self._next()) is not None:
             if next_one[2].set_running_or_notify_cancel():
                 next_one[2].set_exception(UserError(reason))

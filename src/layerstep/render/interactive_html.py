@@ -119,7 +119,7 @@ def _cell(column: Column, text: str) -> str:
 
 
 def _number(text: str) -> float | None:
-    """What a cell is sorted by; None where it is no number."""
+    """What a cell is sorted by; None if it is not a number."""
     if isinstance(text, Figure):
         return None if math.isnan(text.value) else float(text.value)
     try:
